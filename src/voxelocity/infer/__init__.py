@@ -1,8 +1,9 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
-from voxelocity.infer.files import PredictedScan, find_scans, predict_files
+from voxelocity.infer.files import PredictedScan, predict_files
 from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, TrainedOn, load_model, save_model
 from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
 from voxelocity.infer.window import WindowConfig
 

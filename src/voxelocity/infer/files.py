@@ -1,9 +1,8 @@
-"""Files in, files out: finds the scans that a command names, and writes their predictions."""
+"""Files in, files out: predicts the scans that a command names, and writes their predictions."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +16,13 @@ import torch
 from voxelocity.core.errors import InputError, OutputError, ScanError, UnpredictedError
 from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
 from voxelocity.core.whole_file import remove_abandoned
-from voxelocity.data.decode import HOW_TO_CONVERT, ScanHeader, read_header, write_scan
+from voxelocity.data.decode import ScanHeader, read_header, write_scan
 from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
 from voxelocity.infer.model import ModelSpec, load_model
 from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.scans import file_name, find_scans
 from voxelocity.infer.sinks import ClassIndices
 
-_NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)\Z", re.IGNORECASE | re.DOTALL)
-_CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
-_MAX_NAME_BYTES = 255
-_LISTED = 5
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
 _COUNTED_VALUES = 1 << 20
@@ -49,64 +45,6 @@ class PredictedScan:
     seconds: float
     num_voxels: Mapping[str, int]
     voxel_ml: float
-
-
-def find_scans(
-    inputs: Sequence[Path], *, num_channels: int, warn: Callable[[str], None] = warnings.warn
-) -> tuple[VolumeRef, ...]:
-    """The scans among these files and folders, sorted by case.
-
-    Files with nnU-Net's names (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) are the channels of one scan if
-    `CASE_0000` is among them, as far as the network has channels of these numbers. Any other file is a scan that holds
-    all channels. A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
-
-    Args:
-        inputs: NIfTI files, or folders of them; folders inside these are not searched.
-        num_channels: of the network.
-        warn: called with what was left out of a folder, and with a channel that was taken for a separate scan.
-
-    Raises:
-        InputError: a path does not exist or is not a NIfTI file, a channel is missing, two scans share a name, or a
-            name is too long for a prediction.
-    """
-    stems = [(file, _stem(file)) for path in inputs for file in _files_of(path, warn)]
-    numbered = [_CHANNEL.match(stem) for _, stem in stems]
-    begun = {match["case"] for match in numbered if match and int(match["channel"]) == 0}
-    by_case: dict[str, dict[int, Path]] = {}
-    for (file, stem), match in zip(stems, numbered, strict=True):
-        case, channel = stem, 0
-        if match and match["case"] in begun:
-            if int(match["channel"]) < num_channels:
-                case, channel = match["case"], int(match["channel"])
-            else:
-                warn(
-                    f"predict: {file} is taken for a separate scan: by its name it is channel "
-                    f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0"
-                )
-        channels = by_case.setdefault(case, {})
-        if channel in channels and channels[channel].samefile(file):
-            continue
-        if channel in channels:
-            raise InputError(
-                f"predict: {channels[channel]} and {file} would both be written as {case}.nii.gz; "
-                "predict them into different folders"
-            )
-        channels[channel] = file
-    return tuple(_ref(case, channels, num_channels) for case, channels in sorted(by_case.items()))
-
-
-def _ref(case: str, channels: Mapping[int, Path], num_channels: int) -> VolumeRef:
-    if len(channels) > 1 and sorted(channels) != list(range(num_channels)):
-        raise InputError(
-            f"predict: case '{case}' has the channels {sorted(channels)}, but the network takes 0 to "
-            f"{num_channels - 1}; add the missing files next to {next(iter(channels.values()))}"
-        )
-    if len(os.fsencode(_name(case))) > _MAX_NAME_BYTES:
-        raise InputError(
-            f"predict: the prediction of case '{case}' would have a name of {len(os.fsencode(_name(case)))} bytes, and "
-            f"file systems take {_MAX_NAME_BYTES}; rename {channels[min(channels)].name}"
-        )
-    return VolumeRef(case_id=case, images=tuple(channels[k] for k in sorted(channels)))
 
 
 def predict_files(
@@ -156,7 +94,7 @@ def predict_files(
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
     if resume:
-        refs = tuple(ref for ref in refs if not os.path.lexists(out / _name(ref.case_id)))
+        refs = tuple(ref for ref in refs if not os.path.lexists(out / file_name(ref.case_id)))
     elif not overwrite:
         _check_nothing_is_replaced(refs, out)
     for text in model_doubts(run, spec, device):
@@ -227,7 +165,7 @@ class _Writer:
         return None if writing is None else writing.result()
 
     def _write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan:
-        path = self._out / _name(scan.case_id)
+        path = self._out / file_name(scan.case_id)
         write_scan(path, self._values[prediction], scan.grid, placement=header.placement)
         counts = _counts(prediction, len(self._names))
         seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
@@ -247,16 +185,12 @@ def _counts(prediction: Array, num_classes: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def _name(case_id: str) -> str:
-    return f"{case_id}.nii.gz"
-
-
 def _make_folder(out: Path, refs: Sequence[VolumeRef]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
-    remove_abandoned(out, names=tuple(_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
+    remove_abandoned(out, names=tuple(file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
     twins: dict[str, str] = {}
     for ref in refs:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
@@ -279,7 +213,7 @@ def _ignores_case(folder: Path) -> bool:
 def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
     scans = {_identity(file): file for ref in refs for file in ref.images}
     for ref in refs:
-        path = out / _name(ref.case_id)
+        path = out / file_name(ref.case_id)
         identity = _identity(path)
         if identity is not None and identity in scans:
             raise OutputError(
@@ -298,7 +232,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
-    there = [path for ref in refs if os.path.lexists(path := out / _name(ref.case_id))]
+    there = [path for ref in refs if os.path.lexists(path := out / file_name(ref.case_id))]
     if there:
         raise OutputError(
             f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "
@@ -323,34 +257,3 @@ def _read_headers(
         else:
             by_case[ref.case_id] = headers
     return by_case
-
-
-def _files_of(path: Path, warn: Callable[[str], None]) -> list[Path]:
-    if path.is_dir():
-        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-        files = [entry for entry in entries if _NIFTI.match(entry.name) and not entry.is_dir()]
-        others = [entry.name + "/" * entry.is_dir() for entry in sorted({*entries} - {*files})]
-        if not files:
-            raise InputError(
-                f"predict: the folder {path} holds no .nii or .nii.gz file{_listed(others)}; name one that does"
-            )
-        if others:
-            warn(f"predict: {len(others)} of {len(entries)} entries of {path} are not scans{_listed(others)}")
-        return files
-    if not path.exists():
-        raise InputError(f"predict: {path} does not exist; name NIfTI files or folders of them")
-    return [path]
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f" ({', '.join(names[:_LISTED])}{more})"
-
-
-def _stem(file: Path) -> str:
-    match = _NIFTI.match(file.name)
-    if match is None:
-        raise InputError(f"predict: {file} is not named .nii or .nii.gz; {HOW_TO_CONVERT}")
-    return match["stem"]

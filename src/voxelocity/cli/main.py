@@ -17,6 +17,7 @@ from voxelocity.cli import (
     diagnose,
     doctor,
     explain,
+    export,
     interrupt,
     monitor,
     plan,
@@ -40,6 +41,7 @@ app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
 app.command("explain")(explain.explain)

@@ -14,7 +14,7 @@ _SHOWN_CLASSES = 5
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a finished run, or of an export.")],
     inputs: Annotated[
         list[Path],
         typer.Argument(
@@ -29,8 +29,21 @@ def predict(
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
     ] = False,
     network: Annotated[
-        str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
+        str,
+        typer.Option(
+            "--network",
+            help="Code that may run: the builder of the run's network, if it is your own (package.module:name), or "
+            "the compiled file of an export (network.pt2).",
+        ),
     ] = "",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            help="What runs the network: eager, compile, cuda-graphs, aot-inductor, onnxruntime, openvino, tensorrt; "
+            "or auto, the quickest by measurement.",
+        ),
+    ] = "eager",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
     chosen_device = options.read_device(device)
@@ -85,10 +98,12 @@ def predict(
                 overwrite=overwrite,
                 resume=resume,
                 factory=network,
+                runtime=runtime,
                 on_start=start,
                 on_case=show,
                 on_failure=show_failure,
                 warn=lambda text: say(f"warning: {text}", style="yellow"),
+                note=say,
             )
     finally:
         if volumes:

@@ -21,6 +21,8 @@ from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.models import open_models
 from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.runtimes.of_model import check_choice, load_chosen
+from voxelocity.infer.runtimes.table import EAGER
 from voxelocity.infer.scans import file_name, find_scans
 from voxelocity.infer.sinks import ClassIndices
 
@@ -58,10 +60,12 @@ def predict_files(
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
+    runtime: str = EAGER,
     on_start: Callable[[int], None] = lambda num_scans: None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
+    note: Callable[[str], None] = lambda text: None,
 ) -> tuple[PredictedScan, ...]:
     """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
 
@@ -76,15 +80,18 @@ def predict_files(
         overwrite: whether to replace predictions of the same name, each file in one piece.
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
-        factory: if the run trained your own network, its `network.factory`.
+        factory: if the run trained your own network, its `network.factory`; the file of an export that holds machine
+            code you trust.
+        runtime: which of `infer.runtimes.table.RUNTIMES` runs the network, or "auto" for the quickest on this machine.
         on_start: called with the number of scans to be predicted.
         on_case: called with each prediction that was written.
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
         warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
             that are left out, and for a device with too little memory.
+        note: called with the runtime that "auto" chose, and why.
 
     Raises:
-        ConfigError: the factory cannot be imported.
+        ConfigError: the factory cannot be imported, or the runtime cannot be used here.
         InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists, or
             `out` cannot be written; or the only scan cannot be used. Errors visible in names and headers are raised
             before the first prediction.
@@ -94,6 +101,7 @@ def predict_files(
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
     model = open_models([models] if isinstance(models, Path) else models, factory=factory)
     spec = model.spec
+    check_choice(runtime, model, device)
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
     if resume:
@@ -114,7 +122,9 @@ def predict_files(
     headers = _read_headers(refs, spec, fail)
     refs_left = [ref for ref in refs if ref.case_id in headers]
     _make_folder(out, refs)
-    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn)
+    headers_left = [headers[ref.case_id] for ref in refs_left]
+    forward = load_chosen(runtime, model, headers_left, device=device, warn=warn, note=note)
+    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn, forward=forward)
     written: list[PredictedScan] = []
     with _Writer(out, spec) as writer:
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from voxelocity.core.errors import InputError
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.ensemble import mean_of
+from voxelocity.infer.models.exported import is_export, open_export
 from voxelocity.infer.models.run import SPEC_NAME, open_run
 
 
@@ -36,14 +37,15 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     """The model in `folder`, whatever wrote it.
 
     Args:
-        folder: of a finished run.
-        factory: as in `load_model`, for a run that trained your own network.
+        folder: of a finished run, or of an export.
+        factory: as in `load_model`, for a run that trained your own network; or the file of an export whose machine
+            code you trust.
 
     Raises:
         ConfigError: the factory cannot be imported.
         InputError: the folder holds no model, or a damaged one.
     """
-    return open_run(folder, factory=factory)
+    return (open_export if is_export(folder) else open_run)(folder, factory=factory)
 
 
 def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
+from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.whole_file import check_is_file, put_in_place
 from voxelocity.data.prepare import Preparation, PrepareConfig
@@ -29,6 +30,22 @@ that time were trained on flipped patches without swapped labels, and their wind
 has no `region_order` and no `restored`."""
 
 
+ExportFormat = Literal["onnx", "openvino", "pt2", "tensorrt"]
+
+
+class ExportedFiles(Config):
+    """The files of an exported network."""
+
+    format: ExportFormat
+    """Which runtime opens them: ONNX Runtime, OpenVINO, AOTInductor or TensorRT."""
+    sha256: dict[Annotated[str, Field(pattern=r"^network\.(onnx|xml|bin|pt2|ep)$")], str] = Field(min_length=1)
+    """Checksum of each file, by name."""
+    device: Literal["any", "cpu", "cuda"]
+    """Kind of device that machine code was compiled for."""
+    has_dynamic_space: bool
+    """Whether windows may have another shape than `window.shape_voxel`."""
+
+
 class ModelSpec(PredictionSpec):
     """What a network that we trained expects and returns, and how its weights are stored."""
 
@@ -42,6 +59,8 @@ class ModelSpec(PredictionSpec):
     """Steps that the network was trained for."""
     weights_sha256: str = ""
     """Checksum of the weights file; "" in models of earlier releases."""
+    exported: ExportedFiles | None = None
+    """The files that take the place of the weights in an export; None for a run."""
 
     @model_validator(mode="after")
     def _window_fits_the_network(self) -> Self:
@@ -109,7 +128,7 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
             raise InputError(
                 f"infer: {folder / name} cannot be read ({error.strerror}); check that it is a file you may read"
             ) from None
-    spec = _read_spec(folder / SPEC_NAME)
+    spec = read_spec(folder / SPEC_NAME)
     _check_factory(spec.network.factory, factory, folder)
     _check_weights(spec, folder / WEIGHTS_NAME)
     network = _network(spec)
@@ -143,7 +162,12 @@ def _network(spec: ModelSpec) -> torch.nn.Module:
     return build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
 
 
-def _read_spec(path: Path) -> ModelSpec:
+def read_spec(path: Path) -> ModelSpec:
+    """What a `model.json` describes.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is of another release.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

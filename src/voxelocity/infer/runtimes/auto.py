@@ -28,8 +28,8 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """By compute format: the largest difference of a logit from eager's, as a share of eager's largest logit. Eager itself
 differs from float32 by about a third of it (tests/infer/runtimes/test_auto.py)."""
 _TF32_TOLERANCE = 2e-2
-# Building a runtime, and timing those that come near the quickest, may each take this share of the time that eager would
-# take for everything.
+# Building a runtime, and timing those that come near the quickest, may each take this share of the time that eager
+# would take for everything.
 _MOST_BUILD_SHARE = 0.2
 _MOST_TIMING_SHARE = 0.1
 _LEAST_TIMING_S = 0.5

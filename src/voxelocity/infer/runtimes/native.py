@@ -44,6 +44,7 @@ def load_compiled(network: torch.nn.Module, task: RuntimeTask) -> Forward:
 
 
 def why_not_compiled(device: torch.device) -> str:
+    """Why code cannot be generated for the device; "" if it can."""
     try:
         check_compiler("default", device)
     except ConfigError as error:
@@ -52,6 +53,7 @@ def why_not_compiled(device: torch.device) -> str:
 
 
 def why_not_cuda_graphs(device: torch.device) -> str:
+    """Why the device has no CUDA graphs; "" if it has."""
     return "" if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device.type}"
 
 
@@ -64,7 +66,7 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
     with torch.no_grad(), torch.cuda.device(task.device):
         windows = torch.zeros(task.batch_shape, device=task.device)
         # Not on the default stream, on which a capture is not allowed and whose work it would wait for.
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_CALLS):

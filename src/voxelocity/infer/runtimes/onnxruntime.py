@@ -1,4 +1,7 @@
-"""ONNX Runtime: on CPUs, and on CUDA devices by its CUDA or TensorRT provider. Its only user; imports no torch itself."""
+"""ONNX Runtime: on CPUs, and on CUDA devices by its CUDA or TensorRT provider. Its only user.
+
+`OnnxSession` works on arrays and needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,7 @@ def why_not(device: torch.device) -> str:
 
 
 def why_not_loaded(device: torch.device) -> str:
+    """Why a network cannot be brought into a session on the device; "" if it can."""
     from voxelocity.infer.runtimes.program import why_not_onnx
 
     return why_not_onnx(device) or why_not(device)

@@ -1,4 +1,4 @@
-"""OpenVINO on CPUs. Its only user; imports no torch itself.
+"""OpenVINO on CPUs. Its only user; `OpenVinoSession` works on arrays and needs no torch.
 
 OpenVINO's package imports one that reports usage to its makers when a model is converted by OpenVINO's own tool. That
 tool is not used here: torch writes the ONNX model, and OpenVINO reads it.
@@ -63,6 +63,7 @@ def why_not(device: torch.device) -> str:
 
 
 def why_not_loaded(device: torch.device) -> str:
+    """Why a network cannot be brought into a session on the device; "" if it can."""
     from voxelocity.infer.runtimes.program import why_not_onnx
 
     return why_not(device) or why_not_onnx(device)

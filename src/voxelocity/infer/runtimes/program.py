@@ -70,7 +70,8 @@ def to_onnx(network: torch.nn.Module, task: RuntimeTask) -> bytes:
     for value in (*model.graph.node, *model.graph.value_info, *model.graph.initializer, *model.graph.input):
         del value.metadata_props[:]
         value.doc_string = ""
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def has_dynamic_space(onnx_model: bytes) -> bool:
@@ -104,7 +105,9 @@ def open_package(path: Path) -> Forward:
         package = aoti_load_package(str(path))
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = package(windows)
+        # Its code calls torch's operations, which would otherwise be cast once more.
+        with torch.autocast(windows.device.type, enabled=False):
+            logits: torch.Tensor = package(windows)
         return logits
 
     return forward

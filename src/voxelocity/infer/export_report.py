@@ -40,8 +40,9 @@ class ExportedCase:
 
     def in_words(self) -> str:
         """One line for a terminal."""
+        differ = count_text(self.num_other, "voxel")
         return (
-            f"{self.case_id}: {_share(self.agreement)} of the foreground alike ({self.num_other} voxels differ), Dice "
+            f"{self.case_id}: {_share(self.agreement)} of the foreground alike (other labels: {differ}), Dice "
             f"{_dice(self.dice_before)} and {_dice(self.dice_after)}, {duration_text(self.seconds_before)} and "
             f"{duration_text(self.seconds_after)}"
         )

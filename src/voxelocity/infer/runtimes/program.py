@@ -107,7 +107,8 @@ def open_package(path: Path) -> Forward:
     def forward(windows: torch.Tensor) -> torch.Tensor:
         # Its code calls torch's operations, which would otherwise be cast once more.
         with torch.autocast(windows.device.type, enabled=False):
-            logits: torch.Tensor = package(windows)
+            # It reads memory in the order of the example that it was compiled for.
+            logits: torch.Tensor = package(windows.contiguous())
         return logits
 
     return forward

@@ -1,9 +1,15 @@
 """The contract of runtimes on each of them, and what is refused by name."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import voxelocity as package
 from voxelocity.core.errors import ConfigError
 from voxelocity.infer.runtimes import contract, openvino, tensorrt
 from voxelocity.infer.runtimes.contract import Runtime, missing
@@ -82,6 +88,28 @@ def test_openvino_computes_in_float32_unless_bfloat16_is_asked_for(onnx_model):
     if cpu_has_fast_bfloat16():
         rounded = openvino.OpenVinoSession(onnx_model, **sizes, is_bfloat16=True)(windows)
         assert np.abs(rounded - wanted).max() > 1e-4
+
+
+_LOOK = """
+import sys, threading
+from pathlib import Path
+from voxelocity.infer.runtimes.openvino import write_model
+try:
+    write_model(b"no model", Path("network.xml"))
+except Exception:
+    pass
+assert "openvino" in sys.modules
+assert not [name for name in sys.modules if "openvino_telemetry" in name], "telemetry is loaded"
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def test_openvino_reports_nothing_to_its_makers(tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    ended = subprocess.run([sys.executable, "-c", _LOOK], env=environment, cwd=tmp_path, capture_output=True, text=True,
+                           timeout=60, check=False)  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert not list(tmp_path.iterdir()), "a client id was left in the user's home"
 
 
 def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():

@@ -1,11 +1,13 @@
 """OpenVINO on CPUs. Its only user; `OpenVinoSession` works on arrays and needs no torch.
 
-OpenVINO's package imports one that reports usage to its makers when a model is converted by OpenVINO's own tool. That
-tool is not used here: torch writes the ONNX model, and OpenVINO reads it.
+Importing OpenVINO normally sends its makers a record of use and leaves files in the user's home, by the package
+openvino_telemetry. Here OpenVINO is imported as if that package were not installed, which it supports.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
 
 if TYPE_CHECKING:
     import torch
+
+_TELEMETRY = "openvino_telemetry"
 
 
 class OpenVinoSession:
@@ -34,8 +38,7 @@ class OpenVinoSession:
     def __init__(
         self, model: Path | bytes, *, num_threads: int, batch_size: int, shape_voxel: Index3, is_bfloat16: bool = False
     ) -> None:
-        import openvino
-
+        openvino = _without_telemetry()
         core = openvino.Core()
         network = core.read_model(model)
         batch = batch_size if batch_size == 1 else openvino.Dimension(1, batch_size)
@@ -96,6 +99,20 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
 
 def write_model(onnx_model: bytes, path: Path) -> None:
     """Writes an ONNX model in OpenVINO's format: `path`, which ends in ".xml", and the weights next to it in ".bin"."""
-    import openvino
-
+    openvino = _without_telemetry()
     openvino.save_model(openvino.Core().read_model(onnx_model), path, compress_to_fp16=False)
+
+
+def _without_telemetry() -> Any:
+    """OpenVINO, which sends nothing unless the user's program imported it before us."""
+    if "openvino" not in sys.modules:
+        hidden: dict[str, Any] = {_TELEMETRY: None}
+        found = sys.modules.pop(_TELEMETRY, None)
+        sys.modules.update(hidden)
+        try:
+            importlib.import_module("openvino")
+        finally:
+            del sys.modules[_TELEMETRY]
+            if found is not None:
+                sys.modules[_TELEMETRY] = found
+    return sys.modules["openvino"]

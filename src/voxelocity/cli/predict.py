@@ -103,7 +103,7 @@ def predict(
                 on_case=show,
                 on_failure=show_failure,
                 warn=lambda text: say(f"warning: {text}", style="yellow"),
-                note=say,
+                on_runtime=say,
             )
     finally:
         if volumes:

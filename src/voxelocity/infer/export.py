@@ -20,7 +20,7 @@ from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
-from voxelocity.infer.model import Model
+from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import (
     MACHINE_CODE,
     MAIN_FILES,
@@ -273,7 +273,7 @@ def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: Runtim
 
 
 def _compared_case(
-    one: Predictor, other: Predictor, spec: ModelSpec, ref: VolumeRef, *, num_threads: int
+    one: Predictor, other: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
 ) -> ExportedCase:
     found, scores, seconds = [], [], []
     for predictor in (one, other):

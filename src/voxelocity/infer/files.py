@@ -65,7 +65,7 @@ def predict_files(
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
-    note: Callable[[str], None] = lambda text: None,
+    on_runtime: Callable[[str], None] = lambda text: None,
 ) -> tuple[PredictedScan, ...]:
     """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
 
@@ -88,7 +88,7 @@ def predict_files(
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
         warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
             that are left out, and for a device with too little memory.
-        note: called with the runtime that "auto" chose, and why.
+        on_runtime: called with the runtime that "auto" chose, and why.
 
     Raises:
         ConfigError: the factory cannot be imported, or the runtime cannot be used here.
@@ -123,7 +123,7 @@ def predict_files(
     refs_left = [ref for ref in refs if ref.case_id in headers]
     _make_folder(out, refs)
     headers_left = [headers[ref.case_id] for ref in refs_left]
-    forward = load_chosen(runtime, model, headers_left, device=device, warn=warn, note=note)
+    forward = load_chosen(runtime, model, headers_left, device=device, warn=warn, note=on_runtime)
     predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn, forward=forward)
     written: list[PredictedScan] = []
     with _Writer(out, spec) as writer:

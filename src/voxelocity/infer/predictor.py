@@ -89,7 +89,7 @@ class Predictor:
         def images() -> Iterator[tuple[torch.Tensor, Sink]]:
             for volume in volumes:
                 image = _image_of(volume)
-                classes = ClassMap(spatial_shape(image))
+                classes = ClassMap(spatial_shape(image), region_order=self._spec.region_order)
                 waiting.append((volume, classes))
                 yield image, classes
 
@@ -121,7 +121,7 @@ class Predictor:
         self._network.eval()
 
         def predict() -> None:
-            both = [(each, ClassMap(spatial_shape(each))) for each in images]
+            both = [(each, ClassMap(spatial_shape(each), region_order=self._spec.region_order)) for each in images]
             for stitched in stitch_volumes(self._forward, both, window, device=self._device, warn=self._warn):
                 stitched.check()
             for _, classes in both:
@@ -201,6 +201,7 @@ class Predictor:
                         labels = ScanLabels(
                             volume.grid.shape,
                             volume.trace,
+                            self._spec,
                             num_threads=num_threads,
                             behind=behind if self._restores_behind else None,
                         )
@@ -234,7 +235,7 @@ class Predictor:
     def _stitched(self, images: Iterable[tuple[torch.Tensor, Sink]]) -> Iterator[Stitched]:
         self._network.eval()
         window = self._spec.window
-        swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
+        swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
         return stitch_volumes(
             self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
         )

@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Predictor:
         spec: how scans are prepared and covered.
         preparation: in place of `spec.preparation()`.
         device: where the network runs.
-        warn: called with one sentence if the device has too little memory.
+        folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
+        warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
@@ -54,13 +56,14 @@ class Predictor:
         *,
         device: torch.device,
         preparation: DeterministicStage | None = None,
+        folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
-        self._warn = warn
+        self._folder, self._warn = folder, warn
         self._preparation = preparation or spec.preparation()
         self._precision = precision_on(spec.precision, device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
@@ -237,7 +240,13 @@ class Predictor:
         window = self._spec.window
         swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
         return stitch_volumes(
-            self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
+            self._forward,
+            images,
+            window,
+            device=self._device,
+            swapped_classes=swapped,
+            folder=self._folder,
+            warn=self._warn,
         )
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:

@@ -114,7 +114,7 @@ class Predictor:
             limit_s: seconds for everything.
             clock: returns seconds.
         """
-        window = self._spec.window.model_copy(update={"mirror_axes": ()})
+        window = self._spec.window.model_copy(update={"mirror_axes": (), "reuse_constant": False})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap))

@@ -19,8 +19,9 @@ from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import ScanHeader, read_header, write_scan
 from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
 from voxelocity.infer.model import ModelSpec, load_model
+from voxelocity.infer.outputs import file_name
 from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.scans import file_name, find_scans
+from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
 
 # Writing one prediction takes seconds: an older file was left by a process that was killed.

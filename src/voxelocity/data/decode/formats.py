@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from voxelocity.core.errors import ScanError
-from voxelocity.core.volume import Array, Grid
+from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid
 from voxelocity.data.decode.dicom.files import is_dicom
 from voxelocity.data.decode.dicom.series import read_series_header, read_series_voxels
 from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.itk import ITK_ENDINGS, itk_files, read_itk_header, read_itk_voxels
 from voxelocity.data.decode.nifti import read_nifti_header, read_nifti_voxels
-
-NIFTI_ENDINGS = (".nii.gz", ".nii")
-SCAN_ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS)
-"""Of the formats that are recognized by name; a DICOM file is one by its content."""
 
 
 def read_header(path: Path) -> ScanHeader:

@@ -110,6 +110,21 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
     return found
 
 
+def holds_series(folder: Path) -> bool:
+    """Whether a file in the folder, not below it, is DICOM with an image of a scan, or one too damaged to know.
+
+    Opens the files in order of their names until one is found.
+    """
+    for file in sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file()):
+        try:
+            if is_dicom(file) and read_slice(file) is not None:
+                return True
+        except ScanError:
+            # Reading the series says what is wrong.
+            return True
+    return False
+
+
 def series_text(slices: Sequence[Slice]) -> str:
     """One series in a few words: what it is, how many slices it has, and the name of a file to choose it by."""
     first = slices[0]

@@ -1,8 +1,15 @@
 """File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels."""
 
 from voxelocity.data.decode.case import read_case
-from voxelocity.data.decode.dicom import holds_series, is_dicom, series_in
-from voxelocity.data.decode.formats import read_header, read_scan, source_files
+from voxelocity.data.decode.dicom import (
+    SeriesHeader,
+    can_write_segmentations,
+    holds_series,
+    is_dicom,
+    series_in,
+    write_segmentation,
+)
+from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader
 from voxelocity.data.decode.labels import label_values_in
@@ -12,6 +19,9 @@ __all__ = [
     "HOW_TO_CONVERT",
     "Placement",
     "ScanHeader",
+    "SeriesHeader",
+    "can_write_segmentations",
+    "format_of",
     "holds_series",
     "is_dicom",
     "label_values_in",
@@ -22,4 +32,5 @@ __all__ = [
     "series_in",
     "source_files",
     "write_scan",
+    "write_segmentation",
 ]

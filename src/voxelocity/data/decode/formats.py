@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid
@@ -26,7 +27,7 @@ def read_header(path: Path) -> ScanHeader:
             are not the slices of one volume; or the library for the format is not installed.
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = format_of(path)
     if kind == "itk":
         return read_itk_header(path)
     return read_series_header(path) if kind == "dicom" else read_nifti_header(path)
@@ -44,7 +45,7 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
         ScanError: as `read_header`; or the file is truncated or damaged.
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = format_of(path)
     if kind == "itk":
         itk = read_itk_header(path)
         return read_itk_voxels(itk), itk.grid
@@ -64,7 +65,7 @@ def source_files(path: Path) -> tuple[Path, ...]:
         ScanError: the folder or the header cannot be read.
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = format_of(path)
     if kind == "itk":
         return itk_files(path)
     if kind != "dicom":
@@ -76,7 +77,8 @@ def source_files(path: Path) -> tuple[Path, ...]:
         raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
 
 
-def _kind(path: Path) -> str:
+def format_of(path: Path) -> Literal["nifti", "itk", "dicom"]:
+    """Which reader takes a scan; "itk" stands for NRRD and MHA. A file without a known name is opened for its mark."""
     name = path.name.lower()
     # By name first, so that a NIfTI file is opened once.
     if name.endswith(NIFTI_ENDINGS):

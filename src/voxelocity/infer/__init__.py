@@ -3,6 +3,7 @@
 from voxelocity.infer.files import PredictedScan, predict_files
 from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
 from voxelocity.infer.models import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_model, split_models
+from voxelocity.infer.outputs import OutputFormat
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
@@ -14,6 +15,7 @@ __all__ = [
     "ClassIndices",
     "Model",
     "ModelSpec",
+    "OutputFormat",
     "PredictedScan",
     "PredictionSpec",
     "Predictor",

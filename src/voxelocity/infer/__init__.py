@@ -1,8 +1,10 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
 from voxelocity.infer.files import PredictedScan, predict_files
+from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
 from voxelocity.infer.models import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_model, split_models
+from voxelocity.infer.outputs import OutputFormat
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
@@ -14,7 +16,9 @@ __all__ = [
     "ClassIndices",
     "Model",
     "ModelSpec",
+    "OutputFormat",
     "PredictedScan",
+    "PredictionJob",
     "PredictionSpec",
     "Predictor",
     "TrainedOn",
@@ -22,6 +26,7 @@ __all__ = [
     "find_scans",
     "load_model",
     "open_model",
+    "plan_job",
     "predict_files",
     "save_model",
     "split_models",

@@ -87,7 +87,7 @@ def export_run(
     if not isinstance(spec, ModelSpec) or spec.exported is not None:
         raise InputError(f"export: {run} is not a run of voxelocity; name the folder that `voxelocity train` wrote")
     _check_out(out, overwrite=overwrite)
-    task = task_of(model, device, num_channels=len(spec.channels))
+    task = task_of(model, device)
     with _building_folder(out) as folder:
         watch = Stopwatch()
         exported = _built(model, spec, task, form, folder)
@@ -215,7 +215,7 @@ def _compared(
     assert isinstance(after.spec, ModelSpec)
     assert after.spec.exported is not None
     one, other = (Predictor(model.network, model.spec, device=task.device) for model in (before, after))
-    windows = _windows_of(one.load(refs[0])[1], task) if refs else _noise(task)
+    windows = _windows_of(one.load(refs[0]).volume, task) if refs else _noise(task)
     with torch.no_grad():
         logits = load_eager(before.network, task)(windows).float()
         seconds = _seconds_of(before, after, windows, task)
@@ -278,7 +278,7 @@ def _compared_case(
     found, scores, seconds = [], [], []
     for predictor in (one, other):
         watch = Stopwatch()
-        scan, labels = next(predictor.stream([ref], num_threads=num_threads))
+        scan, labels, _ = next(predictor.stream([ref], num_threads=num_threads))
         seconds.append(watch.elapsed_s)
         assert scan.label is not None, "validation cases have labels"
         found.append(labels)

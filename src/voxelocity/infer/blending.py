@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
 
 import torch
 
-Blend = Literal["gaussian", "uniform"]
+from voxelocity.infer.window_config import Blend
 
 
 @lru_cache(maxsize=8)

@@ -30,7 +30,7 @@ from voxelocity.infer.models.exported import (
     open_export,
 )
 from voxelocity.infer.models.open import open_model
-from voxelocity.infer.models.run import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes import openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance

@@ -26,7 +26,8 @@ from voxelocity.infer.runtimes.contract import Forward
 from voxelocity.infer.runtimes.native import eager
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
-from voxelocity.infer.window import WindowConfig, stitch_volumes
+from voxelocity.infer.window import stitch_volumes
+from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import Clock, system_clock
 from voxelocity.step import precision_on
 

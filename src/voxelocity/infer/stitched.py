@@ -19,7 +19,7 @@ from voxelocity.infer.blending import importance, weight_sums
 from voxelocity.observe import system_clock
 
 if TYPE_CHECKING:
-    from voxelocity.infer.window import WindowConfig
+    from voxelocity.infer.window_config import WindowConfig
 
 _NOT_FINITE = (
     "the network returned NaN or infinity for some voxels, so there is no prediction; check the intensities of the "

@@ -14,7 +14,7 @@ import torch
 from voxelocity.core.errors import InputError
 from voxelocity.core.whole_file import check_is_file
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.run import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec
 from voxelocity.infer.runtimes import onnxruntime, openvino, program, tensorrt
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
 from voxelocity.infer.runtimes.table import in_one_line

@@ -9,7 +9,8 @@ from voxelocity.core.errors import InputError
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.exported import is_export, open_export
-from voxelocity.infer.models.run import SPEC_NAME, open_run
+from voxelocity.infer.models.run import open_run
+from voxelocity.infer.models.spec import SPEC_NAME
 
 
 def is_model(path: Path) -> bool:

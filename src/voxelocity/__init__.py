@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voxelocity.data.feed import ThreadBuffer as ThreadBuffer
     from voxelocity.data.pipeline import Feed as Feed
     from voxelocity.data.source import open_cases as open
+    from voxelocity.evaluation import evaluate as evaluate
     from voxelocity.infer import predict_files as predict
     from voxelocity.monitoring.monitor import Monitor as Monitor
     from voxelocity.observe import SpanRecorder as SpanRecorder
@@ -32,6 +33,7 @@ __all__ = [
     "ThreadBuffer",
     "__version__",
     "end_range",
+    "evaluate",
     "open",
     "phase",
     "plan",
@@ -56,6 +58,7 @@ _WHERE = {
     "Monitor": ("voxelocity.monitoring.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),
+    "evaluate": ("voxelocity.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
     "SpanRecorder": ("voxelocity.observe", "SpanRecorder"),

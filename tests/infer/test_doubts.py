@@ -8,7 +8,7 @@ import torch
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.decode import read_header
 from voxelocity.infer import ModelSpec
-from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
+from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 
 CPU = torch.device("cpu")
 CT = {"mode": "window", "low": -160.0, "high": 240.0}
@@ -107,22 +107,11 @@ def test_a_scan_of_one_value_is_said():
     assert intensity_doubts(scan(3.0, 3.0), spec(intensity={"mode": "zscore"})) == ["its values are 3 everywhere"]
 
 
-def test_a_run_without_scores_is_said_and_a_model_alone_is_not(tmp_path):
-    assert model_doubts(tmp_path, spec(), CPU) == []
-    (tmp_path / "run.yaml").write_text("")
-    (text,) = model_doubts(tmp_path, spec(num_steps=5), CPU)
-    assert "never validated" in text
-    assert "trained for 5 steps" in text
-    assert "--resume" in text
-    (tmp_path / "scores.json").write_text("")
-    assert model_doubts(tmp_path, spec(), CPU) == []
-
-
-def test_a_format_that_the_device_only_emulates_is_said(tmp_path, monkeypatch):
+def test_a_format_that_the_device_only_emulates_is_said(monkeypatch):
     monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: True)
-    (text,) = model_doubts(tmp_path, spec(compute="float16"), CPU)
+    (text,) = device_doubts(spec(compute="float16"), CPU)
     assert "computes in float16" in text
     assert text.endswith("float32 is used")
-    assert model_doubts(tmp_path, spec(compute="bfloat16"), CPU) == []
+    assert device_doubts(spec(compute="bfloat16"), CPU) == []
     monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: False)
-    assert len(model_doubts(tmp_path, spec(compute="bfloat16"), CPU)) == 1
+    assert len(device_doubts(spec(compute="bfloat16"), CPU)) == 1

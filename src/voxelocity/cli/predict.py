@@ -14,8 +14,14 @@ _SHOWN_CLASSES = 5
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    inputs: Annotated[list[Path], typer.Argument(help="NIfTI files, or folders of them.", metavar="INPUT...")],
+    model: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="NIfTI files, or folders of them. More models may come first: their logits are averaged.",
+            metavar="[MODEL...] INPUT...",
+        ),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
     device: options.Device = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
@@ -29,11 +35,12 @@ def predict(
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
     chosen_device = options.read_device(device)
     from voxelocity.core.console import PlainConsole
-    from voxelocity.infer import PredictedScan, predict_files
+    from voxelocity.infer import PredictedScan, predict_files, split_models
     from voxelocity.observe import phase
     from voxelocity.planning import survey
     from voxelocity.report import count_text, duration_text, ml_text, volume_table
 
+    models, scans = split_models([model, *inputs])
     console = PlainConsole()
     volumes: dict[str, list[tuple[int, float]]] = {}
     num_scans, num_done = 0, 0
@@ -70,8 +77,8 @@ def predict(
     try:
         with interrupt.is_raised(), phase("predict", color="gold"), console.status("reading the model") as status:
             written = predict_files(
-                run,
-                inputs,
+                models,
+                scans,
                 out,
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,

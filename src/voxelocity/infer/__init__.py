@@ -1,7 +1,8 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
 from voxelocity.infer.files import PredictedScan, predict_files
-from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, TrainedOn, load_model, save_model
+from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
+from voxelocity.infer.models import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_model, split_models
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
@@ -11,13 +12,17 @@ __all__ = [
     "SPEC_NAME",
     "WEIGHTS_NAME",
     "ClassIndices",
+    "Model",
     "ModelSpec",
     "PredictedScan",
+    "PredictionSpec",
     "Predictor",
     "TrainedOn",
     "WindowConfig",
     "find_scans",
     "load_model",
+    "open_model",
     "predict_files",
     "save_model",
+    "split_models",
 ]

@@ -1,4 +1,4 @@
-"""What makes a prediction doubtful without preventing it: a scan unlike the training scans, a run without scores.
+"""What makes a prediction doubtful without preventing it: a scan unlike the training scans, a slow device.
 
 Each doubt is part of a sentence, with its numbers. The prediction itself is not judged.
 """
@@ -6,7 +6,6 @@ Each doubt is part of a sentence, with its numbers. The prediction itself is not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,11 +13,9 @@ import torch
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.decode import ScanHeader
 from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig
-from voxelocity.infer.model import ModelSpec
+from voxelocity.infer.model import PredictionSpec
 from voxelocity.step import precision_on
 
-# What a run writes besides its model; a model copied elsewhere lacks these files.
-_RUN_RECORD, _SCORES = "run.yaml", "scores.json"
 # Training varies the scale by tens of percent; half and double are beyond that.
 _MOST_RATIO = 2.0
 # Share of the range of the training intensities that a scan may leave on either side.
@@ -27,25 +24,18 @@ _SAMPLED_PER_AXIS = 40
 _GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="none"))
 
 
-def model_doubts(run: Path, spec: ModelSpec, device: torch.device) -> list[str]:
-    """Doubts about the model and the device it runs on, as whole sentences."""
-    doubts = []
-    if (run / _RUN_RECORD).exists() and not (run / _SCORES).exists():
-        steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."
-        doubts.append(
-            f"the run in {run} did not finish: its network was never validated, so its quality is unknown.{steps} "
-            f"To finish it: voxelocity train ... -o {run} --resume"
-        )
+def device_doubts(spec: PredictionSpec, device: torch.device) -> list[str]:
+    """Doubts about the device the model runs on, as whole sentences."""
     used = precision_on(spec.precision, device).compute
-    if used != spec.precision.compute:
-        doubts.append(
-            f"the model computes in {spec.precision.compute}, which is slower than float32 on this device ({device}); "
-            f"{used} is used"
-        )
-    return doubts
+    if used == spec.precision.compute:
+        return []
+    return [
+        f"the model computes in {spec.precision.compute}, which is slower than float32 on this device ({device}); "
+        f"{used} is used"
+    ]
 
 
-def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
+def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str]:
     """Doubts about the position of a scan's voxels. Reads only headers."""
     first = headers[0]
     placement, grid = first.placement, first.grid
@@ -76,7 +66,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
     return doubts
 
 
-def intensity_doubts(scan: Volume, spec: ModelSpec) -> list[str]:
+def intensity_doubts(scan: Volume, spec: PredictionSpec) -> list[str]:
     """Doubts about the voxel values of a decoded scan, from a few ten thousand voxels of each channel."""
     doubts = []
     for index, name in enumerate(spec.channels):
@@ -96,9 +86,9 @@ def _varies(channel: Array) -> bool:
     return bool(channel.min() < channel.max())
 
 
-def _is_unlike(values: Array, low: float, high: float, spec: ModelSpec, index: int) -> bool:
+def _is_unlike(values: Array, low: float, high: float, spec: PredictionSpec, index: int) -> bool:
     # Each scan is normalized by its own mean and deviation, so its scale does not matter.
-    if spec.prepare.intensity.mode == "zscore":
+    if spec.is_scale_free:
         return False
     assert spec.trained_on is not None
     lowest, highest = spec.trained_on.intensity[index]

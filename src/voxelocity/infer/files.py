@@ -17,8 +17,9 @@ from voxelocity.core.errors import InputError, OutputError, ScanError, Unpredict
 from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import ScanHeader, read_header, write_scan
-from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
-from voxelocity.infer.model import ModelSpec, load_model
+from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.models import open_models
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.scans import file_name, find_scans
 from voxelocity.infer.sinks import ClassIndices
@@ -48,7 +49,7 @@ class PredictedScan:
 
 
 def predict_files(
-    run: Path,
+    models: Path | Sequence[Path],
     inputs: Sequence[Path],
     out: Path,
     *,
@@ -67,7 +68,7 @@ def predict_files(
     Qform, sform and units are the scan's. If one scan cannot be predicted, the others still are.
 
     Args:
-        run: the folder of a finished run.
+        models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
         inputs: NIfTI files, or folders of them.
         out: created if it does not exist. A scan is never replaced.
         device: where the network runs.
@@ -84,20 +85,22 @@ def predict_files(
 
     Raises:
         ConfigError: the factory cannot be imported.
-        InputError: there is no model, an input is missing, a prediction already exists, or `out` cannot be written; or
-            the only scan cannot be used. Errors visible in names and headers are raised before the first prediction.
+        InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists, or
+            `out` cannot be written; or the only scan cannot be used. Errors visible in names and headers are raised
+            before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
     if overwrite and resume:
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
-    network, spec = load_model(run, factory=factory)
+    model = open_models([models] if isinstance(models, Path) else models, factory=factory)
+    spec = model.spec
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
     if resume:
         refs = tuple(ref for ref in refs if not os.path.lexists(out / file_name(ref.case_id)))
     elif not overwrite:
         _check_nothing_is_replaced(refs, out)
-    for text in model_doubts(run, spec, device):
+    for text in (*model.doubts, *device_doubts(spec, device)):
         warn(f"predict: {text}")
     on_start(len(refs))
     reasons: dict[str, str] = {}
@@ -111,7 +114,7 @@ def predict_files(
     headers = _read_headers(refs, spec, fail)
     refs_left = [ref for ref in refs if ref.case_id in headers]
     _make_folder(out, refs)
-    predictor = Predictor(network, spec, device=device, warn=warn)
+    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn)
     written: list[PredictedScan] = []
     with _Writer(out, spec) as writer:
 
@@ -138,7 +141,7 @@ def predict_files(
 class _Writer:
     """Writes predictions in a separate thread, at most one behind the current prediction."""
 
-    def __init__(self, out: Path, spec: ModelSpec) -> None:
+    def __init__(self, out: Path, spec: PredictionSpec) -> None:
         values = np.array(spec.label_values)
         self._values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
         self._names = spec.class_names
@@ -241,7 +244,7 @@ def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
 
 
 def _read_headers(
-    refs: Sequence[VolumeRef], spec: ModelSpec, on_failure: Callable[[str, ScanError], None]
+    refs: Sequence[VolumeRef], spec: PredictionSpec, on_failure: Callable[[str, ScanError], None]
 ) -> dict[str, list[ScanHeader]]:
     """The headers of each case that the network can take, by case id."""
     by_case = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.errors import ScanError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Index3, Region
@@ -19,8 +20,7 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
-from voxelocity.data.prepare import Preparation
-from voxelocity.infer.model import ModelSpec
+from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import WindowConfig, stitch_volumes
@@ -41,6 +41,7 @@ class Predictor:
     Args:
         network: in evaluation mode; moved to `device`.
         spec: how scans are prepared and covered.
+        preparation: in place of `spec.preparation()`.
         device: where the network runs.
         warn: called with one sentence if the device has too little memory.
         on_windows: called before each forward pass; what it raises ends the prediction.
@@ -49,9 +50,10 @@ class Predictor:
     def __init__(
         self,
         network: torch.nn.Module,
-        spec: ModelSpec,
+        spec: PredictionSpec,
         *,
         device: torch.device,
+        preparation: DeterministicStage | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
     ) -> None:
@@ -59,7 +61,7 @@ class Predictor:
         self._spec = spec
         self._device = device
         self._warn = warn
-        self._preparation = Preparation(spec.prepare)
+        self._preparation = preparation or spec.preparation()
         self._precision = precision_on(spec.precision, device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
         self._restores_behind = device.type != "cpu"

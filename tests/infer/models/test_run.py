@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from voxelocity.core.errors import ConfigError, InputError
-from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
-from voxelocity.infer.model import KNOWN_VERSIONS
+from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_model
+from voxelocity.infer.models.run import KNOWN_VERSIONS
 from voxelocity.step import build_network
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_description_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"model\.json is damaged"):
         load_model(tmp_path)
     (tmp_path / SPEC_NAME).write_text(json.dumps({"network": {}}))
-    with pytest.raises(InputError, match=r"model\.json: network\.name"):
+    with pytest.raises(InputError, match=r"model\.json: channels = "):
         load_model(tmp_path)
 
 
@@ -175,12 +175,12 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.endswith("; train the model again")
 
 
-@pytest.mark.parametrize("version", [3, 0, "1.5", None])
+@pytest.mark.parametrize("version", [4, 0, "1.5", None])
 def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
     save_model(tmp_path, network(), spec())
     told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
     assert told == (
-        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release reads 1, 2; "
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release reads 1, 2, 3; "
         "install the release of voxelocity that wrote it, or train the model again"
     )
 
@@ -217,3 +217,15 @@ def test_a_description_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(InputError, match=r"model\.json cannot be read \(Permission denied\); check that it is a file"):
         load_model(tmp_path)
+
+
+def test_a_run_without_scores_is_doubtful_and_a_copied_model_is_not(tmp_path):
+    save_model(tmp_path, network(), spec().model_copy(update={"num_steps": 5}))
+    assert open_model(tmp_path).doubts == ()
+    (tmp_path / "run.yaml").write_text("")
+    (text,) = open_model(tmp_path).doubts
+    assert "never validated" in text
+    assert "trained for 5 steps" in text
+    assert "--resume" in text
+    (tmp_path / "scores.json").write_text("")
+    assert open_model(tmp_path).doubts == ()

@@ -1,0 +1,56 @@
+"""Which kind of model a folder holds, and the one model that several make together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from voxelocity.core.errors import InputError
+from voxelocity.infer.model import Model
+from voxelocity.infer.models.ensemble import mean_of
+from voxelocity.infer.models.run import SPEC_NAME, open_run
+
+
+def is_model(path: Path) -> bool:
+    """Whether `path` is the folder of a model, not of scans. No file is opened."""
+    return (path / SPEC_NAME).is_file()
+
+
+def split_models(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The models with which a list of paths begins, at least one, and the scans after them.
+
+    Raises:
+        InputError: no scan is named.
+    """
+    num_models = next((index for index, path in enumerate(paths) if index > 0 and not is_model(path)), len(paths))
+    models, scans = list(paths[:num_models]), list(paths[num_models:])
+    if not scans:
+        raise InputError(
+            f"predict: {', '.join(map(str, models))}: these are models, and no scan is named; add scans, or folders of "
+            "them"
+        )
+    return models, scans
+
+
+def open_model(folder: Path, *, factory: str = "") -> Model:
+    """The model in `folder`, whatever wrote it.
+
+    Args:
+        folder: of a finished run.
+        factory: as in `load_model`, for a run that trained your own network.
+
+    Raises:
+        ConfigError: the factory cannot be imported.
+        InputError: the folder holds no model, or a damaged one.
+    """
+    return open_run(folder, factory=factory)
+
+
+def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:
+    """The model in the only folder, or the mean of the models in several. Arguments and errors as `open_model`.
+
+    Raises:
+        InputError: the models differ in what they predict or in how volumes are covered.
+    """
+    models = [open_model(folder, factory=factory) for folder in folders]
+    return models[0] if len(models) == 1 else mean_of(models)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from voxelocity.observe import start_range as start_range
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
+    from voxelocity.training import train_folds as train_folds
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "span",
     "start_range",
     "train",
+    "train_folds",
 ]
 
 
@@ -61,6 +63,7 @@ _WHERE = {
     "evaluate": ("voxelocity.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
+    "train_folds": ("voxelocity.training", "train_folds"),
     "SpanRecorder": ("voxelocity.observe", "SpanRecorder"),
     "end_range": ("voxelocity.observe", "end_range"),
     "phase": ("voxelocity.observe", "phase"),

@@ -68,7 +68,7 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
     return Document(
         kind="evaluation",
-        title="Predictions and truth",
+        title="Predictions and truth" if evaluation.truth else "Final validations, pooled",
         verdict=f"Mean foreground Dice {dice_text(mean_dice)} over {count_text(len(scores), 'case')}.",
         notices=_notices(evaluation),
         cards=_cards(evaluation, mean_dice),

@@ -39,7 +39,7 @@ from voxelocity.observe import (
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.planning import DeviceChoice, make_plan
+from voxelocity.planning import DeviceChoice, SharedKeys, make_plan
 from voxelocity.report import plan_table, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.budget import Budget
@@ -95,6 +95,7 @@ def train(
     overwrite: bool = False,
     full_validation: bool = False,
     skip_broken: bool = False,
+    shared: SharedKeys | None = None,
     console: Console | None = None,
     clock: Clock = system_clock,
     spent_s: float = 0.0,
@@ -121,6 +122,7 @@ def train(
         full_validation: never shorten the final validation to meet a time budget; with `resume` a finished run is
             validated again, in full.
         skip_broken: leave out cases that cannot be used, and report which; a resumed run leaves them out too.
+        shared: keys of the plan to take over from another run; a run that is resumed has its own.
         console: where progress is shown; the terminal if not given.
         clock: returns seconds.
         spent_s: seconds the program ran before this call; they count toward the time budget.
@@ -156,6 +158,7 @@ def train(
         device=device,
         overrides=overrides,
         saved_plan=None if saved is None else saved.plan,
+        shared=shared,
         skip_broken=skip_broken or bool(skipped),
     )
     timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.infer import ModelSpec, load_model, save_model
+from voxelocity.infer import ModelSpec, files, load_model, save_keep_largest, save_model
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
@@ -299,3 +299,20 @@ def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(pre
     ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out")
     assert ended.status == 0, ended.err
     assert "warning" not in ended.out
+
+
+def test_largest_components_are_kept_unless_that_is_switched_off(predict, model, tmp_path, monkeypatch):
+    scan(tmp_path / "p1" / "a.nii.gz")
+    run, asked = model("CT"), []
+    save_keep_largest(run, ["organ"])
+
+    def nothing_stays(prediction, classes):
+        asked.append(list(classes))
+        return prediction * 0 if classes else prediction
+
+    monkeypatch.setattr(files, "keep_largest", nothing_stays)
+    for name, options in (("kept", []), ("all", ["--no-postprocess"])):
+        assert predict(run, tmp_path / "p1", out=tmp_path / name, options=options).status == 0
+    assert asked == [[1], []]
+    assert not np.asarray(nib.load(tmp_path / "kept" / "a.nii.gz").dataobj).any()
+    assert np.asarray(nib.load(tmp_path / "all" / "a.nii.gz").dataobj).any()

@@ -28,6 +28,9 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
     ] = False,
+    no_postprocess: Annotated[
+        bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
+    ] = False,
     network: Annotated[
         str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
     ] = "",
@@ -85,6 +88,7 @@ def predict(
                 overwrite=overwrite,
                 resume=resume,
                 factory=network,
+                postprocess=not no_postprocess,
                 on_start=start,
                 on_case=show,
                 on_failure=show_failure,

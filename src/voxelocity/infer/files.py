@@ -17,6 +17,7 @@ from voxelocity.core.errors import InputError, OutputError, ScanError, Unpredict
 from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import ScanHeader, read_header, write_scan
+from voxelocity.infer.components import keep_largest
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.models import open_models
@@ -58,6 +59,7 @@ def predict_files(
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
+    postprocess: bool = True,
     on_start: Callable[[int], None] = lambda num_scans: None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
@@ -77,6 +79,7 @@ def predict_files(
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
         factory: if the run trained your own network, its `network.factory`.
+        postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
         on_start: called with the number of scans to be predicted.
         on_case: called with each prediction that was written.
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
@@ -93,7 +96,7 @@ def predict_files(
     if overwrite and resume:
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
     model = open_models([models] if isinstance(models, Path) else models, factory=factory)
-    spec = model.spec
+    spec = model.spec if postprocess else model.spec.model_copy(update={"keep_largest": ()})
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
     if resume:
@@ -145,6 +148,7 @@ class _Writer:
         values = np.array(spec.label_values)
         self._values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
         self._names = spec.class_names
+        self._kept_largest = [self._names.index(name) for name in spec.keep_largest]
         self._out = out
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -169,6 +173,7 @@ class _Writer:
 
     def _write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan:
         path = self._out / file_name(scan.case_id)
+        prediction = keep_largest(prediction, self._kept_largest)
         write_scan(path, self._values[prediction], scan.grid, placement=header.placement)
         counts = _counts(prediction, len(self._names))
         seconds, self._since = time.perf_counter() - self._since, time.perf_counter()

@@ -92,6 +92,7 @@ class _Events:
         self.validations: list[ValidationRecord] = []
         self.checkpoints: list[CheckpointRecord] = []
         self.warnings: list[str] = []
+        self.keep_largest: dict[str, tuple[float, float]] = {}
         self.signal_number: int | None = None
         self.finish: FinishRecord | None = None
         self.lost_s = 0.0
@@ -128,6 +129,9 @@ class _Events:
                 self.checkpoints.append(_record(CheckpointRecord, event, time_s))
             case "warning":
                 self.warnings.append(str(event["text"]))
+            case "keep_largest":
+                classes = _mapping(event, "classes").items()
+                self.keep_largest = {str(name): (_finite(old), _finite(new)) for name, (old, new) in classes}
             case "interrupted":
                 self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":

@@ -24,7 +24,7 @@ from voxelocity.core.credentials import without_credentials
 from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.infer import save_model
+from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import (
     Clock,
@@ -337,8 +337,11 @@ def _steps(
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
     folder, log, pictures = session.folder, session.log, SlicePictures()
-    scores = validation.score(training.averaged, pictures)
+    final = validation.score(training.averaged, pictures)
+    scores = final.scores
     with session.stage("report"):
+        save_keep_largest(folder.path, list(final.keep_largest))
+        log.write("keep_largest", classes=final.keep_largest)
         folder.write_scores(scores)
         pictures.save(folder.slices)
     summary = summarize(scores)

@@ -117,7 +117,7 @@ def predict_files(
     headers = _read_headers(refs, spec, fail)
     refs_left = [ref for ref in refs if ref.case_id in headers]
     _make_folder(out, refs)
-    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn)
+    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, folder=out, warn=warn)
     written: list[PredictedScan] = []
     with _Writer(out, spec) as writer:
 

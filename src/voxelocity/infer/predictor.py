@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Predictor:
         spec: how scans are prepared and covered.
         preparation: in place of `spec.preparation()`.
         device: where the network runs.
-        warn: called with one sentence if the device has too little memory.
+        folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
+        warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
@@ -54,13 +56,14 @@ class Predictor:
         *,
         device: torch.device,
         preparation: DeterministicStage | None = None,
+        folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
-        self._warn = warn
+        self._folder, self._warn = folder, warn
         self._preparation = preparation or spec.preparation()
         self._precision = precision_on(spec.precision, device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
@@ -89,7 +92,7 @@ class Predictor:
         def images() -> Iterator[tuple[torch.Tensor, Sink]]:
             for volume in volumes:
                 image = _image_of(volume)
-                classes = ClassMap(spatial_shape(image))
+                classes = ClassMap(spatial_shape(image), region_order=self._spec.region_order)
                 waiting.append((volume, classes))
                 yield image, classes
 
@@ -111,7 +114,7 @@ class Predictor:
             limit_s: seconds for everything.
             clock: returns seconds.
         """
-        window = self._spec.window.model_copy(update={"mirror_axes": ()})
+        window = self._spec.window.model_copy(update={"mirror_axes": (), "reuse_constant": False})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap))
@@ -121,7 +124,7 @@ class Predictor:
         self._network.eval()
 
         def predict() -> None:
-            both = [(each, ClassMap(spatial_shape(each))) for each in images]
+            both = [(each, ClassMap(spatial_shape(each), region_order=self._spec.region_order)) for each in images]
             for stitched in stitch_volumes(self._forward, both, window, device=self._device, warn=self._warn):
                 stitched.check()
             for _, classes in both:
@@ -201,6 +204,7 @@ class Predictor:
                         labels = ScanLabels(
                             volume.grid.shape,
                             volume.trace,
+                            self._spec,
                             num_threads=num_threads,
                             behind=behind if self._restores_behind else None,
                         )
@@ -234,9 +238,15 @@ class Predictor:
     def _stitched(self, images: Iterable[tuple[torch.Tensor, Sink]]) -> Iterator[Stitched]:
         self._network.eval()
         window = self._spec.window
-        swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
+        swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
         return stitch_volumes(
-            self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
+            self._forward,
+            images,
+            window,
+            device=self._device,
+            swapped_classes=swapped,
+            folder=self._folder,
+            warn=self._warn,
         )
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:

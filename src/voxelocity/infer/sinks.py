@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
+from voxelocity.infer.model import PredictionSpec
 
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
 _PIECE_VALUES = 1 << 24
@@ -24,10 +25,11 @@ class ClassMap:
 
     Args:
         shape: of the volume.
+        region_order: as in `PredictionSpec`; a voxel takes the class of the last logit above 0.
     """
 
-    def __init__(self, shape: Index3) -> None:
-        self._shape = shape
+    def __init__(self, shape: Index3, *, region_order: Sequence[int] = ()) -> None:
+        self._shape, self._order = shape, tuple(region_order)
         self._classes: torch.Tensor | None = None
 
     def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
@@ -35,8 +37,13 @@ class ClassMap:
             self._classes = torch.empty(self._shape, dtype=torch.uint8, device=logits_kxyz.device)
         classes = self._classes[box.slices]
         for piece, target in zip(_pieces(logits_kxyz), _pieces(classes, num_layers=len(logits_kxyz)), strict=True):
-            # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
-            target.copy_(piece.max(dim=0).indices)
+            if not self._order:
+                # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
+                target.copy_(piece.max(dim=0).indices)
+                continue
+            target.zero_()
+            for logits, index in zip(piece, self._order, strict=True):
+                target.masked_fill_(logits > 0.0, index)
 
     def result(self) -> torch.Tensor:
         """(x, y, z) uint8, once all slabs were taken."""
@@ -47,31 +54,43 @@ class ClassMap:
 class ScanLabels:
     """Class indices on the grid of the scan that a volume was prepared from.
 
-    If the scan was resampled, probabilities are interpolated and each voxel takes the class of the largest.
+    If the scan was resampled, probabilities are interpolated and each voxel takes the class of the largest; logits are
+    interpolated if the model says so, or if its classes overlap.
 
     Args:
         shape: of the prepared volume.
         trace: of its preparation.
+        spec: of the model.
         num_threads: threads that interpolate.
         behind: does so while the network continues; the calling thread if None.
     """
 
     def __init__(
-        self, shape: Index3, trace: Trace, *, num_threads: int, behind: ThreadPoolExecutor | None = None
+        self,
+        shape: Index3,
+        trace: Trace,
+        spec: PredictionSpec,
+        *,
+        num_threads: int,
+        behind: ThreadPoolExecutor | None = None,
     ) -> None:
         self._trace = trace
+        self._is_softmax = spec.restored == "probabilities" and not spec.region_order
         self._behind = behind
         self._last: Future[None] | None = None
-        self._classes = ClassMap(shape)
-        self._restoration = Restoration(trace, shape, num_threads=num_threads) if is_resampled(trace) else None
+        self._classes = ClassMap(shape, region_order=spec.region_order)
+        self._restoration: Restoration | None = None
+        if is_resampled(trace):
+            self._restoration = Restoration(trace, shape, num_threads=num_threads, region_order=spec.region_order)
 
     def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
         if self._restoration is None:
             self._classes.take(logits_kxyz, box, axis=axis, num_taken=num_taken)
             return
-        fresh = logits_kxyz.narrow(axis + 1, num_taken, box.shape[axis] - num_taken)
-        for piece in _pieces(fresh):
-            piece.copy_(torch.softmax(piece, dim=0))
+        if self._is_softmax:
+            fresh = logits_kxyz.narrow(axis + 1, num_taken, box.shape[axis] - num_taken)
+            for piece in _pieces(fresh):
+                piece.copy_(torch.softmax(piece, dim=0))
         if self._behind is None:
             self._restoration.add(logits_kxyz.cpu().numpy(), start=box.start[axis], axis=axis)
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
@@ -18,6 +19,8 @@ from voxelocity.data.prepare.interpolate import Positions, neighbors
 _MAX_CLASSES = 256
 # Voxels of the scan processed at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
 _SLAB_VALUES = 1 << 18
+# So that the blocks of the compiled loop are whole.
+_LEAST_PLANES = 8
 
 Trace = Sequence[Mapping[str, Any]]
 
@@ -45,49 +48,62 @@ def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_thread
 
 
 class Restoration:
-    """Class indices on the scan's own grid, from the probabilities of a prepared volume, taken slab by slab.
+    """Class indices on the scan's own grid, from the scores of a prepared volume, taken slab by slab.
 
-    If the scan was resampled, the probabilities of each class are interpolated linearly, and each voxel takes the class
-    with the largest (the lowest index of equals). Besides a slab and the result this needs a few MiB per thread,
-    whatever the number of classes. Voxels that were cropped away become 0. The GIL is free most of the time.
+    If the scan was resampled, the scores of each class are interpolated linearly, and each voxel takes the class with
+    the largest (the lowest index of equals), or, with overlapping classes, that of the last score above 0. Besides a
+    slab and the result this needs a few MiB per thread, whatever the number of classes. Voxels that were cropped away
+    become 0. The GIL is free most of the time.
 
     Args:
         trace: of the prepared volume.
         shape: of the prepared volume.
         num_threads: pieces of a slab made at once.
+        region_order: for overlapping classes, the class index of each score; the scores must then be logits.
+        engine: as in `PrepareConfig`.
     """
 
-    def __init__(self, trace: Trace, shape: Index3, *, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        shape: Index3,
+        *,
+        num_threads: int = 1,
+        region_order: Sequence[int] = (),
+        engine: resample.ResampleEngine = "auto",
+    ) -> None:
         self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
+        self._order = np.array(region_order, dtype=np.uint8)
+        self._fill = _compiled_fill() if engine == "auto" and has_numba() else fill_classes_plain
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
         self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
         self._num_done = 0
 
-    def add(self, probabilities_kxyz: Array, *, start: int, axis: int = 0) -> None:
+    def add(self, scores_kxyz: Array, *, start: int, axis: int = 0) -> None:
         """Fills every plane of the scan that lies between two planes known by now.
 
         Args:
-            probabilities_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most
-                256 classes. Slabs come in order along `axis` and are whole along the others. Each begins with the plane
+            scores_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most
+                256 of them. Slabs come in order along `axis` and are whole along the others. Each begins with the plane
                 with which the slab before ended.
             start: of the slab, in planes of the prepared volume.
             axis: along which the volume is cut.
         """
-        assert 1 <= len(probabilities_kxyz) <= _MAX_CLASSES, f"{len(probabilities_kxyz)} classes do not fit uint8"
-        stop = start + probabilities_kxyz.shape[1 + axis]
+        assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
+        stop = start + scores_kxyz.shape[1 + axis]
         _, above, _ = neighbors(self._positions[axis], self._shape[axis])
         rows = slice(self._num_done, int(np.searchsorted(above, stop)))
         self._num_done = rows.stop
         positions = list(self._positions)
         positions[axis] = positions[axis][rows] - start
         target = self._labels[tuple(rows if a == axis else slice(None) for a in range(3))]
-        thickness = max(1, _SLAB_VALUES // max(1, target.shape[1] * target.shape[2]))
+        thickness = max(_LEAST_PLANES, _SLAB_VALUES // max(1, target.shape[1] * target.shape[2]))
 
         def fill(first: int) -> None:
             piece = slice(first, first + thickness)
-            _fill_argmax(probabilities_kxyz, (positions[0][piece], *positions[1:]), target[piece])
+            self._fill(scores_kxyz, (positions[0][piece], *positions[1:]), target[piece], self._order)
 
         starts = range(0, target.shape[0], thickness) if target.size else range(0)
         if self._num_threads > 1 and len(starts) > 1:
@@ -108,14 +124,36 @@ def is_resampled(trace: Trace) -> bool:
     return len(trace) > 0 and trace[-1]["step"] == resample.STEP
 
 
-def _fill_argmax(scores_kxyz: Array, positions: tuple[Positions, ...], target: npt.NDArray[np.uint8]) -> None:
+def fill_classes_plain(
+    scores_kxyz: Array, positions: tuple[Positions, ...], target_xyz: npt.NDArray[np.uint8], order: Array
+) -> None:
+    """Interpolates every score, and writes the class of each voxel: the slow reference, and the way without Numba.
+
+    Args:
+        scores_kxyz: any float type.
+        positions: of the target's voxels along each axis.
+        target_xyz: uint8, zeros.
+        order: (k,) uint8, the class of each channel, for overlapping classes; empty otherwise.
+    """
     # A copy, because nothing is interpolated where all positions are whole.
-    best = np.array(resample.interpolate(scores_kxyz[0], positions))
+    best = np.array(resample.interpolate(scores_kxyz[0], positions, engine="numpy"))
+    if len(order):
+        target_xyz[best > 0.0] = order[0]
     for index in range(1, len(scores_kxyz)):
-        scores = resample.interpolate(scores_kxyz[index], positions)
+        scores = resample.interpolate(scores_kxyz[index], positions, engine="numpy")
+        if len(order):
+            target_xyz[scores > 0.0] = order[index]
+            continue
         wins = scores > best
-        target[wins] = index
+        target_xyz[wins] = index
         np.copyto(best, scores, where=wins)
+
+
+def _compiled_fill() -> Callable[[Array, tuple[Positions, ...], Array, Array], None]:
+    with kernel_imports:
+        from voxelocity.data.prepare.numba_restore import fill_classes
+
+    return fill_classes
 
 
 def _undo(labels: Array, record: Mapping[str, Any]) -> Array:

@@ -127,4 +127,6 @@ def test_folders_of_other_runs_and_folds_without_cases_are_refused_first(copied,
         train_folds(cases, copied, folds=(0, 7), **options)
     with pytest.raises(OutputError, match=r"fold_0 holds a run, and folds need a folder of their own"):
         train_folds(cases, copied / "fold_0", **options)
+    with pytest.raises(InputError, match=r"fold_0 holds a run that was started from new weights, not from .*fold_1"):
+        train_folds(cases, copied, start_from=copied / "fold_1", **options)
     assert not calls

@@ -29,6 +29,10 @@ def train(
         str,
         typer.Option("--folds", help="Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2."),
     ] = "",
+    start_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="Fine-tune: start from the weights of this finished run, with its network."),
+    ] = None,
     time_budget: options.Budget = "",
     seed: options.Seed = 0,
     device: options.Device = "auto",
@@ -87,6 +91,7 @@ def train(
         "overwrite": overwrite,
         "full_validation": full_validation,
         "skip_broken": skip_broken,
+        "start_from": start_from,
         "console": console,
         "spent_s": process_age_s(),
     }

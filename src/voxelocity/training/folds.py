@@ -23,6 +23,7 @@ from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.training.entry import train
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.start import check_start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ def train_folds(
     overwrite: bool = False,
     full_validation: bool = False,
     skip_broken: bool = False,
+    start_from: Path | str | None = None,
     console: Console | None = None,
     spent_s: float = 0.0,
     make_sinks: Callable[[], Sequence[Sink]] = lambda: (),
@@ -74,6 +76,7 @@ def train_folds(
         overwrite: train every fold again.
         full_validation: as in `train`.
         skip_broken: as in `train`.
+        start_from: as in `train`, for each fold.
         console: where progress is shown; the terminal if not given.
         spent_s: seconds the program ran before this call; they count toward the time budget of the first fold.
         make_sinks: called for each fold; returns sinks as in `train`.
@@ -92,6 +95,7 @@ def train_folds(
     begun = {} if overwrite else {fold: SavedRun.read(run.record) for fold, run in folders.items() if run.holds_run}
     for fold, saved in begun.items():
         check_data(folders[fold], saved, cases)
+        check_start(None if start_from is None else Path(start_from), saved, out=folders[fold].path)
         check_options(
             folders[fold], saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {}
         )
@@ -116,6 +120,7 @@ def train_folds(
                 overwrite=overwrite,
                 full_validation=full_validation,
                 skip_broken=skip_broken,
+                start_from=start_from,
                 shared=shared,
                 console=console,
                 spent_s=spent_s,

@@ -202,3 +202,14 @@ def test_runs_that_cannot_be_pooled_are_named(tmp_path):
         pool_runs([first, run(tmp_path / "f3", {"b": 0.5}, status="other")])
     seen = pool_runs([run(tmp_path / "f4", {"b": 0.5}, held_out=False)])
     assert "validated on the cases it was trained on" in seen.notices[0]
+
+
+def test_a_folder_of_labels_may_hold_its_dataset_json_and_a_flat_data_set_its_images(folders, tmp_path):
+    predictions, truth = folders
+    (truth.parent / "dataset.json").rename(truth / "dataset.json")
+    assert list(evaluate(predictions, truth).scores[0].dice) == ["organ", "tumor"]
+    flat = save(tmp_path / "flat", {"a_label": TRUTH["a"], "a": PREDICTED["a"]})
+    (flat / "cases.csv").write_text("image,label\na.nii.gz,a_label.nii.gz\n")
+    found = evaluate(predictions, flat)
+    assert [(score.case_id, score.dice["class 7"]) for score in found.scores] == [("a", 1.0)]
+    assert found.extra == tuple(str(predictions / f"{case}.nii.gz") for case in "bc")

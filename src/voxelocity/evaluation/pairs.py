@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.core.cases import Cases
 from voxelocity.core.errors import InputError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source import open_cases
@@ -63,14 +62,12 @@ def find_truth(path: Path, *, labels: Path | None) -> Truth:
         InputError: there are no label files, or the values are declared in a way that cannot be used.
     """
     declared, declared_in = ({}, "") if labels is None else read_labels(labels)
-    is_data_set = not path.is_dir() or (path / "dataset.json").is_file()
-    files, _ = ({}, ()) if is_data_set else _scans_in(path)
-    if files:
-        beside = path.parent / "dataset.json"
-        if not declared and beside.is_file():
-            declared, declared_in = read_labels(beside)
+    if files := {} if _lists_cases(path) else _scans_in(path)[0]:
+        near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
+        if not declared and near:
+            declared, declared_in = read_labels(near[0])
         return Truth(files=files, labels=declared, labels_from=declared_in)
-    cases: Cases = open_cases(path)
+    cases = open_cases(path)
     if not declared and cases.labels:
         declared, declared_in = dict(cases.labels), str(path)
     labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
@@ -134,6 +131,16 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         extra=tuple(found[case] for case in sorted(found.keys() - truth.files.keys())),
         others=tuple(others),
     )
+
+
+def _lists_cases(path: Path) -> bool:
+    """Whether `path` is a data set that says which of its files are labels. nnU-Net copies a `dataset.json` without
+    such a list next to its predictions.
+    """
+    if not path.is_dir() or any(path.glob("*.[ct]sv")):
+        return True
+    description = path / "dataset.json"
+    return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -92,18 +92,14 @@ def train_folds(
     for fold in chosen:
         cases.split(fold)
     folders = {fold: RunFolder(out / f"fold_{fold}") for fold in chosen}
-    begun = {} if overwrite else {fold: SavedRun.read(run.record) for fold, run in folders.items() if run.holds_run}
-    for fold, saved in begun.items():
-        check_data(folders[fold], saved, cases)
-        check_start(None if start_from is None else Path(start_from), saved, out=folders[fold].path)
-        check_options(
-            folders[fold], saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {}
-        )
-    shared = _shared_keys(out, cases, besides=chosen if overwrite else ())
+    asked: dict[str, Any] = {"time_budget_s": time_budget_s, "seed": seed, "overrides": overrides}
+    begun = set() if overwrite else {fold for fold, folder in folders.items() if folder.holds_run}
+    for fold in begun:
+        _check_begun(folders[fold], cases, fold=fold, start_from=start_from, **asked)
+    shared = _shared_keys(out, cases, except_folds=chosen if overwrite else ())
     failed: dict[int, str] = {}
     for fold, folder in folders.items():
-        is_begun = fold in begun
-        if is_begun and folder.is_finished() and not full_validation:
+        if fold in begun and folder.is_finished() and not full_validation:
             console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
             continue
         console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
@@ -112,11 +108,8 @@ def train_folds(
                 cases,
                 folder.path,
                 fold=fold,
-                time_budget_s=time_budget_s,
-                seed=seed,
                 device=device,
-                overrides=overrides,
-                resume=is_begun,
+                resume=fold in begun,
                 overwrite=overwrite,
                 full_validation=full_validation,
                 skip_broken=skip_broken,
@@ -125,6 +118,7 @@ def train_folds(
                 console=console,
                 spent_s=spent_s,
                 sinks=make_sinks(),
+                **asked,
             )
         # What is wrong with the command or with the data set is wrong for every fold.
         except (InterruptedRunError, ConfigError, DatasetError):
@@ -134,16 +128,34 @@ def train_folds(
             console.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
         spent_s = 0.0
         shared = shared or _shared_keys(out, cases)
-    runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
+    return _pooled(out, {fold: folder.path for fold, folder in folders.items() if fold not in failed}, failed)
+
+
+def _check_begun(
+    folder: RunFolder, cases: Cases, *, fold: int, start_from: Path | str | None, overrides: Any, **asked: Any
+) -> None:
+    """Refuses a fold that was begun with other data, options or weights, before any fold is trained.
+
+    Raises:
+        InputError: it was.
+    """
+    saved = SavedRun.read(folder.record)
+    check_data(folder, saved, cases)
+    check_start(None if start_from is None else Path(start_from), saved, out=folder.path)
+    check_options(folder, saved, fold=fold, overrides=overrides or {}, **asked)
+
+
+def _pooled(out: Path, runs: Mapping[int, Path], failed: Mapping[int, str]) -> FoldsResult:
+    """The finished folds as one; their page and figures are in `out`."""
     evaluation = pool_runs(list(runs.values())) if runs else None
     if evaluation is not None:
         write_evaluation(evaluation, out)
     return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 
 
-def _shared_keys(out: Path, cases: Cases, *, besides: Sequence[int] = ()) -> SharedKeys | None:
-    """What the folds in `out` that have begun share, `besides` left out; None if none has."""
-    replaced = {f"fold_{fold}" for fold in besides}
+def _shared_keys(out: Path, cases: Cases, *, except_folds: Sequence[int] = ()) -> SharedKeys | None:
+    """What the folds in `out` that have begun share, except those that are replaced; None if none has."""
+    replaced = {f"fold_{fold}" for fold in except_folds}
     for path in sorted(out.glob("fold_*")):
         folder = RunFolder(path)
         if folder.holds_run and path.name not in replaced:

@@ -7,8 +7,11 @@ import re
 
 import nibabel as nib
 import numpy as np
+import pydicom
 import pytest
 
+from shared.dicom_series import write_series
+from voxelocity.data.decode import read_scan, write_scan
 from voxelocity.infer import ModelSpec, files, load_model, save_keep_largest, save_model
 from voxelocity.step import build_network
 
@@ -114,6 +117,50 @@ def test_predictions_beside_their_scans_under_other_names_are_written_again_and_
         assert ended.status == 0, ended.err
     assert sorted(path.name for path in file.parent.iterdir()) == ["c0.nii", "c0.nii.gz"]
     assert file.read_bytes() == before
+
+
+def test_a_series_and_an_nrrd_file_are_predicted_as_the_nifti_file_of_the_same_scan(predict, model, tmp_path):
+    """Each in its own format, at the same place; DICOM has the names of the classes."""
+    voxels = np.random.default_rng(0).integers(-500, 500, (8, 9, 10)).astype(np.int16)
+    write_series(tmp_path / "p1", voxels)
+    array, grid = read_scan(tmp_path / "p1")
+    write_scan(tmp_path / "p2.nrrd", array[0], grid)
+    write_scan(tmp_path / "p3.nii.gz", array[0], grid)
+    run, out = model("CT"), tmp_path / "out"
+    for scan_path, name in (("p1", "p1.dcm"), ("p2.nrrd", "p2.nrrd"), ("p3.nii.gz", "p3.nii.gz")):
+        ended = predict(run, tmp_path / scan_path, out=out)
+        assert ended.status == 0, ended
+        assert name in ended.out
+    expected, expected_grid = read_scan(out / "p3.nii.gz")
+    found, found_grid = read_scan(out / "p2.nrrd")
+    assert np.array_equal(found, expected)
+    assert found_grid.is_close(expected_grid)
+    written = pydicom.dcmread(out / "p1.dcm")
+    assert [one.SegmentLabel for one in written.SegmentSequence] == ["organ"]
+    frames = written.pixel_array.reshape(-1, 9, 10)
+    assert frames.sum() == (expected == 7).sum() > 0
+    ended = predict(run, tmp_path / "p1", out=tmp_path / "nifti", options=["--format", "nii.gz"])
+    assert ended.status == 0, ended
+    again, again_grid = read_scan(tmp_path / "nifti" / "p1.nii.gz")
+    assert np.array_equal(again, expected)
+    assert again_grid.is_close(expected_grid)
+
+
+def test_a_series_with_a_missing_slice_does_not_stop_the_others(predict, model, tmp_path):
+    voxels = np.zeros((8, 9, 10), np.int16)
+    write_series(tmp_path / "all" / "gap", voxels, places=[0, 1, 2, 3, 4, 6, 7, 8])
+    write_series(tmp_path / "all" / "whole", voxels)
+    ended = predict(model("CT"), tmp_path / "all", out=tmp_path / "out")
+    assert ended.status == 1
+    assert "1 slice(s) are missing between CT_004.dcm at 110 mm and CT_003.dcm" in ended.out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole.dcm"]
+
+
+def test_no_slice_is_replaced_by_the_segmentation_of_its_series(predict, model, tmp_path):
+    files = write_series(tmp_path / "p1", np.zeros((8, 9, 10), np.int16))
+    files[0].rename(tmp_path / "p1" / "p1.dcm")
+    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "p1", options=["--overwrite"])
+    assert_refused(ended, "case 'p1' would be written as", "over the scan")
 
 
 def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, tmp_path):

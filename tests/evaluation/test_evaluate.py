@@ -150,7 +150,7 @@ def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
         (lambda p, t: (p / "nowhere", t), "nowhere does not exist"),
         (lambda p, t: (p, t / "nowhere"), "nowhere does not exist"),
         (lambda p, t: (p / "a.nii.gz", t), "a.nii.gz is not a folder"),
-        (lambda p, t: (t.parent, t), "holds no .nii or .nii.gz file"),
+        (lambda p, t: (t.parent, t), "holds no NIfTI, NRRD or MHA file"),
         (lambda p, t: ([], t), "no folder of predictions was given"),
     ],
 )
@@ -213,3 +213,13 @@ def test_a_folder_of_labels_may_hold_its_dataset_json_and_a_flat_data_set_its_im
     found = evaluate(predictions, flat)
     assert [(score.case_id, score.dice["class 7"]) for score in found.scores] == [("a", 1.0)]
     assert found.extra == tuple(str(predictions / f"{case}.nii.gz") for case in "bc")
+
+
+def test_a_prediction_may_have_another_format_than_its_truth(folders):
+    sitk = pytest.importorskip("SimpleITK")
+    predictions, truth = folders
+    expected = evaluate(predictions, truth).scores
+    file = predictions / "a.nii.gz"
+    sitk.WriteImage(sitk.ReadImage(str(file)), str(predictions / "a.nrrd"))
+    file.unlink()
+    assert evaluate(predictions, truth).scores == expected

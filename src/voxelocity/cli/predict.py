@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from voxelocity.cli import interrupt, options, phases
+
+if TYPE_CHECKING:
+    # Imports torch, which --help does not need.
+    from voxelocity.infer import OutputFormat
 
 # On the line of each scan; the table at the end shows all of them.
 _SHOWN_CLASSES = 5
@@ -18,11 +22,20 @@ def predict(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="NIfTI files, or folders of them. More models may come first: their logits are averaged.",
+            help="Scans (NIfTI, NRRD, MHA, a DICOM series), folders of them, or a .csv that lists them. More models "
+            "may come first: their logits are averaged.",
             metavar="[MODEL...] INPUT...",
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="Of the predictions: nii.gz, nrrd or dicom-seg. auto: NRRD if all scans are, DICOM SEG if all are "
+            "DICOM series, else nii.gz.",
+        ),
+    ] = "auto",
     device: options.Device = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
     resume: Annotated[
@@ -35,7 +48,7 @@ def predict(
         str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
     ] = "",
 ) -> None:
-    """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
+    """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
     chosen_device = options.read_device(device)
     from voxelocity.core.console import PlainConsole
     from voxelocity.infer import PredictedScan, predict_files, split_models
@@ -85,6 +98,7 @@ def predict(
                 out,
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
+                format=cast("OutputFormat", format),
                 overwrite=overwrite,
                 resume=resume,
                 factory=network,

@@ -15,7 +15,7 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Grid, VolumeRef
 from voxelocity.data.decode import label_values_in, read_scan
-from voxelocity.data.decode.nifti import class_indices
+from voxelocity.data.decode.labels import class_indices
 from voxelocity.evaluation.pairs import find_pairs, find_truth, listed
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import read_run

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 
-_SCAN = re.compile(r"(?P<case>.+?)\.nii(\.gz)?\Z", re.IGNORECASE | re.DOTALL)
 _DESCRIPTIONS = ("model.json", "dataset.json")
 _LISTED = 5
 
@@ -99,7 +97,7 @@ def read_labels(path: Path) -> tuple[dict[int, str], str]:
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
-    """The predictions of all folders with their truth, by name: CASE.nii.gz or CASE.nii.
+    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.mha, ...
 
     Raises:
         InputError: a folder does not exist or holds no scan, or a case occurs twice.
@@ -116,7 +114,7 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         files, rest = _scans_in(folder)
         others.extend(rest)
         if not files:
-            raise InputError(f"evaluate: the folder {folder} holds no .nii or .nii.gz file; name a folder that does")
+            raise InputError(f"evaluate: the folder {folder} holds no NIfTI, NRRD or MHA file; name one that does")
         twice += [f"'{case}' ({found[case]} and {file})" for case, file in files.items() if case in found]
         found |= files
     if twice:
@@ -154,13 +152,11 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
     scans: dict[str, Path] = {}
     others: list[Path] = []
     for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
-        match, path = _SCAN.match(name), folder / name
-        if match is None or path.is_dir():
+        path, case = folder / name, stem_of(name)
+        if not name.lower().endswith(SCAN_ENDINGS) or path.is_dir():
             others.append(path)
-        elif match["case"] in scans:
-            raise InputError(
-                f"evaluate: {scans[match['case']]} and {path} are both case '{match['case']}'; remove one of them"
-            )
+        elif case in scans:
+            raise InputError(f"evaluate: {scans[case]} and {path} are both case '{case}'; remove one of them")
         else:
-            scans[match["case"]] = path
+            scans[case] = path
     return scans, others

@@ -13,6 +13,7 @@ from voxelocity.infer.models import (
     save_model,
     split_models,
 )
+from voxelocity.infer.outputs import OutputFormat
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
@@ -24,6 +25,7 @@ __all__ = [
     "ClassIndices",
     "Model",
     "ModelSpec",
+    "OutputFormat",
     "PredictedScan",
     "PredictionSpec",
     "Predictor",

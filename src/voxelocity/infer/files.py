@@ -16,13 +16,14 @@ import torch
 from voxelocity.core.errors import InputError, OutputError, ScanError, UnpredictedError
 from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
 from voxelocity.core.whole_file import remove_abandoned
-from voxelocity.data.decode import ScanHeader, read_header, write_scan
+from voxelocity.data.decode import ScanHeader, read_header, source_files
 from voxelocity.infer.components import keep_largest
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.models import open_models
+from voxelocity.infer.outputs import Output, OutputFormat, choose_output
 from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.scans import file_name, find_scans
+from voxelocity.infer.scans import find_scans
 from voxelocity.infer.sinks import ClassIndices
 
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
@@ -56,6 +57,7 @@ def predict_files(
     *,
     device: torch.device,
     num_threads: int,
+    format: OutputFormat = "auto",
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
@@ -65,16 +67,17 @@ def predict_files(
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> tuple[PredictedScan, ...]:
-    """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
+    """Writes one file per scan into `out`: class values as in the training labels, on the scan's own grid.
 
-    Qform, sform and units are the scan's. If one scan cannot be predicted, the others still are.
+    Qform, sform and units of NIfTI are the scan's. If one scan cannot be predicted, the others still are.
 
     Args:
         models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
-        inputs: NIfTI files, or folders of them.
+        inputs: files, folders and lists of scans, as `find_scans` takes them.
         out: created if it does not exist. A scan is never replaced.
         device: where the network runs.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+        format: of the predictions, as `choose_output` takes it.
         overwrite: whether to replace predictions of the same name, each file in one piece.
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
@@ -98,11 +101,12 @@ def predict_files(
     model = open_models([models] if isinstance(models, Path) else models, factory=factory)
     spec = model.spec if postprocess else model.spec.model_copy(update={"keep_largest": ()})
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
-    _check_no_scan_is_replaced(refs, out)
+    output = choose_output(format, refs, warn)
+    _check_no_scan_is_replaced(refs, out, output)
     if resume:
-        refs = tuple(ref for ref in refs if not os.path.lexists(out / file_name(ref.case_id)))
+        refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
     elif not overwrite:
-        _check_nothing_is_replaced(refs, out)
+        _check_nothing_is_replaced(refs, out, output)
     for text in (*model.doubts, *device_doubts(spec, device)):
         warn(f"predict: {text}")
     on_start(len(refs))
@@ -116,17 +120,17 @@ def predict_files(
 
     headers = _read_headers(refs, spec, fail)
     refs_left = [ref for ref in refs if ref.case_id in headers]
-    _make_folder(out, refs)
+    _make_folder(out, refs, output)
     predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, folder=out, warn=warn)
     written: list[PredictedScan] = []
-    with _Writer(out, spec) as writer:
+    with _Writer(out, spec, output) as writer:
 
         def note(scan: PredictedScan | None) -> None:
             if scan is not None:
                 written.append(scan)
                 on_case(scan)
 
-        for scan, prediction in predictor.stream(refs_left, num_threads=num_threads, on_failure=fail):
+        for scan, prediction, seconds in predictor.stream(refs_left, num_threads=num_threads, on_failure=fail):
             doubts = [*grid_doubts(headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
             if doubts:
                 warn(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
@@ -144,12 +148,9 @@ def predict_files(
 class _Writer:
     """Writes predictions in a separate thread, at most one behind the current prediction."""
 
-    def __init__(self, out: Path, spec: PredictionSpec) -> None:
-        values = np.array(spec.label_values)
-        self._values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
-        self._names = spec.class_names
-        self._kept_largest = [self._names.index(name) for name in spec.keep_largest]
-        self._out = out
+    def __init__(self, out: Path, spec: PredictionSpec, output: Output) -> None:
+        self._out, self._spec, self._output = out, spec, output
+        self._kept_largest = [spec.class_names.index(name) for name in spec.keep_largest]
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._writing: Future[PredictedScan] | None = None
@@ -172,16 +173,16 @@ class _Writer:
         return None if writing is None else writing.result()
 
     def _write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan:
-        path = self._out / file_name(scan.case_id)
+        path, names = self._out / self._output.file_name(scan.case_id), self._spec.class_names
         prediction = keep_largest(prediction, self._kept_largest)
-        write_scan(path, self._values[prediction], scan.grid, placement=header.placement)
-        counts = _counts(prediction, len(self._names))
+        self._output.write(path, prediction, header, self._spec)
+        counts = _counts(prediction, len(names))
         seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
         return PredictedScan(
             case_id=scan.case_id,
             path=path,
             seconds=seconds,
-            num_voxels=dict(zip(self._names[1:], counts[1:], strict=True)),
+            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
 
@@ -193,12 +194,12 @@ def _counts(prediction: Array, num_classes: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def _make_folder(out: Path, refs: Sequence[VolumeRef]) -> None:
+def _make_folder(out: Path, refs: Sequence[VolumeRef], output: Output) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
-    remove_abandoned(out, names=tuple(file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
+    remove_abandoned(out, names=tuple(output.file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
     twins: dict[str, str] = {}
     for ref in refs:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
@@ -218,16 +219,24 @@ def _ignores_case(folder: Path) -> bool:
     )
 
 
-def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
-    scans = {_identity(file): file for ref in refs for file in ref.images}
+def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path, output: Output) -> None:
+    scans = {_identity(file): file for ref in refs for image in ref.images for file in _files_of(image)}
     for ref in refs:
-        path = out / file_name(ref.case_id)
+        path = out / output.file_name(ref.case_id)
         identity = _identity(path)
         if identity is not None and identity in scans:
             raise OutputError(
                 f"predict: the prediction of case '{ref.case_id}' would be written as {path}, over the scan "
                 f"{scans[identity]}; choose another folder with -o"
             )
+
+
+def _files_of(image: Path) -> tuple[Path, ...]:
+    try:
+        return source_files(image)
+    except ScanError:
+        # Reading its header says what is wrong.
+        return (image,)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -239,8 +248,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
-    there = [path for ref in refs if os.path.lexists(path := out / file_name(ref.case_id))]
+def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path, output: Output) -> None:
+    there = [path for ref in refs if os.path.lexists(path := out / output.file_name(ref.case_id))]
     if there:
         raise OutputError(
             f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "

@@ -16,6 +16,7 @@ from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import importance, weight_sums
+from voxelocity.observe import system_clock
 
 if TYPE_CHECKING:
     from voxelocity.infer.window import WindowConfig
@@ -47,6 +48,8 @@ class Stitched:
     Attributes:
         boxes: its windows, in the order in which their outputs must be added.
         constant_values: for each window that is constant, the value of each channel.
+        seconds: spent in the network, in blending and in the sink. A device works on while these are taken, so on a GPU
+            its work counts where the host waits for it, which is in the sink.
     """
 
     def __init__(
@@ -67,8 +70,7 @@ class Stitched:
         self._accumulators = accumulators
         image_cxyz, self._inside = _pad(image_cxyz.to(torch.float32), config.shape_voxel)
         shape = self._shape = spatial_shape(image_cxyz)
-        # Along this axis the planes that a window reaches take the least memory.
-        self._axis = min(range(3), key=lambda axis: min(shape[axis], config.shape_voxel[axis] + 1) / shape[axis])
+        self._axis = _slab_axis(shape, config.shape_voxel)
         grid = grid_regions(shape, config.shape_voxel, config.overlap)
         self.boxes = sorted(grid, key=lambda box: box.start[self._axis])
         self.constant_values: Mapping[Region, tuple[float, ...]] = {}
@@ -81,6 +83,7 @@ class Stitched:
         except torch.OutOfMemoryError:
             accumulators.say_device_is_full()
             self._image = image_cxyz
+        self.seconds = {"network": 0.0, "blend": 0.0, "restore": 0.0}
         self._num_added = 0
         # Planes `_low` and above are held; those below `_done` were handed over.
         self._low = self._done = 0
@@ -105,12 +108,19 @@ class Stitched:
         """Adds the network's output for the next of `boxes`, a tensor that may be overwritten afterwards."""
         if self.has_failed:
             return
+        start_s, restored_s = system_clock(), self.seconds["restore"]
+        self._add(logits_kxyz, box)
+        self.seconds["blend"] += system_clock() - start_s - (self.seconds["restore"] - restored_s)
+
+    def _add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
         if len(self.boxes) == 1:
             self._sum = logits_kxyz.to(torch.float32, copy=True)
         else:
             if self._sum is None:
                 try:
-                    self._sum = self._accumulators.zeros((logits_kxyz.shape[0], *self._held_shape()))
+                    self._sum = self._accumulators.zeros(
+                        (logits_kxyz.shape[0], *held_shape(self._shape, self._config.shape_voxel))
+                    )
                 except ScanError as error:
                     self.fail(error)
                     return
@@ -148,11 +158,6 @@ class Stitched:
         if not bool(self._is_finite):
             raise ScanError(_NOT_FINITE)
 
-    def _held_shape(self) -> Index3:
-        window = self._config.shape_voxel
-        x, y, z = (min(n, window[axis] + 1) if axis == self._axis else n for axis, n in enumerate(self._shape))
-        return (x, y, z)
-
     def _blend(self, logits_kxyz: torch.Tensor, box: Region) -> None:
         assert self._sum is not None
         offset = [-self._low if axis == self._axis else 0 for axis in range(3)]
@@ -180,7 +185,9 @@ class Stitched:
         start = [self._low if axis == self._axis else 0 for axis in range(3)]
         box = Region.whole(spatial_shape(held)).shifted((start[0], start[1], start[2]))
         inside = held[:, *self._inside_of(box).slices]
+        start_s = system_clock()
         self._sink.take(inside, self._in_image(box), axis=self._axis, num_taken=num_taken)
+        self.seconds["restore"] += system_clock() - start_s
         self._done = stop
         if self.is_complete:
             self._sum = self._strip = None
@@ -244,6 +251,18 @@ def _constant_value(window_cxyz: torch.Tensor) -> tuple[float, ...] | None:
     if bool((window_cxyz[:, ::8, ::8, ::8] != first).any()) or bool((window_cxyz != first).any()):
         return None
     return tuple(first.flatten().tolist())
+
+
+def held_shape(shape: Index3, window: Index3) -> Index3:
+    """Voxels of a volume whose summed logits are held at once: a window's depth and one plane, across the slab axis."""
+    slab_axis = _slab_axis(shape, window)
+    x, y, z = (min(n, window[axis] + 1) if axis == slab_axis else n for axis, n in enumerate(shape))
+    return (x, y, z)
+
+
+def _slab_axis(shape: Index3, window: Index3) -> int:
+    """The axis along which the planes that a window reaches take the least memory."""
+    return min(range(3), key=lambda axis: min(shape[axis], window[axis] + 1) / shape[axis])
 
 
 def spatial_shape(tensor: torch.Tensor) -> Index3:

@@ -25,6 +25,7 @@ from voxelocity.core.warn_once import WarnOnce
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import Blend
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
+from voxelocity.observe import system_clock
 from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
@@ -151,7 +152,10 @@ class _Passes:
         """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
         batch = [window for window in batch if not window[0].has_failed]
         asked = self.asked(batch)
+        start_s = system_clock()
         logits = self._answers(asked) if asked else ()
+        for stitched, _ in asked:
+            stitched.seconds["network"] += (system_clock() - start_s) / len(asked)
         if logits is None:
             self._run_again(batch, len(asked), pending)
             return

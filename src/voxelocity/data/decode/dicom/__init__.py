@@ -1,0 +1,14 @@
+"""DICOM through pydicom, which only `files` imports: the slices of a series as one volume, and segmentations of it."""
+
+from voxelocity.data.decode.dicom.files import is_dicom
+from voxelocity.data.decode.dicom.series import SeriesHeader, holds_series, series_in
+from voxelocity.data.decode.dicom.write import can_write_segmentations, write_segmentation
+
+__all__ = [
+    "SeriesHeader",
+    "can_write_segmentations",
+    "holds_series",
+    "is_dicom",
+    "series_in",
+    "write_segmentation",
+]

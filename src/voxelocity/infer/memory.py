@@ -1,0 +1,76 @@
+"""What predicting a scan will take in memory, from its header: before a voxel of it is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from voxelocity.core.contracts import DeterministicStage
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import VolumeSpec
+from voxelocity.data.patch import grid_regions
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.stitched import held_shape
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanMemory:
+    """Bytes of the arrays of one scan while it is predicted, besides the network and what it computes inside.
+
+    Attributes:
+        shape: of the scan in voxels.
+        prepared_shape: after preparation; an upper bound if the preparation crops.
+        num_windows: of the prepared volume.
+        scan_bytes: the scan as decoded.
+        preparing_bytes: scan and scratch arrays while it is prepared.
+        image_bytes: the prepared image, as stored and as the network takes it.
+        scores_bytes: the sum of the logits, of as many planes as a window is deep.
+        windows_bytes: the windows of a forward pass and their logits.
+        labels_bytes: the prediction on the scan's grid, with the copy that is written.
+    """
+
+    shape: Index3
+    prepared_shape: Index3
+    num_windows: int
+    scan_bytes: int
+    preparing_bytes: int
+    image_bytes: int
+    scores_bytes: int
+    windows_bytes: int
+    labels_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of preparing and predicting."""
+        predicting = self.scan_bytes + self.image_bytes + self.scores_bytes + self.windows_bytes + self.labels_bytes
+        return max(self.preparing_bytes, predicting)
+
+
+def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: DeterministicStage) -> ScanMemory:
+    """The memory for a scan of this spec.
+
+    Raises:
+        ScanError: the scan cannot be prepared.
+    """
+    effect = preparation.describe(scan)
+    prepared = effect.spec
+    window = spec.window.shape_voxel
+    x, y, z = (max(n, w) for n, w in zip(prepared.grid.shape, window, strict=True))
+    num_voxels, num_windows = x * y * z, len(grid_regions((x, y, z), window, spec.window.overlap))
+    held = math.prod(window) if num_windows == 1 else math.prod(held_shape((x, y, z), window))
+    values_per_window = (prepared.num_channels + spec.num_outputs) * math.prod(window)
+    return ScanMemory(
+        shape=scan.grid.shape,
+        prepared_shape=prepared.grid.shape,
+        num_windows=num_windows,
+        scan_bytes=scan.image_bytes,
+        preparing_bytes=scan.image_bytes + effect.scratch_bytes,
+        image_bytes=prepared.num_channels * num_voxels * (np.dtype(prepared.dtype).itemsize + _FLOAT_BYTES),
+        scores_bytes=_FLOAT_BYTES * spec.num_outputs * held,
+        windows_bytes=_FLOAT_BYTES * min(spec.window.batch_size, num_windows) * values_per_window,
+        labels_bytes=2 * scan.grid.num_voxels,
+    )

@@ -1,0 +1,97 @@
+"""The formats of predictions: which one suits the scans, what its files are called, and how one is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.decode import (
+    ScanHeader,
+    SeriesHeader,
+    can_write_segmentations,
+    format_of,
+    write_scan,
+    write_segmentation,
+)
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.sinks import ClassIndices
+
+OutputFormat = Literal["auto", "nii.gz", "nrrd", "dicom-seg"]
+_ENDINGS = {"nii.gz": ".nii.gz", "nrrd": ".nrrd", "dicom-seg": ".dcm"}
+_INSTALL = "pip install 'voxelocity[formats]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How every prediction of a command is stored."""
+
+    format: Literal["nii.gz", "nrrd", "dicom-seg"]
+
+    def file_name(self, case_id: str) -> str:
+        """Of the prediction of a case."""
+        return case_id + _ENDINGS[self.format]
+
+    def write(self, path: Path, prediction: ClassIndices, header: ScanHeader, spec: PredictionSpec) -> None:
+        """Writes one prediction: the values of the training labels in a volume, or one segment for each class.
+
+        Args:
+            path: replaced if it exists, in one piece.
+            prediction: (x, y, z), on the grid of the scan.
+            header: of the scan.
+            spec: of the model.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        if self.format == "dicom-seg":
+            assert isinstance(header, SeriesHeader), "checked before the first prediction"
+            write_segmentation(path, prediction, header, spec.class_names[1:])
+            return
+        values = np.array(spec.label_values)
+        values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
+        write_scan(path, values[prediction], header.grid, placement=header.placement)
+
+
+def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
+    """The output in this format. "auto" follows the scans: NRRD if all are, DICOM SEG if all are series, else NIfTI.
+
+    Args:
+        format: as the user chose it.
+        refs: the scans; of several files for one scan, the first decides.
+        warn: called if DICOM SEG would be chosen but cannot be written.
+
+    Raises:
+        InputError: the format is not known, or DICOM SEG is asked for and a scan is not a DICOM series.
+        OutputError: DICOM SEG is asked for, and highdicom is not installed.
+    """
+    if format not in get_args(OutputFormat):
+        raise InputError(
+            f"predict: --format {format!r} is not known; choose one of {', '.join(get_args(OutputFormat))}"
+        )
+    kinds = {ref.case_id: format_of(ref.images[0]) for ref in refs}
+    if format == "dicom-seg":
+        other = next((ref for ref in refs if kinds[ref.case_id] != "dicom"), None)
+        if other is not None:
+            raise InputError(
+                f"predict: a DICOM SEG refers to the slices of its scan, and case '{other.case_id}' "
+                f"({other.images[0]}) is not a DICOM series; choose --format nii.gz or nrrd, or name the series"
+            )
+        if not can_write_segmentations():
+            raise OutputError(f"predict: --format dicom-seg needs highdicom, which is not installed; {_INSTALL}")
+    if format != "auto":
+        return Output(format=format)
+    if kinds and set(kinds.values()) == {"dicom"}:
+        if can_write_segmentations():
+            return Output(format="dicom-seg")
+        warn(
+            f"predict: predictions of DICOM series are written as .nii.gz, because highdicom is not installed; for "
+            f"DICOM SEG: {_INSTALL}"
+        )
+    is_nrrd = bool(refs) and all(ref.images[0].suffix.lower() in (".nrrd", ".nhdr") for ref in refs)
+    return Output(format="nrrd" if is_nrrd else "nii.gz")

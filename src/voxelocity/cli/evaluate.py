@@ -41,9 +41,8 @@ def evaluate(
     Exits with 1 if a case could not be compared.
     """
     from voxelocity.core.console import PlainConsole
-    from voxelocity.evaluation import write_evaluation
+    from voxelocity.evaluation import evaluation_view, write_evaluation
     from voxelocity.evaluation.page import PAGE
-    from voxelocity.report import document_view
 
     console = PlainConsole()
     with console.status("comparing") as status:
@@ -59,8 +58,8 @@ def evaluate(
             status.update(f"compared case {num_done} of {num_cases}")
 
         evaluation = _evaluated(folders, labels, tolerance, start=start, show=show)
-    document = write_evaluation(evaluation, out)
-    console.print(document_view(document), highlight=False)
+    write_evaluation(evaluation, out)
+    console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
     if evaluation.refused:
         raise typer.Exit(1)

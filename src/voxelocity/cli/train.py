@@ -111,13 +111,12 @@ def train(
 def _show_folds(result: FoldsResult) -> None:
     """The pooled scores, and which folds have none; status 1 if a fold failed."""
     from voxelocity.core.console import PlainConsole
-    from voxelocity.evaluation import evaluation_document
+    from voxelocity.evaluation import evaluation_view
     from voxelocity.evaluation.page import PAGE
-    from voxelocity.report import document_view
 
     console = PlainConsole()
     if result.evaluation is not None:
-        console.print(document_view(evaluation_document(result.evaluation)), highlight=False)
+        console.print(evaluation_view(result.evaluation), highlight=False)
         console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
     for fold, reason in result.failed.items():
         console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.quantities import count_text, dice_text, mm_text
+from rich.console import Group, RenderableType
+
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import write_whole
 from voxelocity.evaluation.evaluate import Evaluation
 from voxelocity.metrics import summarize
-from voxelocity.report import Document, write_page
+from voxelocity.report import Document, document_view, score_table, write_page
 from voxelocity.report.document import Block, Card, Folded, Lines, Section, Table, Text, fact_table
 from voxelocity.report.summary import (
     absent_text,
@@ -75,14 +77,14 @@ def evaluation_document(evaluation: Evaluation) -> Document:
         sections=[
             Section(
                 title="Scores by class",
-                blocks=[
-                    class_table(scores, tolerance_mm=tolerance_mm).without_caption(),
-                    Text(text=_ABOUT_SCORES, is_hint=True),
-                ],
+                blocks=[class_table(scores).without_caption(), Text(text=_ABOUT_SCORES, is_hint=True)],
+                is_detail=True,
             ),
+            Section(title="Surfaces and volumes by class", blocks=[_surfaces_and_volumes(scores, tolerance_mm)]),
             Section(title="Scores by folder", blocks=_by_folder(evaluation)),
             Section(
                 title="Cases, worst first",
+                is_detail=True,
                 blocks=[
                     case_table(worst, "The worst cases" if rest else "All cases").without_caption(),
                     *([Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[others])] if others else []),
@@ -94,6 +96,12 @@ def evaluation_document(evaluation: Evaluation) -> Document:
         footer=f"All figures are in `{FIGURES}`, and with a row for each class of each case in `{TABLE}`.",
         values=_values(evaluation, mean_dice),
     )
+
+
+def evaluation_view(evaluation: Evaluation) -> RenderableType:
+    """The evaluation for a terminal."""
+    document = document_view(evaluation_document(evaluation))
+    return Group(document, "", score_table(evaluation.scores))
 
 
 def _notices(evaluation: Evaluation) -> list[str]:
@@ -136,6 +144,16 @@ def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
         ),
         Card(name="Cases", value=f"{len(scores):,}", note=f"{len(evaluation.refused)} could not be compared"),
     ]
+
+
+def _surfaces_and_volumes(scores: Sequence[CaseScore], tolerance_mm: float) -> Table:
+    rows = []
+    for summary in summarize_classes(scores):
+        difference_ml, share = summary.mean_difference_ml, summary.mean_difference_share
+        relative = NOT_AVAILABLE if share is None else f"{signed_text(100.0 * share, digits=1)} %"
+        rows.append((summary.name, dice_text(summary.mean_nsd), signed_text(difference_ml, digits=2), relative))
+    heads = ("Class", f"Mean NSD ({tolerance_mm:g} mm)", "Volume difference (ml)", "Relative")
+    return Table(caption="Surfaces and volumes by class", heads=heads, rows=rows, hides_caption=True)
 
 
 def _by_folder(evaluation: Evaluation) -> list[Block]:

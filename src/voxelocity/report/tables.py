@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, signed_text, value_text
+from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, value_text
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report.document import Table, fact_table
 from voxelocity.report.records import RunFacts
-from voxelocity.report.summary import ClassSummary, mean_hd95_mm, summarize_classes
+from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 
 # More columns than this do not fit on a laptop's screen next to the rest.
 _MAX_CLASS_COLUMNS = 4
@@ -38,13 +38,10 @@ HOW_TO_CHANGE = (
 )
 
 
-def class_table(scores: Sequence[CaseScore], *, tolerance_mm: float | None = None) -> Table:
-    """Mean, median and worst Dice and mean HD95 per class, with the numbers of cases that these leave out.
-
-    With the tolerance of NSD also the means of NSD and of the difference of volumes.
-    """
+def class_table(scores: Sequence[CaseScore]) -> Table:
+    """Mean, median and worst Dice and mean HD95 per class, with the numbers of cases that these leave out."""
     rows = [
-        [
+        (
             summary.name,
             dice_text(summary.mean_dice),
             dice_text(summary.median_dice),
@@ -53,13 +50,10 @@ def class_table(scores: Sequence[CaseScore], *, tolerance_mm: float | None = Non
             mm_text(summary.mean_hd95_mm),
             str(summary.num_without_surface),
             str(summary.num_absent),
-            *([] if tolerance_mm is None else _surface_and_volume(summary)),
-        ]
+        )
         for summary in summarize_classes(scores)
     ]
-    heads = ["Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95", "Absent"]
-    if tolerance_mm is not None:
-        heads += [f"NSD ({tolerance_mm:g} mm)", "Volume difference (ml)", "Relative"]
+    heads = ("Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95", "Absent")
     return Table(caption="Scores by class", heads=heads, rows=rows, text_columns=frozenset({4}))
 
 
@@ -153,15 +147,6 @@ def in_words(key: str) -> str:
     words = re.sub(r"_bytes(?=\.|$)", " size", words)
     words = re.sub(r"_s(?=\.|$)", " time", words)
     return words.replace("_", " ").replace(".", " · ")
-
-
-def _surface_and_volume(summary: ClassSummary) -> list[str]:
-    share = summary.mean_difference_share
-    return [
-        dice_text(summary.mean_nsd),
-        signed_text(summary.mean_difference_ml, digits=2),
-        signed_text(None if share is None else 100.0 * share, digits=1) + ("" if share is None else " %"),
-    ]
 
 
 def _case(score: CaseScore) -> tuple[str, str]:

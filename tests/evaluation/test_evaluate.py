@@ -207,6 +207,7 @@ def test_runs_that_cannot_be_pooled_are_named(tmp_path):
 def test_a_folder_of_labels_may_hold_its_dataset_json_and_a_flat_data_set_its_images(folders, tmp_path):
     predictions, truth = folders
     (truth.parent / "dataset.json").rename(truth / "dataset.json")
+    (truth / "predictions.csv").write_text("case,file\n")
     assert list(evaluate(predictions, truth).scores[0].dice) == ["organ", "tumor"]
     flat = save(tmp_path / "flat", {"a_label": TRUTH["a"], "a": PREDICTED["a"]})
     (flat / "cases.csv").write_text("image,label\na.nii.gz,a_label.nii.gz\n")

@@ -135,7 +135,8 @@ def _lists_cases(path: Path) -> bool:
     """Whether `path` is a data set that says which of its files are labels. nnU-Net copies a `dataset.json` without
     such a list next to its predictions.
     """
-    if not path.is_dir() or any(path.glob("*.[ct]sv")):
+    # A folder of predictions has a table of them, which is no list of cases.
+    if not path.is_dir() or any(table.name != "predictions.csv" for table in path.glob("*.[ct]sv")):
         return True
     description = path / "dataset.json"
     return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)

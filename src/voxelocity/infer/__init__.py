@@ -2,6 +2,7 @@
 
 from voxelocity.infer.components import keep_largest
 from voxelocity.infer.files import PredictedScan, predict_files
+from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
 from voxelocity.infer.models import (
     SPEC_NAME,
@@ -27,6 +28,7 @@ __all__ = [
     "ModelSpec",
     "OutputFormat",
     "PredictedScan",
+    "PredictionJob",
     "PredictionSpec",
     "Predictor",
     "TrainedOn",
@@ -35,6 +37,7 @@ __all__ = [
     "keep_largest",
     "load_model",
     "open_model",
+    "plan_job",
     "predict_files",
     "save_keep_largest",
     "save_model",

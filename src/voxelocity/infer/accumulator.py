@@ -45,6 +45,12 @@ class Accumulators:
                 self.say_device_is_full()
         return self._off_device(shape_kxyz)
 
+    def place(self, num_bytes: int) -> str:
+        """Where a sum of this size would go by the memory that is free now, in words."""
+        if self._device.type == "cuda" and num_bytes <= torch.cuda.mem_get_info(self._device)[0]:
+            return f"the memory of the device ({self._device})"
+        return "main memory" if num_bytes <= available_memory_bytes() else f"a file in {self._folder}"
+
     def moved_off_device(self, total: torch.Tensor) -> torch.Tensor:
         """The same sum in main memory or a file.
 

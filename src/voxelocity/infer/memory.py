@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxelocity.core.contracts import DeterministicStage
+from voxelocity.core.quantities import bytes_text
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.stitched import held_shape
+from voxelocity.report.document import Document, Section, fact_table
 
 _FLOAT_BYTES = 4
 
@@ -73,4 +75,43 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
         scores_bytes=_FLOAT_BYTES * spec.num_outputs * held,
         windows_bytes=_FLOAT_BYTES * min(spec.window.batch_size, num_windows) * values_per_window,
         labels_bytes=2 * scan.grid.num_voxels,
+    )
+
+
+def memory_document(case_id: str, memory: ScanMemory, spec: PredictionSpec, *, place: str, free_bytes: int) -> Document:
+    """What predicting the largest scan takes, for `voxelocity predict --dry-run`.
+
+    Args:
+        case_id: of the scan.
+        memory: what it takes.
+        spec: of the model.
+        place: where the scores go.
+        free_bytes: of main memory.
+    """
+    size, prepared = (" x ".join(map(str, shape)) for shape in (memory.shape, memory.prepared_shape))
+    window = " x ".join(map(str, spec.window.shape_voxel))
+    rows = [
+        (f"scan, {size} voxels", memory.scan_bytes),
+        ("scan and scratch arrays while it is prepared", memory.preparing_bytes),
+        (f"prepared image, {prepared} voxels", memory.image_bytes),
+        (f"scores of {spec.num_outputs} classes, in {place}", memory.scores_bytes),
+        (f"a pass of {min(spec.window.batch_size, memory.num_windows)} windows, {window} voxels", memory.windows_bytes),
+        ("prediction", memory.labels_bytes),
+        ("peak", memory.peak_bytes),
+    ]
+    table = fact_table(
+        f"Memory for the largest scan, case '{case_id}'",
+        [(name, bytes_text(num_bytes)) for name, num_bytes in rows],
+        heads=("Part", "Bytes"),
+    )
+    verdict = (
+        f"The largest scan, case '{case_id}', takes {bytes_text(memory.peak_bytes)} besides the network and what it "
+        f"computes inside; {bytes_text(free_bytes)} of main memory are free. Its scores go to {place}."
+    )
+    return Document(
+        kind="prediction plan",
+        title="Prediction",
+        verdict=verdict,
+        sections=[Section(title="Memory", blocks=[table])],
+        values={"case": case_id, "place": place, "free_bytes": free_bytes, "bytes": dict(rows)},
     )

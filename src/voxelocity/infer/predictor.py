@@ -29,6 +29,8 @@ from voxelocity.observe import Clock, system_clock
 from voxelocity.step import autocast, precision_on
 
 _MOST_ROUNDS = 5
+STAGES = ("decode", "prepare", "network", "blend", "restore")
+"""What a prediction spends its time in."""
 
 OnFailure = Callable[[str, ScanError], None]
 
@@ -39,7 +41,7 @@ class Prediction(NamedTuple):
     Attributes:
         scan: as decoded.
         classes: class indices (x, y, z) on its grid.
-        seconds: of "decode", "prepare", "network", "blend" and "restore"; the first two overlap with other cases.
+        seconds: of each of `STAGES`; the first two overlap with other cases.
     """
 
     scan: Volume
@@ -162,13 +164,19 @@ class Predictor:
         return fmean(seconds) / num_windows
 
     def stream(
-        self, refs: Sequence[VolumeRef], *, num_threads: int, on_failure: OnFailure | None = None
+        self,
+        refs: Sequence[VolumeRef],
+        *,
+        num_threads: int,
+        num_ahead: int = 2,
+        on_failure: OnFailure | None = None,
     ) -> Iterator[Prediction]:
         """Each case with its prediction, in order. The next scans are decoded and prepared meanwhile.
 
         Args:
             refs: the cases.
-            num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+            num_threads: threads that decode scans, and that put a prediction back on its scan's grid.
+            num_ahead: scans decoded and prepared beyond the current one; 0 if memory has no room for any.
             on_failure: called with the id and the error of each case that cannot be predicted, which is then left out.
 
         Raises:
@@ -184,7 +192,10 @@ class Predictor:
             except ScanError as error:
                 return _Failed(ref.case_id, error)
 
-        with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
+        num_loaders = num_threads if num_ahead > 0 else 0
+        with OrderedPrefetch(
+            load, start=0, stop=len(refs), num_threads=num_loaders, num_ahead=max(1, num_ahead)
+        ) as loaded:
             yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
 
     def load(self, ref: VolumeRef) -> Loaded:

@@ -13,6 +13,7 @@ from voxelocity.core.volume import Array
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.dicom.files import read_dataset
 from voxelocity.data.decode.dicom.series import SeriesHeader
+from voxelocity.observe import environment
 
 # Of the text and of the code that name a segment (value representations LO and SH).
 _LONGEST_NAME = 64
@@ -72,10 +73,9 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
     import highdicom
     from pydicom.sr.codedict import codes
 
-    from voxelocity import __version__
-
+    version = str(environment()["voxelocity"])
     algorithm = highdicom.AlgorithmIdentificationSequence(
-        name="Voxelocity", version=__version__, family=codes.DCM.ArtificialIntelligence
+        name="Voxelocity", version=version, family=codes.DCM.ArtificialIntelligence
     )
     segments = [
         highdicom.seg.SegmentDescription(
@@ -100,7 +100,7 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
         instance_number=1,
         manufacturer="Voxelocity",
         manufacturer_model_name="Voxelocity",
-        software_versions=__version__,
+        software_versions=version,
         device_serial_number="0",
         content_label="SEGMENTATION",
         content_description="Automatic segmentation",

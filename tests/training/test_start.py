@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 
+import nibabel as nib
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -116,3 +118,23 @@ def test_what_cannot_be_combined_is_refused_before_anything_is_written(tune, sou
         tune(out=source, overwrite=True)
     assert not (tmp_path / "tuned").exists()
     assert (source / "model.json").exists()
+
+
+def test_a_data_set_with_another_channel_and_class_is_trained(tune, own_msd, source):
+    description = json.loads((own_msd / "dataset.json").read_text())
+    description["labels"]["3"] = "shell"
+    description["modality"]["1"] = "T2"
+    (own_msd / "dataset.json").write_text(json.dumps(description))
+    for file in (own_msd / "imagesTr").iterdir():
+        image = nib.load(file)
+        voxels = np.asarray(image.dataobj)
+        nib.save(nib.Nifti1Image(np.stack([voxels, voxels], axis=-1), image.affine), file)
+    tuned = tune(own_msd)
+    (text,) = [text for text in read_run(tuned).warnings if "initialized again" in text]
+    again = text.partition("again: ")[2].split(", ")
+    before, after = load_file(source / "model.safetensors"), load_file(tuned / "model.safetensors")
+    same = [name for name in before if name not in again and "running" not in name and "tracked" not in name]
+    assert same
+    for name in same:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-6)
+    assert load_model(tuned)[1].channels == ("MRI", "T2")

@@ -16,7 +16,7 @@ def keep_largest(prediction_xyz: ClassIndices, classes: Sequence[int]) -> ClassI
     """The prediction in which all but the largest component of each of these classes is background.
 
     Voxels that touch at a corner are connected, as in nnU-Net; of components of one size the first is kept. Looks only
-    at the smallest box around a class, with five bytes a voxel of it.
+    at the smallest box around a class, with seven bytes a voxel of it; 512 x 512 x 300 voxels take about 0.6 s.
 
     Args:
         prediction_xyz: (x, y, z) class indices; not changed.

@@ -153,13 +153,7 @@ def train(
     if saved is not None and resume:
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
         fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
-    start = starting_point(
-        None if start_from is None else Path(start_from),
-        saved,
-        overrides=overrides or {},
-        out=folder.path,
-        is_needed=Checkpoints(folder.checkpoints, keep=1).latest_step() == 0,
-    )
+    start = starting_point(start_from, saved, overrides=overrides or {}, folder=folder)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,
@@ -187,8 +181,8 @@ def train(
         else:
             console.print(plan_table(planned.choices))
             command = shlex.join(without_credentials(sys.argv))
-            begin = {"command": command} | ({} if start is None else {"start": start.to_plain()})
-            folder.write_record({**begin, **saved_run_record(planned)})
+            begin = {} if start is None else {"start": start.to_plain()}
+            folder.write_record({"command": command, **begin, **saved_run_record(planned)})
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
             session = Session(
                 planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop, start=start

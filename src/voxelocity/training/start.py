@@ -19,7 +19,9 @@ from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.data.pipeline import declare_channels
 from voxelocity.infer import ModelSpec, load_model
 from voxelocity.planning import Plan, SharedKeys, read_overrides
+from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.resume import SavedRun
+from voxelocity.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,26 +110,27 @@ class StartingPoint:
 
 
 def starting_point(
-    folder: Path | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], out: Path, is_needed: bool
+    start_from: Path | str | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], folder: RunFolder
 ) -> StartingPoint | None:
     """Where a run starts: from the run that the command names, or from the one that a resumed run was started from.
 
     Args:
-        folder: what the command names.
+        start_from: what the command names.
         saved: the run that is resumed.
         overrides: of the command.
-        out: the folder of the run.
-        is_needed: whether a resumed run has no state of its own yet.
+        folder: of the run.
 
     Raises:
         InputError: a resumed run was started from another one, or that one has other weights now.
         ConfigError: as `StartingPoint.open`.
     """
+    named, out = None if start_from is None else Path(start_from), folder.path
     if saved is None:
-        return None if folder is None else StartingPoint.open(folder, overrides=overrides, out=out)
-    check_start(folder, saved, out=out)
+        return None if named is None else StartingPoint.open(named, overrides=overrides, out=out)
+    check_start(named, saved, out=out)
     before = saved.start.get("folder")
-    if before is None or not (is_needed or folder is not None):
+    has_state = Checkpoints(folder.checkpoints, keep=1).latest_step() > 0
+    if before is None or (has_state and named is None):
         return None
     start = StartingPoint.open(Path(before), overrides=overrides, out=out)
     if start.to_plain() != dict(saved.start):

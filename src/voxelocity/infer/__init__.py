@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
+    from voxelocity.infer.components import keep_largest
     from voxelocity.infer.files import PredictedScan, predict_files
     from voxelocity.infer.job import PredictionJob, plan_job
     from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         ModelSpec,
         load_model,
         open_model,
+        save_keep_largest,
         save_model,
         split_models,
     )
@@ -37,10 +39,12 @@ __all__ = [
     "TrainedOn",
     "WindowConfig",
     "find_scans",
+    "keep_largest",
     "load_model",
     "open_model",
     "plan_job",
     "predict_files",
+    "save_keep_largest",
     "save_model",
     "split_models",
 ]
@@ -48,10 +52,20 @@ __all__ = [
 __getattr__ = first_use(
     __name__,
     {
+        "components": ("keep_largest",),
         "files": ("PredictedScan", "predict_files"),
         "job": ("PredictionJob", "plan_job"),
         "model": ("Model", "PredictionSpec", "TrainedOn"),
-        "models": ("SPEC_NAME", "WEIGHTS_NAME", "ModelSpec", "load_model", "open_model", "save_model", "split_models"),
+        "models": (
+            "SPEC_NAME",
+            "WEIGHTS_NAME",
+            "ModelSpec",
+            "load_model",
+            "open_model",
+            "save_keep_largest",
+            "save_model",
+            "split_models",
+        ),
         "outputs": ("OutputFormat",),
         "predictor": ("Predictor",),
         "scans": ("find_scans",),

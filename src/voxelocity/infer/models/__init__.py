@@ -6,7 +6,7 @@ from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.infer.models.open import open_model, open_models, split_models
-    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, open_run, save_model
+    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, open_run, save_keep_largest, save_model
     from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "open_model",
     "open_models",
     "open_run",
+    "save_keep_largest",
     "save_model",
     "split_models",
 ]
@@ -25,7 +26,7 @@ __getattr__ = first_use(
     __name__,
     {
         "open": ("open_model", "open_models", "split_models"),
-        "run": ("WEIGHTS_NAME", "load_model", "open_run", "save_model"),
+        "run": ("WEIGHTS_NAME", "load_model", "open_run", "save_keep_largest", "save_model"),
         "spec": ("SPEC_NAME", "ModelSpec"),
     },
 )

@@ -93,11 +93,15 @@ def test_without_its_data_set_a_run_is_compared_on_noise_and_that_is_said(run, t
     record["dataset"]["path"] = str(tmp_path / "gone")
     (copy / "run.yaml").write_text(yaml.safe_dump(record))
     warnings = []
+    # What a killed export left.
+    (tmp_path / "out" / ".building").mkdir(parents=True)
+    (tmp_path / "out" / ".building" / "network.onnx").write_bytes(b"half")
     found = export(copy, tmp_path / "out", "onnx", warn=warnings.append)
     (warning,) = warnings
     assert str(tmp_path / "gone") in warning
     assert "both are compared on noise" in warning
     assert found.cases == ()
+    assert not (tmp_path / "out" / ".building").exists()
     assert "4 windows of noise" in found.verdict()
     assert "No validation case was compared" in (tmp_path / "out" / "parity.html").read_text()
 

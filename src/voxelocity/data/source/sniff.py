@@ -14,6 +14,8 @@ from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"
 TABLE_SUFFIXES = (".csv", ".tsv")
+TABLE_NAME = "cases.csv"
+"""Of the table that `voxelocity init` writes; it is opened whatever other tables its folder holds."""
 
 
 def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
@@ -89,7 +91,8 @@ def _find_listing_in_folder(folder: Path) -> Path:
 
 def _tables_in(folder: Path) -> list[str]:
     names = _names_in(folder)
-    return [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+    tables = [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+    return [TABLE_NAME] if TABLE_NAME in tables else tables
 
 
 def _names_in(folder: Path) -> list[str]:

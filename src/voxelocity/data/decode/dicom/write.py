@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import warnings
 from collections.abc import Sequence
@@ -72,10 +73,9 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
     import highdicom
     from pydicom.sr.codedict import codes
 
-    from voxelocity import __version__
-
+    version = importlib.metadata.version("voxelocity")
     algorithm = highdicom.AlgorithmIdentificationSequence(
-        name="Voxelocity", version=__version__, family=codes.DCM.ArtificialIntelligence
+        name="Voxelocity", version=version, family=codes.DCM.ArtificialIntelligence
     )
     segments = [
         highdicom.seg.SegmentDescription(
@@ -100,7 +100,7 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
         instance_number=1,
         manufacturer="Voxelocity",
         manufacturer_model_name="Voxelocity",
-        software_versions=__version__,
+        software_versions=version,
         device_serial_number="0",
         content_label="SEGMENTATION",
         content_description="Automatic segmentation",

@@ -42,6 +42,8 @@ def test_a_folder_becomes_a_table_that_plan_reads(voxelocity, pairs):
     cases = open_cases(pairs)
     assert (len(cases), cases.channels, cases.class_names) == (3, ("MRI",), ("background", "label_1", "label_2"))
     assert voxelocity("plan", pairs, "--device", "cpu").status == 0
+    (pairs / "images" / "gone").symlink_to(pairs / "nowhere")
+    assert voxelocity("init", pairs, "--overwrite").status == 0
 
 
 def test_what_was_written_is_replaced_only_on_request(voxelocity, pairs):
@@ -56,9 +58,12 @@ def test_what_was_written_is_replaced_only_on_request(voxelocity, pairs):
     assert open_cases(pairs).channels == ("MRI",)
 
 
-def test_a_description_that_lists_cases_is_never_replaced(voxelocity, own_msd):
+def test_a_description_that_lists_cases_is_never_replaced(voxelocity, own_msd, pairs):
     before = (own_msd / "dataset.json").read_bytes()
     ended = voxelocity("init", own_msd, "--overwrite")
+    assert ended.status == 2
+    assert f"lists the cases of this data set already; open it with `voxelocity plan {own_msd}`" in ended.err
+    ended = voxelocity("init", pairs, "-o", own_msd, "--overwrite")
     assert ended.status == 2
     assert "lists the cases of a data set and is never replaced" in ended.err
     assert (own_msd / "dataset.json").read_bytes() == before

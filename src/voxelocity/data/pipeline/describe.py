@@ -67,6 +67,11 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
     """
     if not folder.is_dir():
         raise DatasetError(f"source: {folder} is not a folder; name the folder that holds the scans")
+    if _lists_cases(folder / DESCRIPTION_NAME):
+        raise DatasetError(
+            f"source: {folder / DESCRIPTION_NAME} lists the cases of this data set already; open it with `voxelocity "
+            f"plan {folder}`"
+        )
     names = files_below(folder, most=_MOST_FILES)
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
@@ -159,7 +164,8 @@ def _dicom_in(
     structures: dict[str, StructuresHeader] = {}
     left_out: list[tuple[str, str]] = []
     for place in sorted({os.path.dirname(name) for name in others}):
-        inside = [name for name in others if os.path.dirname(name) == place and is_dicom(folder / name)]
+        inside = [name for name in others if os.path.dirname(name) == place and (folder / name).is_file()]
+        inside = [name for name in inside if is_dicom(folder / name)]
         if not inside:
             continue
         found = series_in(folder / place)
@@ -238,11 +244,14 @@ def _channels(folder: Path, found: FoundCases, series: Mapping[str, _Series]) ->
     first = next(iter(found.cases[0].images.values()))
     if first in series:
         return (_MODALITIES.get(series[first].modality, series[first].modality),), []
-    if "ct" in found.channels[0].lower().split("_"):
+    (name,) = found.channels
+    if "ct" in name.lower().split("_"):
         return ("CT",), []
+    if name != ONLY_CHANNEL and not name.isdecimal():
+        return (name,), ["The channel is named after its files; name a CT channel CT."]
     try:
         voxels, _ = read_scan(folder / first)
     except ScanError as error:
         return ("MRI",), [f"The kind of scan is not known ({error})."]
-    name = "CT" if voxels.min() <= _AIR else "MRI"
-    return (name,), [f"The channel is called {name} because the values of {first} begin at {voxels.min():g}."]
+    kind = "CT" if voxels.min() <= _AIR else "MRI"
+    return (kind,), [f"The channel is called {kind} because the values of {first} begin at {voxels.min():g}."]

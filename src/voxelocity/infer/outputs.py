@@ -1,7 +1,8 @@
-"""The formats of predictions: which one suits the scans, what its files are called, and how one is written."""
+"""Predictions as files: which format suits the scans, where they may be written, and how one is written."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.errors import InputError, OutputError, ScanError
 from voxelocity.core.volume import VolumeRef
+from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import (
     ScanHeader,
     SeriesHeader,
     can_write_segmentations,
     format_of,
+    source_files,
     write_scan,
     write_segmentation,
 )
@@ -24,6 +27,8 @@ from voxelocity.infer.sinks import ClassIndices
 
 OutputFormat = Literal["auto", "nii.gz", "nrrd", "dicom-seg"]
 _ENDINGS = {"nii.gz": ".nii.gz", "nrrd": ".nrrd", "dicom-seg": ".dcm"}
+# Writing one prediction takes seconds: an older file was left by a process that was killed.
+_ABANDONED_S = 3_600.0
 _INSTALL = "pip install 'voxelocity[formats]'"
 
 
@@ -95,3 +100,81 @@ def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callabl
         )
     is_nrrd = bool(refs) and all(ref.images[0].suffix.lower() in (".nrrd", ".nhdr") for ref in refs)
     return Output(format="nrrd" if is_nrrd else "nii.gz")
+
+
+def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output) -> None:
+    """Makes the folder of the predictions, and removes what a killed process left half-written there.
+
+    Raises:
+        OutputError: it cannot be made, or two predictions would be one file there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
+    remove_abandoned(out, names=tuple(output.file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
+    twins: dict[str, str] = {}
+    for ref in refs:
+        other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
+        if other != ref.case_id and _ignores_case(out):
+            raise OutputError(
+                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, because {out} ignores "
+                "upper and lower case; rename one of the scans, or choose another folder with -o"
+            )
+
+
+def _ignores_case(folder: Path) -> bool:
+    name = folder.resolve()
+    return any(
+        other != name and other.exists() and other.samefile(name)
+        for other in (name.with_name(name.name.lower()), name.with_name(name.name.upper()))
+        if name.name
+    )
+
+
+def check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path, output: Output) -> None:
+    """Returns if no prediction would be written over one of the scans.
+
+    Raises:
+        OutputError: one would.
+    """
+    scans = {_identity(file): file for ref in refs for image in ref.images for file in _files_of(image)}
+    for ref in refs:
+        path = out / output.file_name(ref.case_id)
+        identity = _identity(path)
+        if identity is not None and identity in scans:
+            raise OutputError(
+                f"predict: the prediction of case '{ref.case_id}' would be written as {path}, over the scan "
+                f"{scans[identity]}; choose another folder with -o"
+            )
+
+
+def _files_of(image: Path) -> tuple[Path, ...]:
+    try:
+        return source_files(image)
+    except ScanError:
+        # Reading its header says what is wrong.
+        return (image,)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The file that a path leads to, following links and ignoring spelling; None if no file is found."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path, output: Output) -> None:
+    """Returns if none of the predictions exists.
+
+    Raises:
+        OutputError: some do.
+    """
+    there = [path for ref in refs if os.path.lexists(path := out / output.file_name(ref.case_id))]
+    if there:
+        raise OutputError(
+            f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "
+            "them with --overwrite, predict only the others with --resume, or choose another folder with -o"
+        )

@@ -182,7 +182,7 @@ def rehearse(
     sizes = [shape[0] * shape[1] * shape[2] for shape in shapes]
     smallest = int(np.argmin(sizes))
     if load_s is None:
-        _, volume = predictor.load(cases.refs[smallest])
+        volume = predictor.load(cases.refs[smallest]).volume
         load_s = (clock() - begin_s) * sum(sizes) / len(sizes) / sizes[smallest]
     else:
         volume = cases[smallest].load()

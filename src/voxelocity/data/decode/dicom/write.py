@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from voxelocity.core.volume import Array
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.dicom.files import read_dataset
 from voxelocity.data.decode.dicom.series import SeriesHeader
+from voxelocity.observe import environment
 
 # Of the text and of the code that name a segment (value representations LO and SH).
 _LONGEST_NAME = 64
@@ -73,7 +73,7 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
     import highdicom
     from pydicom.sr.codedict import codes
 
-    version = importlib.metadata.version("voxelocity")
+    version = str(environment()["voxelocity"])
     algorithm = highdicom.AlgorithmIdentificationSequence(
         name="Voxelocity", version=version, family=codes.DCM.ArtificialIntelligence
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import write_series
-from voxelocity.data.decode import read_header, write_segmentation
+from voxelocity.data.decode import read_case, read_header, write_segmentation
 from voxelocity.data.source import open_cases
 
 
@@ -99,6 +99,17 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
     ended = voxelocity("train", tmp_path / "set", "-o", run, "--device", "cpu", *tiny_sets)
     assert ended.status == 0, ended
     assert '"ball"' in (run / "scores.json").read_text()
+
+
+def test_a_folder_that_is_itself_a_series_is_one_case_of_its_name(voxelocity, tmp_path):
+    write_series(tmp_path / "p7", np.zeros((4, 5, 6), np.int16))
+    header = read_header(tmp_path / "p7")
+    write_segmentation(tmp_path / "p7" / "seg.dcm", np.ones(header.grid.shape, np.uint8), header, ["body"])
+    assert voxelocity("init", tmp_path / "p7").status == 0
+    (ref,) = open_cases(tmp_path / "p7").refs
+    assert (ref.case_id, ref.label) == ("p7", tmp_path / "p7" / "seg.dcm")
+    volume = read_case(ref, label_values=(0, 1))
+    assert volume.label.min() == 1
 
 
 @pytest.mark.data

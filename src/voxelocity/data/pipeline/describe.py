@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 from collections import Counter
@@ -75,7 +76,7 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
     names = files_below(folder, most=_MOST_FILES)
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
-    linked = _linked(series, structures)
+    linked = _linked(series, structures, folder.resolve().name)
     if linked:
         found = replace(linked, left_out=(*linked.left_out, *((name, "DICOM is used") for name in scans)))
     else:
@@ -163,10 +164,9 @@ def _dicom_in(
     series: dict[str, _Series] = {}
     structures: dict[str, StructuresHeader] = {}
     left_out: list[tuple[str, str]] = []
-    for place in sorted({os.path.dirname(name) for name in others}):
-        inside = [name for name in others if os.path.dirname(name) == place and (folder / name).is_file()]
-        inside = [name for name in inside if is_dicom(folder / name)]
-        if not inside:
+    for place, inside in itertools.groupby(sorted(others, key=os.path.dirname), key=os.path.dirname):
+        files = [name for name in inside if (folder / name).is_file() and is_dicom(folder / name)]
+        if not files:
             continue
         found = series_in(folder / place)
         for uid, slices in found.items():
@@ -176,14 +176,16 @@ def _dicom_in(
                 left_out.append((path, f"one slice only ({series_text(slices)})"))
                 del series[path]
         images = {one.path.name for slices in found.values() for one in slices}
-        for name in inside:
+        for name in files:
             header = None if os.path.basename(name) in images else read_structures_header(folder / name)
             if header is not None:
                 structures[name] = header
     return series, structures, left_out
 
 
-def _linked(series: Mapping[str, _Series], structures: Mapping[str, StructuresHeader]) -> FoundCases | None:
+def _linked(
+    series: Mapping[str, _Series], structures: Mapping[str, StructuresHeader], root_name: str
+) -> FoundCases | None:
     """The series that a file of structures refers to, of the modality that most of them have."""
     labels = {
         path: [name for name, one in structures.items() if each.uid in one.series_uids] for path, each in series.items()
@@ -192,7 +194,7 @@ def _linked(series: Mapping[str, _Series], structures: Mapping[str, StructuresHe
     if not counts:
         return None
     modality = max(sorted(counts), key=lambda name: counts[name])
-    parts = {path: path.split("/") for path in series}
+    parts = {path: [root_name] if path == "." else path.split("/") for path in series}
     used = [path for path, found in labels.items() if found and series[path].modality == modality]
     shared = set.intersection(*(set(parts[path]) for path in used)) if len(used) > 1 else set()
     cases, left_out = [], []

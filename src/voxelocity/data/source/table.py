@@ -7,12 +7,12 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
-from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import Description, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import assign_folds
@@ -55,19 +55,12 @@ def read_table(path: Path, *, root: Path, num_folds: int, description: Descripti
         raise source_error(path, "the table has a header and no rows; add one row per case")
     refs = check_refs([_ref(path, row, image_columns) for row in rows], listing=path)
     refs, num_folds = assign_folds(refs, num_folds=num_folds)
-    labels = description.labels if description is not None and "labels" in description.values else {}
-    names = tuple((name, value) for value, name in labels.items() if value != 0)
-    # Files of other formats hold values.
-    refs = tuple(
-        replace(ref, structures=names) if ref.label and not ref.label.name.lower().endswith(SCAN_ENDINGS) else ref
-        for ref in refs
-    )
     return Cases(
         name=path.stem if description is None or "name" not in description.values else description.name,
         root=root,
         layout="csv",
         channels=_channels(description, path, image_columns),
-        labels=labels,
+        labels=description.labels if description is not None and "labels" in description.values else {},
         refs=refs,
         num_folds=num_folds,
     )

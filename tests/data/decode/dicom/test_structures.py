@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -145,6 +147,28 @@ def test_names_that_are_not_there_are_answered_with_those_that_are(tmp_path, ser
         label_values_in(path)
     with pytest.raises(ScanError, match="is a DICOM file of CT, not SEG or RTSTRUCT"):
         read_structures(sorted(series.iterdir())[0], read_header(series).grid, {"a": 1})
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("kind", ["seg", "rs"])
+def test_bytes_changed_at_random_end_in_our_error_or_in_a_label(tmp_path, series, kind):
+    header = read_header(series)
+    path = tmp_path / "label.dcm"
+    if kind == "seg":
+        write_segmentation(path, np.ones(header.grid.shape, np.uint8), header, ["a"])
+    else:
+        write_contours(path, series, {"a": [(2, SQUARE), (3, SQUARE)]})
+    whole = path.read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        content = bytearray(whole)
+        for place in rng.integers(132, len(whole), 8):
+            content[place] = rng.integers(256)
+        path.write_bytes(content)
+        # Anything else fails this test.
+        with contextlib.suppress(ScanError):
+            read_structures_header(path)
+            read_structures(path, header.grid, {"a": 1})
 
 
 def test_a_truncated_segmentation_is_refused(tmp_path, series):

@@ -24,7 +24,7 @@ _TAGS = (
     *("RescaleSlope", "RescaleIntercept"),
 )
 _IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
-_DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
+DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
 """What pydicom and its plugins raise on damaged bytes, besides InvalidDicomError, which is an Exception of its own."""
 
 
@@ -136,7 +136,7 @@ def read_pixels(slice_: Slice) -> Array:
     if UID(slice_.syntax).is_compressed:
         try:
             stored = dataset.pixel_array
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise ScanError(
                 f"decode: {slice_.path}: the compressed pixels cannot be read ({error}); copy or export the file again"
             ) from None
@@ -176,7 +176,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
         return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
     except OSError as error:
         reason = error.strerror or str(error)
-    except (*_DAMAGED, pydicom.errors.InvalidDicomError) as error:
+    except (*DAMAGED, pydicom.errors.InvalidDicomError) as error:
         reason = str(error) or type(error).__name__
     raise ScanError(f"decode: {path}: the DICOM file cannot be read ({reason}); copy or export it again")
 
@@ -264,7 +264,7 @@ def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
     if int(dataset.BitsAllocated) != 1 or UID(dataset.file_meta.TransferSyntaxUID).is_compressed:
         try:
             frames = np.asarray(dataset.pixel_array).reshape((num_frames, *shape))
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
         # Of probabilities and occupancies, what is more likely inside than outside.
         least = int(dataset.get("MaximumFractionalValue", 255)) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import frames_of, numbers_of, read_dataset
+from voxelocity.data.decode.dicom.files import DAMAGED, frames_of, numbers_of, read_dataset
 
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
@@ -32,7 +33,11 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
     Raises:
         ScanError: pydicom is not installed, or the file is damaged.
     """
-    dataset = read_dataset(path, with_pixels=False)
+    with _named_damage(path):
+        return _structures_header(read_dataset(path, with_pixels=False))
+
+
+def _structures_header(dataset: Any) -> StructuresHeader | None:
     modality = dataset.get("Modality", "")
     if modality == "SEG":
         series = dataset.get("ReferencedSeriesSequence", ())
@@ -67,7 +72,11 @@ def read_structures(path: Path, grid: Grid, values: Mapping[str, int]) -> Array:
     Raises:
         ScanError: the file holds none of these structures, does not lie on the grid, or is damaged.
     """
-    dataset = read_dataset(path)
+    with _named_damage(path):
+        return _painted(path, read_dataset(path), grid, values)
+
+
+def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) -> Array:
     modality = dataset.get("Modality", "")
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
@@ -99,6 +108,19 @@ def needed_names(found: tuple[str, ...], declared: tuple[str, ...] = ()) -> str:
         f"{what} ({listed}); name the ones to learn in a dataset.json next to the table of cases: "
         f'{{"labels": {{"background": 0, {example}}}}}'
     )
+
+
+@contextlib.contextmanager
+def _named_damage(path: Path) -> Iterator[None]:
+    """Turns what a missing or garbled attribute raises into an error that names the file."""
+    try:
+        yield
+    except ScanError:
+        raise
+    except DAMAGED as error:
+        raise ScanError(
+            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({error}); export it again"
+        ) from None
 
 
 def _segments(dataset: Any) -> dict[int, str]:
@@ -171,18 +193,13 @@ def _painted_contours(
             off = float(np.abs(places[:, 2] - plane).max())
             if off > _OFF_GRID_VOXEL or not 0 <= plane < grid.shape[2]:
                 raise ScanError(
-                    f"decode: {path}: a contour of '{chosen_name(dataset, number)}' lies {off:.2f} slices away from "
+                    f"decode: {path}: a contour of '{_regions(dataset).get(number)}' lies {off:.2f} slices away from "
                     f"slice {plane} of {grid.shape[2]}; was it drawn on another series? Name the series it belongs to"
                 )
             by_plane.setdefault(plane, []).append(places[:, :2])
         for plane, polygons in by_plane.items():
             x, y = np.nonzero(_inside(polygons, grid.shape[:2]))
             yield number, (x, y, np.full_like(x, plane))
-
-
-def chosen_name(dataset: Any, number: int) -> str:
-    """The name of a region."""
-    return _regions(dataset).get(number, str(number))
 
 
 def _inside(polygons: list[Array], shape: tuple[int, int]) -> Array:

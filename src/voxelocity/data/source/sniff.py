@@ -68,7 +68,7 @@ def _listed(root: Path, num_folds: int) -> Cases:
 
 
 def _with_structures(ref: VolumeRef, names: tuple[tuple[str, int], ...]) -> VolumeRef:
-    """The case with the classes by name if its label may be DICOM, which names structures; other formats hold values."""
+    """The case with the classes by name if its label may be DICOM, which has names; other formats have values."""
     if ref.label is None or ref.label.name.lower().endswith(SCAN_ENDINGS):
         return ref
     return replace(ref, structures=names)

@@ -112,6 +112,23 @@ def test_a_folder_that_is_itself_a_series_is_one_case_of_its_name(voxelocity, tm
     assert volume.label.min() == 1
 
 
+def test_series_of_one_patient_stay_in_one_fold_and_the_table_keeps_no_id_of_a_patient(voxelocity, tmp_path):
+    for patient, visits in (("x", ("first", "second")), ("y", ("only",))):
+        for visit in visits:
+            folder = tmp_path / "set" / patient / visit
+            write_series(folder, np.zeros((4, 5, 6), np.int16), name=patient + visit)
+            header = read_header(folder)
+            write_segmentation(folder / "seg.dcm", np.ones(header.grid.shape, np.uint8), header, ["body"])
+    assert voxelocity("init", tmp_path / "set").status == 0
+    assert "MRN" not in (tmp_path / "set" / "cases.csv").read_text()
+    cases = open_cases(tmp_path / "set")
+    assert [(ref.case_id, ref.patient) for ref in cases] == [
+        ("x_first", "x_first"),
+        ("x_second", "x_first"),
+        ("y_only", "y_only"),
+    ]
+
+
 @pytest.mark.data
 def test_real_dicom_of_several_modalities_becomes_a_table_of_one(voxelocity, real_data, tmp_path):
     ended = voxelocity("init", real_data / "dicom_sts_ct_mr_pet", "-o", tmp_path)

@@ -125,12 +125,13 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     columns = ["image"] if len(found.channels) == 1 else [f"image_{index}" for index in range(len(found.channels))]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["case", *columns, "label"])
+    shares_patients = any(case.patient not in ("", case.case_id) for case in found.cases)
+    rows.writerow(["case", *columns, "label", *(["patient"] if shares_patients else [])])
     is_inside = out.resolve() == found.folder.resolve()
     for case in found.cases:
         paths = (*case.images.values(), case.label)
         listed = [path if is_inside or not path else str((found.folder / path).absolute()) for path in paths]
-        rows.writerow([case.case_id, *listed])
+        rows.writerow([case.case_id, *listed, *([case.patient] if shares_patients else [])])
     named = {
         "name": found.folder.resolve().name,
         "channel_names": {str(index): name for index, name in enumerate(found.channels)},
@@ -150,9 +151,10 @@ def _lists_cases(description: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Series:
-    """One series: its UID, and its modality."""
+    """One series: its UID, whose it is, and its modality."""
 
     uid: str
+    patient_id: str
     modality: str
 
 
@@ -171,7 +173,7 @@ def _dicom_in(
         found = series_in(folder / place)
         for uid, slices in found.items():
             path = place or "." if len(found) == 1 else slices[0].path.relative_to(folder).as_posix()
-            series[path] = _Series(uid=uid, modality=slices[0].modality)
+            series[path] = _Series(uid=uid, patient_id=slices[0].patient_id, modality=slices[0].modality)
             if len(slices) == 1 and len(found) > 1:
                 left_out.append((path, f"one slice only ({series_text(slices)})"))
                 del series[path]
@@ -198,6 +200,7 @@ def _linked(
     used = [path for path, found in labels.items() if found and series[path].modality == modality]
     shared = set.intersection(*(set(parts[path]) for path in used)) if len(used) > 1 else set()
     cases, left_out = [], []
+    patients: dict[str, str] = {}
     for path, found in labels.items():
         if series[path].modality != modality:
             left_out.append((path, f"{series[path].modality}; the table has {modality}"))
@@ -205,7 +208,10 @@ def _linked(
             left_out.append((path, "no DICOM SEG or RTSTRUCT refers to it"))
         else:
             case = "_".join(part for part in parts[path] if part not in shared) or parts[path][-1]
-            cases.append(FoundCase(case_id=case.removesuffix(".dcm"), images={ONLY_CHANNEL: path}, label=found[0]))
+            case = case.removesuffix(".dcm")
+            # The patient's own id stays in the DICOM files.
+            patient = patients.setdefault(series[path].patient_id or path, case)
+            cases.append(FoundCase(case_id=case, images={ONLY_CHANNEL: path}, label=found[0], patient=patient))
             left_out += [(name, f"{found[0]} refers to the same series") for name in found[1:]]
     used_labels = {name for found in labels.values() for name in found}
     left_out += [(name, "the series that it refers to is not here") for name in structures if name not in used_labels]
@@ -219,7 +225,8 @@ def _labels(
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
         counts = Counter(name for one in named for name in one.names)
-        common = [name for name, count in counts.items() if 2 * count >= len(named)]
+        # Where every file has its own names, the user has to choose among all of them.
+        common = [name for name, count in counts.items() if 2 * count >= len(named)] or list(counts)
         rare = [
             (name, f"a structure of {count} of {len(named)} cases")
             for name, count in counts.items()

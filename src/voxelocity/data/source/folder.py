@@ -23,11 +23,16 @@ ONLY_CHANNEL = "image"
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCase:
-    """One case: its files by channel, and its label; paths are relative to the folder, as text."""
+    """One case: its files by channel, and its label; paths are relative to the folder, as text.
+
+    Attributes:
+        patient: the id of the first case of the same patient; empty if only the names can tell.
+    """
 
     case_id: str
     images: Mapping[str, str]
     label: str = ""
+    patient: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

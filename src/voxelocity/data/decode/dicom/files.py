@@ -18,7 +18,15 @@ _MARK_AT, _MARK = 128, b"DICM"
 # What these hold besides pixels, or instead of them, is not a scan.
 _OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
 _TAGS = (
-    *("Modality", "SeriesDescription", "SeriesInstanceUID", "SeriesNumber", "SOPInstanceUID", "InstanceNumber"),
+    *(
+        "PatientID",
+        "Modality",
+        "SeriesDescription",
+        "SeriesInstanceUID",
+        "SeriesNumber",
+        "SOPInstanceUID",
+        "InstanceNumber",
+    ),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
     *("RescaleSlope", "RescaleIntercept"),
@@ -44,6 +52,7 @@ class Slice:
 
     path: Path
     uid: str
+    patient_id: str
     modality: str
     series_uid: str
     series_number: str
@@ -102,6 +111,7 @@ def read_slice(path: Path) -> Slice | None:
     return Slice(
         path=path,
         uid=fields.text("SOPInstanceUID"),
+        patient_id=fields.text("PatientID"),
         modality=modality or "image",
         series_uid=fields.text("SeriesInstanceUID"),
         series_number=fields.text("SeriesNumber"),

@@ -13,7 +13,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from voxelocity.data.decode import read_scan, write_scan
-from voxelocity.infer import ModelSpec, load_model, save_model
+from voxelocity.infer import ModelSpec, files, load_model, save_keep_largest, save_model
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
@@ -401,3 +401,20 @@ def test_a_dry_run_shows_scans_and_memory_and_writes_nothing(model, predict, tmp
     assert "10 x 9 x 8 voxels" in shown
     assert "scores of 2 classes, in main memory" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_largest_components_are_kept_unless_that_is_switched_off(predict, model, tmp_path, monkeypatch):
+    scan(tmp_path / "p1" / "a.nii.gz")
+    run, asked = model("CT"), []
+    save_keep_largest(run, ["organ"])
+
+    def nothing_stays(prediction, classes):
+        asked.append(list(classes))
+        return prediction * 0 if classes else prediction
+
+    monkeypatch.setattr(files, "keep_largest", nothing_stays)
+    for name, options in (("kept", []), ("all", ["--no-postprocess"])):
+        assert predict(run, tmp_path / "p1", out=tmp_path / name, options=options).status == 0
+    assert asked == [[1], []]
+    assert not np.asarray(nib.load(tmp_path / "kept" / "a.nii.gz").dataobj).any()
+    assert np.asarray(nib.load(tmp_path / "all" / "a.nii.gz").dataobj).any()

@@ -16,6 +16,7 @@ from voxelocity.cli import (
     demo,
     diagnose,
     doctor,
+    evaluate,
     explain,
     init,
     interrupt,
@@ -42,6 +43,7 @@ app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
+app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
 app.command("explain")(explain.explain)

@@ -50,6 +50,20 @@ def read_fold(text: str) -> Fold:
     return int(text)
 
 
+def read_folds(text: str) -> tuple[int, ...]:
+    """The numbers in "0,2"; none for "all".
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text == "all":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"config: --folds {text!r} is neither 'all' nor numbers such as 0,2")
+    return tuple(map(int, parts))
+
+
 def read_device(text: str) -> Any:
     """One of the known devices.
 

@@ -42,6 +42,9 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
     ] = False,
+    no_postprocess: Annotated[
+        bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
     ] = False,
@@ -84,6 +87,7 @@ def predict(
                 out,
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
+                postprocess=not no_postprocess,
                 on_start=screen.start,
                 on_windows=screen.show_pass,
                 on_case=screen.show,

@@ -14,6 +14,7 @@ import torch
 
 from voxelocity.core.errors import UnpredictedError
 from voxelocity.core.volume import Array, slabs
+from voxelocity.infer.components import keep_largest
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import PredictionSpec
@@ -61,6 +62,7 @@ def predict_files(
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
+    postprocess: bool = True,
     on_start: Callable[[PredictionJob], None] = lambda job: None,
     on_windows: Callable[[], None] | None = None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
@@ -83,6 +85,7 @@ def predict_files(
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
         factory: if the run trained your own network, its `network.factory`.
+        postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
         on_start: called with what will be predicted.
         on_windows: called before each forward pass.
         on_case: called with each prediction that was written.
@@ -109,6 +112,7 @@ def predict_files(
         warn=warn,
     )
     model, spec = job.model, job.model.spec
+    kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
     for text in (*model.doubts, *device_doubts(spec, device)):
         warn(f"predict: {text}")
     on_start(job)
@@ -125,7 +129,7 @@ def predict_files(
     written: list[PredictedScan] = []
     table = PredictionTable(out, columns=_columns(spec), replaced={ref.case_id for ref in job.refs})
     num_ahead = job.num_ahead(available_memory_bytes())
-    with _Writer(job, device) as writer:
+    with _Writer(job, device, kept_largest) as writer:
 
         def note(scan: PredictedScan | None) -> None:
             if scan is not None:
@@ -157,8 +161,8 @@ def predict_files(
 class _Writer:
     """Writes predictions in a separate thread, at most one behind the current prediction."""
 
-    def __init__(self, job: PredictionJob, device: torch.device) -> None:
-        self._job, self._device = job, device
+    def __init__(self, job: PredictionJob, device: torch.device, kept_largest: Sequence[int]) -> None:
+        self._job, self._device, self._kept_largest = job, device, kept_largest
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._writing: Future[PredictedScan] | None = None
@@ -184,8 +188,9 @@ class _Writer:
         scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
         path, names = self._job.out / output.file_name(scan.case_id), spec.class_names
         start_s = time.perf_counter()
-        output.write(path, prediction.classes, self._job.headers[scan.case_id][0], spec)
-        counts = _counts(prediction.classes, len(names))
+        classes = keep_largest(prediction.classes, self._kept_largest)
+        output.write(path, classes, self._job.headers[scan.case_id][0], spec)
+        counts = _counts(classes, len(names))
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         return PredictedScan(

@@ -120,7 +120,7 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
     if not found and holds_series(folder):
         return [(folder.resolve().name, folder)]
     found += [entry for entry in entries if entry.is_dir() and holds_series(entry)]
-    # As archives are exported: patient, study, series. Next to other scans, nothing deeper is searched: it could take long.
+    # As archives are exported: patient, study, series. Next to other scans this is not searched: it could take long.
     found = found or [place for place in _folders_below(folder) if holds_series(place)]
     used = {folder / scan.relative_to(folder).parts[0] for scan in found}
     others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in used]

@@ -29,16 +29,17 @@ _NOT_FINITE = (
 
 
 class Sink(Protocol):
-    """Takes the blended logits of a volume, slab by slab, and makes of them what its owner asked for."""
+    """Takes the summed logits of a volume, slab by slab, and makes of them what its owner asked for."""
 
-    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
-        """Takes the next slab.
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
+        """Takes the next slab. It begins with the plane with which the slab before ended.
 
         Args:
-            logits_kxyz: float32, on any device; may be changed in place, and is overwritten after the call.
+            sums_kxyz: the logits of all windows times their weights, float32, on any device; overwritten after the
+                call.
+            weights_xyz: the sum of the weights, positive; None for 1.
             box: their place in the image, whole along the other axes.
             axis: along which the slabs follow each other, 0 for x.
-            num_taken: leading planes with which the slab before ended, as the sink left them: 0 or 1.
         """
 
 
@@ -173,20 +174,20 @@ class Stitched:
     def _hand_over(self, stop: int) -> None:
         """Hands the planes up to `stop`, which no later window reaches, to the sink, and makes room for the next."""
         assert self._sum is not None
-        num_taken = self._done - self._low
-        fresh = self._sum.narrow(1 + self._axis, num_taken, stop - self._done)
-        if len(self.boxes) > 1:
-            fresh.div_(self._weights(self._done, stop))
+        held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
         # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
+        fresh = held.narrow(1 + self._axis, self._done - self._low, stop - self._done)
         extremes = torch.stack([value for channel in fresh for value in torch.aminmax(channel)])
         is_finite = torch.isfinite(extremes).all()
         self._is_finite = is_finite if self._is_finite is None else self._is_finite.to(is_finite.device) & is_finite
-        held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
+        weights = self._weights(self._low, stop) if len(self.boxes) > 1 else None
         start = [self._low if axis == self._axis else 0 for axis in range(3)]
         box = Region.whole(spatial_shape(held)).shifted((start[0], start[1], start[2]))
-        inside = held[:, *self._inside_of(box).slices]
+        inside = self._inside_of(box).slices
         start_s = system_clock()
-        self._sink.take(inside, self._in_image(box), axis=self._axis, num_taken=num_taken)
+        self._sink.take(
+            held[:, *inside], None if weights is None else weights[inside], self._in_image(box), axis=self._axis
+        )
         self.seconds["restore"] += system_clock() - start_s
         self._done = stop
         if self.is_complete:

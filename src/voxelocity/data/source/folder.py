@@ -18,7 +18,7 @@ from voxelocity.data.source.listing import is_label, name_without_label
 _BIDS = re.compile(r"(sub-[A-Za-z0-9]+(?:_ses-[A-Za-z0-9]+)?)")
 _NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 ONLY_CHANNEL = "image"
-"""The name of a channel that no name of a file tells from others."""
+"""The name of the channel where file names do not distinguish several."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from voxelocity.cli import (
     doctor,
     evaluate,
     explain,
+    init,
     interrupt,
     monitor,
     plan,
@@ -38,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)

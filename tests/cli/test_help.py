@@ -25,6 +25,7 @@ assert not loaded, f"loaded: {loaded}"
 
 COMMANDS = (
     "demo",
+    "init",
     "plan",
     "train",
     "predict",

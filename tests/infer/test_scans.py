@@ -115,6 +115,17 @@ def test_a_folder_of_slices_is_one_scan_and_so_is_each_such_folder_inside(tmp_pa
     assert told == [f"predict: 1 of 3 entries of {tmp_path / 'all'} are not scans (texts/)"]
 
 
+def test_series_deep_in_an_archive_are_named_after_their_way(tmp_path):
+    series = [tmp_path / patient / "study" / "ct" for patient in ("p1", "p2")]
+    for folder in series:
+        write_series(folder, VOXELS)
+    told = []
+    touch(tmp_path, "LICENSE")
+    refs = find_scans([tmp_path], num_channels=1, warn=told.append)
+    assert named(refs) == [("p1_study_ct", (series[0],)), ("p2_study_ct", (series[1],))]
+    assert told == [f"predict: 1 of 3 entries of {tmp_path} are not scans (LICENSE)"]
+
+
 def test_files_of_a_series_stand_for_it_however_many_are_named(tmp_path):
     files = write_series(tmp_path / "p1", VOXELS)
     assert named(find_scans(files, num_channels=1)) == [("p1", (tmp_path / "p1",))]

@@ -49,7 +49,7 @@ def write_series(
         dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = uid
         dataset.SeriesInstanceUID = generate_uid(entropy_srcs=["series", name])
         dataset.StudyInstanceUID = dataset.FrameOfReferenceUID = UID("1.2.3.4")
-        dataset.PatientID, dataset.PatientName = "p1", "Doe^Jane"
+        dataset.PatientID, dataset.PatientName = f"MRN-{folder.parent.name}", "Doe^Jane"
         dataset.PatientBirthDate = dataset.PatientSex = dataset.AccessionNumber = dataset.StudyID = ""
         dataset.StudyDate = dataset.StudyTime = dataset.ReferringPhysicianName = ""
         dataset.Modality, dataset.SeriesDescription, dataset.SeriesNumber = "CT", name, 3

@@ -19,6 +19,7 @@ from voxelocity.cli import (
     evaluate,
     explain,
     export,
+    init,
     interrupt,
     monitor,
     plan,
@@ -39,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 60
 
 Dataset = Annotated[
-    Path, typer.Argument(help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv.")
+    Path,
+    typer.Argument(
+        help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; `voxelocity init` makes one."
+    ),
 ]
 FoldText = Annotated[str, typer.Option("--fold", help="Fold to hold out, or 'all' to train and validate on all cases.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, order, patches and augmentation.")]

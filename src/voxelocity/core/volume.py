@@ -40,6 +40,7 @@ class VolumeRef:
         label: the label file, absent for cases to predict.
         fold: the fold in which this case is held out, if the data set says so.
         patient: whose scan it is, from the data set or from its names; cases of one patient stay in one fold.
+        structures: names and values of the classes, for a label file that has names in place of values.
     """
 
     case_id: str
@@ -47,6 +48,7 @@ class VolumeRef:
     label: Path | None = None
     fold: int | None = None
     patient: str | None = None
+    structures: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

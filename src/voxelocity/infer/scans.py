@@ -16,6 +16,7 @@ from voxelocity.data.source import TABLE_SUFFIXES, open_cases
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
 _MAX_NAME_BYTES, _LONGEST_ENDING = 255, ".nii.gz"
 _LISTED = 5
+_DEEPEST = 4
 
 
 def find_scans(
@@ -29,7 +30,8 @@ def find_scans(
     and lists are opened.
 
     A folder of DICOM files is one series and a case of the folder's name; the same holds for folders of DICOM files
-    inside a folder that is named. A DICOM file stands for its series: the whole folder, unless that holds several.
+    inside a folder that is named, up to four levels down if nothing is found above. A DICOM file stands for its series:
+    the whole folder, unless that holds several.
 
     Args:
         inputs: NIfTI, NRRD, MHA and DICOM files; folders of them; lists (.csv, .tsv) with the columns `image` (or
@@ -118,7 +120,10 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
     if not found and holds_series(folder):
         return [(folder.resolve().name, folder)]
     found += [entry for entry in entries if entry.is_dir() and holds_series(entry)]
-    others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in found]
+    # As archives are exported: patient, study, series. Next to other scans this is not searched: it could take long.
+    found = found or [place for place in _folders_below(folder) if holds_series(place)]
+    used = {folder / scan.relative_to(folder).parts[0] for scan in found}
+    others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in used]
     if not found:
         raise InputError(
             f"predict: the folder {folder} holds no NIfTI, NRRD or MHA file and no DICOM series{_listed(others)}; "
@@ -126,7 +131,19 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
         )
     if others:
         warn(f"predict: {len(others)} of {len(entries)} entries of {folder} are not scans{_listed(others)}")
-    return [(entry.name if entry.is_dir() else stem_of(entry.name), entry) for entry in sorted(found)]
+    return [
+        ("_".join(scan.relative_to(folder).parts) if scan.is_dir() else stem_of(scan.name), scan)
+        for scan in sorted(found)
+    ]
+
+
+def _folders_below(folder: Path) -> Iterator[Path]:
+    """Folders two to four levels below this one."""
+    for place, folders, _ in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < _DEEPEST else []
+        if depth > 1:
+            yield Path(place)
 
 
 def _series_of(file: Path) -> tuple[str, Path]:

@@ -3,10 +3,13 @@
 from voxelocity.data.decode.case import read_case
 from voxelocity.data.decode.dicom import (
     SeriesHeader,
+    StructuresHeader,
     can_write_segmentations,
     holds_series,
     is_dicom,
+    read_structures_header,
     series_in,
+    series_text,
     write_segmentation,
 )
 from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
@@ -20,6 +23,7 @@ __all__ = [
     "Placement",
     "ScanHeader",
     "SeriesHeader",
+    "StructuresHeader",
     "can_write_segmentations",
     "format_of",
     "holds_series",
@@ -28,8 +32,10 @@ __all__ = [
     "read_case",
     "read_header",
     "read_scan",
+    "read_structures_header",
     "read_unpacked",
     "series_in",
+    "series_text",
     "source_files",
     "write_scan",
     "write_segmentation",

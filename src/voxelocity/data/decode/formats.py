@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -26,11 +27,10 @@ def read_header(path: Path) -> ScanHeader:
             number, its spacing is zero, negative, NaN or implausible, or its affine is singular; the files of a series
             are not the slices of one volume; or the library for the format is not installed.
     """
-    path = Path(path)
     kind = format_of(path)
     if kind == "itk":
-        return read_itk_header(path)
-    return read_series_header(path) if kind == "dicom" else read_nifti_header(path)
+        return read_itk_header(Path(path))
+    return read_series_header(Path(path)) if kind == "dicom" else read_nifti_header(path)
 
 
 def read_scan(path: Path) -> tuple[Array, Grid]:
@@ -44,13 +44,12 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
     Raises:
         ScanError: as `read_header`; or the file is truncated or damaged.
     """
-    path = Path(path)
     kind = format_of(path)
     if kind == "itk":
-        itk = read_itk_header(path)
+        itk = read_itk_header(Path(path))
         return read_itk_voxels(itk), itk.grid
     if kind == "dicom":
-        series = read_series_header(path)
+        series = read_series_header(Path(path))
         return read_series_voxels(series), series.grid
     nifti = read_nifti_header(path)
     return read_nifti_voxels(nifti), nifti.grid
@@ -79,11 +78,12 @@ def source_files(path: Path) -> tuple[Path, ...]:
 
 def format_of(path: Path) -> Literal["nifti", "itk", "dicom"]:
     """Which reader takes a scan; "itk" stands for NRRD and MHA. A file without a known name is opened for its mark."""
-    name = path.name.lower()
+    name = os.fspath(path).lower()
     # By name first, so that a NIfTI file is opened once.
     if name.endswith(NIFTI_ENDINGS):
         return "nifti"
     if name.endswith(ITK_ENDINGS):
         return "itk"
+    path = Path(path)
     # NIfTI's reader also says what is wrong with anything else.
     return "dicom" if path.is_dir() or (path.is_file() and is_dicom(path)) else "nifti"

@@ -10,7 +10,8 @@ import numpy as np
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, slabs
-from voxelocity.data.decode.formats import read_scan
+from voxelocity.data.decode.dicom import needed_names, read_structures_header
+from voxelocity.data.decode.formats import format_of, read_scan
 
 _SLAB_VALUES = 1 << 20
 _UNDECLARED = 65_535
@@ -21,20 +22,22 @@ def label_values_in(path: Path) -> tuple[int, ...]:
     """The distinct values of a label file, ascending.
 
     Raises:
-        ScanError: as `read_scan`; or a value is not a whole number.
+        ScanError: as `read_scan`; or a value is not a whole number, or the file has names in place of values.
     """
+    if format_of(path) == "dicom" and path.is_file() and (found := read_structures_header(path)) is not None:
+        raise ScanError(f"decode: {path}: {needed_names(found.names)}")
     labels, _ = read_scan(path)
-    found: set[int] = set()
+    values: set[int] = set()
     for (slab,) in slabs(whole_numbers(labels, where=f"decode: {path}"), max_values=_SLAB_VALUES):
         # Counting is six times faster than sorting for the few values that a label file has.
         low = int(slab.min())
         if int(slab.max()) - low < 65_536:
             signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
             counts = np.bincount((signed_safe - low).ravel(order="K").astype(np.intp, copy=False))
-            found.update((np.flatnonzero(counts) + low).tolist())
+            values.update((np.flatnonzero(counts) + low).tolist())
         else:
-            found.update(np.unique(slab).tolist())
-    return tuple(sorted(found))
+            values.update(np.unique(slab).tolist())
+    return tuple(sorted(values))
 
 
 def whole_numbers(labels: Array, *, where: str) -> Array:

@@ -200,6 +200,8 @@ class PreparedCases:
 
     def _key(self, ref: VolumeRef) -> str:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labeled={ref.label is not None}"
+        if ref.structures:
+            fingerprint += f" structures={ref.structures}"
         paths = [*ref.images, *([] if ref.label is None else [ref.label])]
         return entry_key(source_identity(file for path in paths for file in source_files(path)), fingerprint)
 

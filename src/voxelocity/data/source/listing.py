@@ -72,15 +72,15 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
 
 def what_it_holds(folder: Path) -> str:
     """The layout recognized in the folder and how to open it: the end of a sentence, with an example."""
-    files = _files_below(folder)
+    files = files_below(folder)
     scans = [name for name in files if name.lower().endswith(SCAN_ENDINGS)]
-    if not scans and (series := sorted({os.path.dirname(name) or "." for name in files if _is_dicom(name)})):
+    if not scans and (series := sorted({os.path.dirname(name) or "." for name in files if is_named_dicom(name)})):
         rows = [f"    {name},LABEL FILE OF THIS CASE" for name in series[:2]]
         return _list_them(folder, f"DICOM files in {len(series)} folder(s)", rows)
     if not scans:
         return conversion_of(folder)
-    labels = [name for name in scans if _LABEL.search(name)]
-    images = [name for name in scans if name not in set(labels)]
+    labels = [name for name in scans if is_label(name)]
+    images = [name for name in scans if not is_label(name)]
     pairs = list(itertools.islice(_pairs(images, labels), 2))
     rows = [f"    {image},{label}" for image, label in pairs] or [
         f"    {(images or scans)[0]},{labels[0] if labels and images else 'LABEL FILE OF THIS CASE'}"
@@ -99,7 +99,7 @@ def _list_them(folder: Path, found: str, rows: Sequence[str]) -> str:
 
 def conversion_of(folder: Path) -> str:
     """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
-    files = _files_below(folder)
+    files = files_below(folder)
     ending = next((end for name in files for end in _OTHER_ENDINGS if name.lower().endswith(end)), None)
     if ending:
         return f"{_FROM_OTHERS.format(ending=ending)}; see {_DOCS}"
@@ -183,28 +183,35 @@ def _pairs(images: Sequence[str], labels: Sequence[str]) -> Iterator[tuple[str, 
     """Images and labels that share a folder, or a name without its ending, its channel and its label word."""
     by_key: dict[str, str] = {}
     for label in labels:
-        by_key.setdefault(_key(label), label)
+        by_key.setdefault(name_without_label(label), label)
     by_folder = {os.path.dirname(label): label for label in labels}
     is_shared = len(by_folder) < len(labels)
     for image in images:
-        found = by_key.get(_key(image)) or (None if is_shared else by_folder.get(os.path.dirname(image)))
+        found = by_key.get(name_without_label(image)) or (None if is_shared else by_folder.get(os.path.dirname(image)))
         if found is not None:
             yield image, found
 
 
-def _key(name: str) -> str:
-    stem = stem_of(os.path.basename(name)).removesuffix("_0000")
+def is_label(name: str) -> bool:
+    """Whether a path, with "/", has a word that labels are called by, in a folder or in its file name."""
+    return _LABEL.search(name) is not None
+
+
+def name_without_label(name: str) -> str:
+    """The words of a file name without its ending, its channel and those that only say image or label."""
+    stem = stem_of(os.path.basename(name)).removesuffix(_FIRST_CHANNEL)
     words = re.split(r"[-_. ]+", stem)
     kept = [word for word in words if not _LABEL.fullmatch(word) and word.lower() not in ("image", "img", "volume")]
     return "_".join(kept)
 
 
-def _is_dicom(name: str) -> bool:
+def is_named_dicom(name: str) -> bool:
+    """Whether the name of a file is one that DICOM files often have."""
     return name.lower().endswith(_DICOM_ENDINGS) or os.path.basename(name) == "DICOMDIR"
 
 
-def _files_below(folder: Path) -> list[str]:
-    """Paths of files relative to the folder, sorted; without those beyond the limits on depth and number."""
+def files_below(folder: Path, *, most: int = _MOST_ENTRIES) -> list[str]:
+    """Paths of files relative to the folder, sorted; without hidden ones, and those beyond `most` and four folders."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         below = os.path.relpath(place, folder)
@@ -212,6 +219,6 @@ def _files_below(folder: Path) -> list[str]:
         folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < 4 else []
         start = "" if below == os.curdir else below.replace(os.sep, "/") + "/"
         found += [start + name for name in sorted(files) if not name.startswith(".")]
-        if len(found) > _MOST_ENTRIES:
+        if len(found) > most:
             break
     return sorted(found)

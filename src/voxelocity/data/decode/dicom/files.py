@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,21 @@ _MARK_AT, _MARK = 128, b"DICM"
 # What these hold besides pixels, or instead of them, is not a scan.
 _OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
 _TAGS = (
-    *("Modality", "SeriesDescription", "SeriesInstanceUID", "SeriesNumber", "SOPInstanceUID", "InstanceNumber"),
+    *(
+        "PatientID",
+        "Modality",
+        "SeriesDescription",
+        "SeriesInstanceUID",
+        "SeriesNumber",
+        "SOPInstanceUID",
+        "InstanceNumber",
+    ),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
     *("RescaleSlope", "RescaleIntercept"),
 )
 _IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
-_DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
+DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
 """What pydicom and its plugins raise on damaged bytes, besides InvalidDicomError, which is an Exception of its own."""
 
 
@@ -43,6 +52,7 @@ class Slice:
 
     path: Path
     uid: str
+    patient_id: str
     modality: str
     series_uid: str
     series_number: str
@@ -101,6 +111,7 @@ def read_slice(path: Path) -> Slice | None:
     return Slice(
         path=path,
         uid=fields.text("SOPInstanceUID"),
+        patient_id=fields.text("PatientID"),
         modality=modality or "image",
         series_uid=fields.text("SeriesInstanceUID"),
         series_number=fields.text("SeriesNumber"),
@@ -135,7 +146,7 @@ def read_pixels(slice_: Slice) -> Array:
     if UID(slice_.syntax).is_compressed:
         try:
             stored = dataset.pixel_array
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise ScanError(
                 f"decode: {slice_.path}: the compressed pixels cannot be read ({error}); copy or export the file again"
             ) from None
@@ -175,7 +186,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
         return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
     except OSError as error:
         reason = error.strerror or str(error)
-    except (*_DAMAGED, pydicom.errors.InvalidDicomError) as error:
+    except (*DAMAGED, pydicom.errors.InvalidDicomError) as error:
         reason = str(error) or type(error).__name__
     raise ScanError(f"decode: {path}: the DICOM file cannot be read ({reason}); copy or export it again")
 
@@ -236,3 +247,45 @@ def _missing_plugin(syntax: str) -> str:
     except NotImplementedError:
         is_available = False
     return "" if is_available else str(UID(syntax).name)
+
+
+def numbers_of(path: Path, dataset: Any, keyword: str, count: int | None = None) -> tuple[float, ...]:
+    """The decimal numbers of a field, also of one inside a sequence.
+
+    Raises:
+        ScanError: the field is missing or holds other numbers.
+    """
+    values = _Fields(path, dataset).numbers(keyword, count)
+    if values is None:
+        raise ScanError(f"decode: {path}: {keyword} is missing; export the file again")
+    return values
+
+
+def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
+    """The frames (rows, columns) of a segmentation, one after the other; nonzero where a segment is.
+
+    Raises:
+        ScanError: the pixels are missing or damaged.
+    """
+    from pydicom.uid import UID
+
+    shape = (int(dataset.Rows), int(dataset.Columns))
+    num_frames = int(dataset.get("NumberOfFrames", 1))
+    if int(dataset.BitsAllocated) != 1 or UID(dataset.file_meta.TransferSyntaxUID).is_compressed:
+        try:
+            frames = np.asarray(dataset.pixel_array).reshape((num_frames, *shape))
+        except DAMAGED as error:
+            raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
+        # Of probabilities and occupancies, what is more likely inside than outside.
+        least = int(dataset.get("MaximumFractionalValue", 255)) / 2
+        is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
+        yield from (frame >= least if is_fractional else frame for frame in frames)
+        return
+    # Frames follow each other bit by bit; one at a time takes an eighth of the memory of all.
+    packed = np.frombuffer(dataset.PixelData, dtype=np.uint8)
+    num_bits = shape[0] * shape[1]
+    if len(packed) * 8 < num_frames * num_bits:
+        raise ScanError(f"decode: {path}: the file is truncated: it has fewer than {num_frames} frames; copy it again")
+    for start in range(0, num_frames * num_bits, num_bits):
+        bits = np.unpackbits(packed[start // 8 : -(-(start + num_bits) // 8)], bitorder="little")
+        yield bits[start % 8 : start % 8 + num_bits].reshape(shape)

@@ -21,7 +21,7 @@ _WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
 _COSINE_TOLERANCE, _SPACING_TOLERANCE = 1e-4, 1e-3
 # Shares of a step: two slices at one place, a step that skips a slice, and a slice that is off its place.
 _SAME_PLACE, _SKIPS, _OFF_PLACE = 0.05, 1.5, 0.1
-# Of a pixel: how far the last slice may lie beside the normal through the first one.
+# Of a pixel: how far the last slice may be shifted from the normal through the first one.
 _MOST_SHIFT_PIXEL = 0.25
 _LISTED = 6
 _STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"

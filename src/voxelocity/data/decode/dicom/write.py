@@ -102,6 +102,8 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
         manufacturer_model_name="Voxelocity",
         software_versions=version,
         device_serial_number="0",
+        # A segmentation needs a frame, even if all of them are empty.
+        omit_empty_frames=bool(classes_zyx.any()),
         content_label="SEGMENTATION",
         content_description="Automatic segmentation",
         series_description="Segmentation by Voxelocity",

@@ -38,7 +38,7 @@ assert not loaded, f"loaded: {loaded}"
 
 def test_an_export_is_read_prepared_for_and_run_without_torch(tmp_path):
     task = example_task()
-    content = to_onnx(example_network("unet"), task)
+    content = to_onnx(example_network(), task)
     (tmp_path / "network.onnx").write_bytes(content)
     write_model(content, tmp_path / "network.xml")
     spec = ModelSpec.parse(

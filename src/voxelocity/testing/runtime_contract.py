@@ -9,30 +9,35 @@ A runtime that cannot be used here is skipped, with what is missing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
-from voxelocity.core.region import Index3
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
 from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
 
-_NUM_CLASSES = 3
+_NUM_CHANNELS, _NUM_CLASSES = 2, 3
 
 
-def example_network(name: str = "dynunet", num_channels: int = 2) -> torch.nn.Module:
-    """A small network in evaluation mode, on the CPU, whose logits are not small."""
-    strides: tuple[Index3, ...] = ((2, 2, 2), (2, 2, 1))
-    config = NetworkConfig.parse({"name": name, "widths": (4, 8, 8), "strides": strides})
-    return build_network(config, num_channels=num_channels, num_classes=_NUM_CLASSES, seed=1).eval()
+def example_network(name: str = "unet", **settings: Any) -> torch.nn.Module:
+    """A small network for two channels and three classes, in evaluation mode, on the CPU.
+
+    Args:
+        name: of `NetworkConfig`; the UNet is traced in the least time.
+        settings: others of `NetworkConfig`.
+    """
+    values = {"name": name, "widths": (4, 8, 8), "strides": ((2, 2, 2), (2, 2, 1)), **settings}
+    config = NetworkConfig.parse(values)
+    return build_network(config, num_channels=_NUM_CHANNELS, num_classes=_NUM_CLASSES, seed=1).eval()
 
 
 def example_task(device: str = "cpu", compute: str = "float32") -> RuntimeTask:
     """Batches of three windows whose axes all differ."""
     return RuntimeTask(
-        num_channels=2,
+        num_channels=_NUM_CHANNELS,
         shape_voxel=(16, 12, 8),
         batch_size=3,
         device=torch.device(device),
@@ -47,7 +52,7 @@ def example_windows(task: RuntimeTask, num: int, seed: int = 0) -> torch.Tensor:
 
 
 class RuntimeContract:
-    """Tests of any runtime, on a network of two levels, two channels and three classes."""
+    """Tests of any runtime, on `example_network` and `example_task`."""
 
     name = ""
     """In `RUNTIMES`."""
@@ -66,7 +71,7 @@ class RuntimeContract:
     @pytest.fixture(scope="class")
     @classmethod
     def network(cls, task: RuntimeTask) -> torch.nn.Module:
-        return example_network(num_channels=task.num_channels).to(task.device)
+        return example_network().to(task.device)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -113,7 +118,7 @@ class RuntimeContract:
 
     def test_the_network_can_still_be_used(self, forward: Forward, network: torch.nn.Module, task: RuntimeTask) -> None:
         windows = example_windows(task, 1)
-        reference = example_network(num_channels=task.num_channels).to(task.device)
+        reference = example_network().to(task.device)
         with torch.no_grad():
             forward(windows)
             assert relative_difference(network(windows), reference(windows)) <= tolerance(task)

@@ -153,6 +153,20 @@ def test_a_damaged_memory_is_measured_again(tmp_path, content):
     assert "measured now and remembered" in stage.notes[0]
 
 
+def test_a_batch_that_does_not_fit_leaves_the_choice_to_the_window_engine(tmp_path):
+    def load(network, task):
+        def forward(windows):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        forward.runtime = "eager"
+        return forward
+
+    stage = Stage(fast=(20.0, 0.6, 1.0))
+    stage.runtimes["eager"] = replace(stage.runtimes["eager"], load=load)
+    assert stage.choose(tmp_path) == "eager"
+    assert stage.notes == ["predict: runtime eager, untested: a full batch of windows does not fit into memory"]
+
+
 def test_a_runtime_that_is_not_installed_is_not_tried(tmp_path):
     stage = Stage(fast=(20.0, 0.6, 1.0))
     stage.runtimes["fast"] = replace(stage.runtimes["fast"], why_not=lambda device: "not installed")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ class TestTensorRt(RuntimeContract):
 
 @pytest.fixture(scope="module")
 def onnx_model():
-    return to_onnx(example_network("unet"), example_task())
+    return to_onnx(example_network(), example_task())
 
 
 def test_an_onnx_model_names_no_file_of_the_machine_that_wrote_it(onnx_model):
@@ -73,12 +74,12 @@ def test_an_onnx_model_takes_windows_of_any_size_that_the_network_takes(onnx_mod
     assert has_dynamic_space(onnx_model)
     windows = torch.randn(5, 2, 8, 16, 6, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        wanted = example_network("unet")(windows).numpy()
+        wanted = example_network()(windows).numpy()
     np.testing.assert_allclose(OnnxSession(onnx_model, num_threads=1)(windows.numpy()), wanted, atol=1e-5)
 
 
 def test_openvino_computes_in_float32_unless_bfloat16_is_asked_for(onnx_model):
-    network, task = example_network("unet"), example_task()
+    network, task = example_network(), example_task()
     windows = example_windows(task, 1).numpy()
     sizes = {"num_threads": 1, "batch_size": 1, "shape_voxel": task.shape_voxel}
     with torch.no_grad():
@@ -88,6 +89,29 @@ def test_openvino_computes_in_float32_unless_bfloat16_is_asked_for(onnx_model):
     if cpu_has_fast_bfloat16():
         rounded = openvino.OpenVinoSession(onnx_model, **sizes, is_bfloat16=True)(windows)
         assert np.abs(rounded - wanted).max() > 1e-4
+
+
+@pytest.mark.nightly  # traces each for seconds
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dynunet", {}),
+        ("dynunet", {"num_res_units": 1}),
+        ("dynunet", {"stem_stride": (2, 2, 2)}),
+        ("dynunet", {"norm": "batch"}),
+        ("unet", {"num_res_units": 2, "norm": "batch"}),
+        ("segresnet", {"widths": (8, 16, 32), "strides": ((2, 2, 2),) * 2}),
+    ],
+)
+def test_each_of_our_networks_gives_its_logits_in_onnx_and_openvino(name, settings):
+    network, task = example_network(name, **settings), replace(example_task(), shape_voxel=(16, 32, 16))
+    model, windows = to_onnx(network, task), example_windows(task, 3).numpy()
+    assert has_dynamic_space(model)
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(windows)).numpy()
+    sizes = {"num_threads": 1, "batch_size": 3, "shape_voxel": task.shape_voxel}
+    for session in (OnnxSession(model, num_threads=1), openvino.OpenVinoSession(model, **sizes)):
+        np.testing.assert_allclose(session(windows), wanted, atol=2e-5 * np.abs(wanted).max())
 
 
 _LOOK = """

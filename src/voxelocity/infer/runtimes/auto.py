@@ -23,6 +23,7 @@ from voxelocity.infer.runtimes.table import EAGER, RUNTIMES, in_one_line
 from voxelocity.observe import Clock, cpu_budget, cpu_name, system_clock
 from voxelocity.observe.interleaved_timing import time_interleaved
 from voxelocity.observe.measured import keep_measured, read_measured
+from voxelocity.step import is_out_of_memory
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """By compute format: the largest difference of a logit from eager's, as a share of eager's largest logit. Eager itself
@@ -82,7 +83,14 @@ def load_quickest(
     trials = _read(read_measured(folder, about))
     eager_s = trials[EAGER].window_s if EAGER in trials else None
     if eager_s is None:
-        eager_s = contest.eager_window_s()
+        try:
+            eager_s = contest.eager_window_s()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # The window engine takes smaller batches then, for which no runtime would be built.
+            note("predict: runtime eager, untested: a full batch of windows does not fit into memory")
+            return contest.load(EAGER)
     wanted = contest.worth_trying(num_windows * eager_s)
     is_remembered = set(wanted) <= set(trials)
     if not is_remembered:
@@ -162,6 +170,8 @@ class _Contest:
                 self._note(f"predict: runtime {name} could not be built ({in_one_line(error)}); the next one is used")
                 continue
             self._built = {name: forward}
+            if self._task.device.type == "cuda":
+                torch.cuda.empty_cache()
             self._note(_in_words(name, trials, num_windows=num_windows, is_remembered=is_remembered))
             return forward
         return self.load(EAGER)
@@ -245,7 +255,8 @@ def _read(record: Mapping[str, Any] | None) -> dict[str, Trial]:
 def _about(network: torch.nn.Module, task: RuntimeTask) -> dict[str, Any]:
     digest = hashlib.sha256(repr(network).encode())
     for tensor in network.state_dict().values():
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        # As bytes, because arrays have no bfloat16.
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     on_cpu = task.device.type == "cpu"
     machine = {
         "device": task.device.type,

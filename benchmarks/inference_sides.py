@@ -214,9 +214,8 @@ def main() -> None:
     network = StandIn(chosen.classes).eval()
     kind, _, resampling = chosen.side.partition("-")
     options: dict[str, Any] = {"resampling": resampling or "default"} if kind == "nnunet" else {}
-    predict = {"ours": ours, "nnunet": nnunet, "monai": monai}[kind](
-        chosen.scan, chosen.out, network, chosen.window, **options
-    )
+    sides: dict[str, Callable[..., Callable[[], float]]] = {"ours": ours, "nnunet": nnunet, "monai": monai}
+    predict = sides[kind](chosen.scan, chosen.out, network, chosen.window, **options)
     with torch.no_grad():
         network(torch.zeros(1, 1, *(chosen.window,) * 3))
     own_bytes = _peak_bytes()

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from voxelocity.core.errors import InputError, OutputError, ScanError
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import (
     ScanHeader,
@@ -59,8 +59,10 @@ class Output:
             write_segmentation(path, prediction, header, spec.class_names[1:])
             return
         values = np.array(spec.label_values)
-        values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
-        write_scan(path, values[prediction], header.grid, placement=header.placement)
+        stored: Array = prediction
+        if not np.array_equal(values, np.arange(len(values))):
+            stored = values.astype(np.uint8 if values.max() < 256 else np.uint16)[prediction]
+        write_scan(path, stored, header.grid, placement=header.placement)
 
 
 def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:

@@ -13,6 +13,7 @@ from nibabel.spatialimages import HeaderDataError
 
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import OutputError
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array, Grid
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.header import Placement
@@ -153,4 +154,4 @@ def _write_voxels(file: Any, header: bytes, stored: Array) -> None:
     file.write(header)
     thickness = max(1, _SLAB_BYTES // max(1, stored[..., :1].nbytes))
     for start in range(0, stored.shape[2], thickness):
-        file.write(np.ascontiguousarray(stored[..., start : start + thickness].T).data)
+        file.write(in_c_order(stored[..., start : start + thickness].T, stored.dtype).data)

@@ -1,6 +1,5 @@
 """Deterministic preparation of a scan before the cache, and its inverse, back to the scan's own grid."""
 
-from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.restore import Restoration, Trace, is_resampled, restore_labels, restore_probabilities
@@ -12,7 +11,6 @@ __all__ = [
     "PrepareConfig",
     "Restoration",
     "Trace",
-    "in_c_order",
     "is_resampled",
     "restore_labels",
     "restore_probabilities",

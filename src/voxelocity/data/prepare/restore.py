@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
-from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
 _MAX_CLASSES = 256

@@ -177,7 +177,7 @@ def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat,
     exported = ExportedFiles(
         format=form,
         sha256=checksums(folder, sorted(each.name for each in folder.iterdir())),
-        device="cuda" if task.device.type == "cuda" else "cpu" if form in MACHINE_CODE else "any",
+        device="any" if form not in MACHINE_CODE else "cuda" if task.device.type == "cuda" else "cpu",
         has_dynamic_space=has_dynamic_space,
     )
     description = describe_export(spec, exported)

@@ -55,8 +55,8 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
     main = MAIN_FILES[exported.format]
     if exported.format in MACHINE_CODE and factory != main:
         raise InputError(
-            f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust whoever "
-            f"did, give --network {main}"
+            f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust its "
+            f"maker, give --network {main}"
         )
     if exported.format not in MACHINE_CODE and factory:
         raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")

@@ -67,7 +67,7 @@ def load_quickest(
     runtimes: Mapping[str, Runtime] = RUNTIMES,
     clock: Clock = system_clock,
 ) -> Forward:
-    """The network in the runtime that takes the least time for so many windows, building included.
+    """The network in the runtime that takes the least time for this many windows, building included.
 
     Args:
         network: in evaluation mode, on the device of the task.

@@ -14,7 +14,7 @@ _WARM_UP_CALLS = 3
 
 
 def eager(run: Forward, precision: PrecisionConfig, device: torch.device) -> Forward:
-    """The network called as it is, under autocast and with windows in its memory format."""
+    """The network called directly, under autocast and with windows in its memory format."""
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         with autocast(precision, device):
@@ -62,7 +62,7 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
 
     Smaller batches run eagerly. The logits of a full batch are in a buffer that the next call overwrites.
     """
-    as_is = load_eager(network, task)
+    direct = load_eager(network, task)
     with torch.no_grad(), torch.cuda.device(task.device):
         windows = torch.zeros(task.batch_shape, device=task.device)
         # Not on the default stream, on which a capture is not allowed and whose work it would wait for.
@@ -70,18 +70,18 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_CALLS):
-                as_is(windows)
+                direct(windows)
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            logits = as_is(windows)
+            logits = direct(windows)
 
     def replay(batch: torch.Tensor) -> torch.Tensor:
         windows.copy_(batch)
         graph.replay()
         return logits
 
-    return _of_full_batches(replay, task, otherwise=as_is)
+    return _of_full_batches(replay, task, otherwise=direct)
 
 
 def _of_full_batches(run: Forward, task: RuntimeTask, *, otherwise: Forward) -> Forward:

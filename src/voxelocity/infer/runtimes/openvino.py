@@ -32,7 +32,7 @@ class OpenVinoSession:
         batch_size: windows in a call, at most.
         shape_voxel: of a window.
         is_bfloat16: whether the CPU may compute in bfloat16. OpenVINO would do so on its own where that is fast, which
-            changes logits in the third digit, so it is always told.
+            changes logits in the third digit, so it is always set.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OpenVinoSession:
 def why_not(device: torch.device) -> str:
     """Why a session cannot run on the device; "" if it can."""
     if device.type != "cpu":
-        return f"OpenVINO computes on CPUs here, not on {device.type}"
+        return f"OpenVINO computes on CPUs here, not on {device.type}; add --device cpu"
     return missing(("openvino",), extra="runtimes")
 
 

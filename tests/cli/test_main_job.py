@@ -85,7 +85,7 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     assert predicted.status == 0, predicted.err
     assert "predicted 6 scans" in predicted.out
     names = {path.name for path in (tiny_msd / "imagesTr").iterdir()}
-    assert {path.name for path in out.iterdir()} == {*names, "predictions.csv"}
+    assert {path.name for path in out.iterdir()} == {*names, "predictions.csv", "predictions.html"}
     check_predictions(scores, out, tiny_msd / "imagesTr", tiny_msd / "labelsTr", {"ball": 1, "core": 2})
 
 

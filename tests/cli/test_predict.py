@@ -51,8 +51,8 @@ def predict(voxelocity):
 
 
 def names_in(folder):
-    """Of the files besides the table."""
-    return sorted(path.name for path in folder.iterdir() if path.name != "predictions.csv")
+    """Of the files besides the table and the page."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("predictions."))
 
 
 def rows_of(folder):

@@ -42,6 +42,7 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
     ] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write no predictions.html.")] = False,
     no_postprocess: Annotated[
         bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
     ] = False,
@@ -102,6 +103,7 @@ def predict(
                 num_threads=machine.num_cpus,
                 runtime=runtime,
                 postprocess=not no_postprocess,
+                page=not no_page,
                 on_start=screen.start,
                 on_windows=screen.show_pass,
                 on_case=screen.show,

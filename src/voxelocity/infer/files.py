@@ -19,13 +19,17 @@ from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.outputs import OutputFormat, make_folder
+from voxelocity.infer.page import PAGE_NAME, predictions_document
 from voxelocity.infer.predictor import STAGES, Prediction, Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.runtimes.table import EAGER
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import available_memory_bytes, peak_device_bytes, peak_host_bytes
+from voxelocity.report import cut_slices, write_page
+from voxelocity.report.records import SliceFigure
 
 _COUNTED_VALUES = 1 << 20
+_MOST_FIGURES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,7 @@ def predict_files(
     factory: str = "",
     runtime: str = EAGER,
     postprocess: bool = True,
+    page: bool = True,
     on_start: Callable[[PredictionJob], None] = lambda job: None,
     on_windows: Callable[[], None] | None = None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
@@ -92,6 +97,7 @@ def predict_files(
             code you trust.
         runtime: which of `infer.runtimes.table.RUNTIMES` runs the network, or "auto" for the quickest on this machine.
         postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
+        page: whether to write `predictions.html`, with times, volumes and slices of the first scans.
         on_start: called with what will be predicted.
         on_windows: called before each forward pass.
         on_case: called with each prediction that was written.
@@ -108,6 +114,12 @@ def predict_files(
         UnpredictedError: some scans could not be predicted; all others were.
     """
     check_name(runtime, device)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        warn(text)
+
     job = plan_job(
         models,
         inputs,
@@ -117,28 +129,29 @@ def predict_files(
         resume=resume,
         factory=factory,
         on_failure=on_failure,
-        warn=warn,
+        warn=tell,
     )
     model, spec = job.model, job.model.spec
     check_model(runtime, model, device)
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
     for text in (*model.doubts, *device_doubts(spec, device)):
-        warn(f"predict: {text}")
+        tell(f"predict: {text}")
     on_start(job)
     make_folder(out, job.refs, job.output)
     num_windows = sum(memory.num_windows for memory in job.memory.values())
-    forward = load_chosen(runtime, model, num_windows=num_windows, device=device, warn=warn, note=on_runtime)
+    forward = load_chosen(runtime, model, num_windows=num_windows, device=device, warn=tell, note=on_runtime)
     predictor = Predictor(
         model.network,
         spec,
         preparation=model.preparation,
         device=device,
         folder=out,
-        warn=warn,
+        warn=tell,
         on_windows=on_windows,
         forward=forward,
     )
     written: list[PredictedScan] = []
+    start_s = time.perf_counter()
     table = PredictionTable(out, columns=_columns(spec), replaced={ref.case_id for ref in job.refs})
     num_ahead = job.num_ahead(available_memory_bytes())
     with _Writer(job, device, kept_largest) as writer:
@@ -158,9 +171,19 @@ def predict_files(
             scan = prediction.scan
             doubts = [*grid_doubts(job.headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
             if doubts:
-                warn(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
+                tell(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
             note(writer.write(prediction))
         note(writer.finish())
+    if page:
+        document = predictions_document(
+            written,
+            writer.figures,
+            class_names=spec.class_names,
+            failures=job.reasons,
+            warnings=told,
+            seconds=time.perf_counter() - start_s,
+        )
+        write_page(document, out / PAGE_NAME)
     if job.reasons:
         raise UnpredictedError(
             f"predict: {len(job.reasons)} of {len(job.refs)} scans could not be predicted, for the reasons above: "
@@ -171,9 +194,14 @@ def predict_files(
 
 
 class _Writer:
-    """Writes predictions in a separate thread, at most one behind the current prediction."""
+    """Writes predictions in a separate thread, at most one behind the current prediction.
+
+    Attributes:
+        figures: slices of the first scans.
+    """
 
     def __init__(self, job: PredictionJob, device: torch.device, kept_largest: Sequence[int]) -> None:
+        self.figures: list[SliceFigure] = []
         self._job, self._device, self._kept_largest = job, device, kept_largest
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -203,6 +231,8 @@ class _Writer:
         classes = keep_largest(prediction.classes, self._kept_largest)
         output.write(path, classes, self._job.headers[scan.case_id][0], spec)
         counts = _counts(classes, len(names))
+        if len(self.figures) < _MOST_FIGURES:
+            self.figures.append(SliceFigure(title=scan.case_id, stacks=cut_slices(scan, classes)))
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         return PredictedScan(

@@ -19,6 +19,7 @@ from voxelocity.report.page import render_page
 from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
+from voxelocity.report.slices import cut_slices, slices_block
 from voxelocity.report.terminal import (
     TableView,
     dataset_panel,
@@ -43,6 +44,7 @@ __all__ = [
     "bytes_text",
     "comparison_document",
     "count_text",
+    "cut_slices",
     "dataset_panel",
     "document_view",
     "duration_text",
@@ -62,6 +64,7 @@ __all__ = [
     "score_table",
     "section_view",
     "share_text",
+    "slices_block",
     "volume_table",
     "write_page",
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from voxelocity.core.quantities import (
     count_text,
     dice_text,
@@ -15,7 +13,7 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.report.charts import class_color, css, time_chart
+from voxelocity.report.charts import time_chart
 from voxelocity.report.differences import factor_table
 from voxelocity.report.document import (
     Block,
@@ -29,8 +27,6 @@ from voxelocity.report.document import (
     Links,
     Pair,
     Section,
-    SliceFilm,
-    Slices,
     Table,
     Text,
     below_heading,
@@ -38,18 +34,9 @@ from voxelocity.report.document import (
 )
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
-from voxelocity.report.pictures import (
-    CONFUSED,
-    EXTRA,
-    MISSED,
-    class_layer,
-    dice_series,
-    difference_layer,
-    film,
-    loss_series,
-    png_data_uri,
-)
-from voxelocity.report.records import RunFacts, SliceStack
+from voxelocity.report.pictures import dice_series, loss_series
+from voxelocity.report.records import RunFacts
+from voxelocity.report.slices import slices_block
 from voxelocity.report.summary import (
     absent_text,
     mean_dice,
@@ -255,39 +242,7 @@ def _dice_chart(run: RunFacts) -> Chart:
 
 
 def _slices(run: RunFacts) -> list[Block]:
-    if not run.slices:
-        return []
-    shown = {int(i) for figure in run.slices for s in figure.stacks for i in np.union1d(s.truth, s.prediction)}
-    names = dict(enumerate(run.dataset.classes))
-    differences = {"missed": MISSED, "not in the truth": EXTRA, "another class": CONFUSED}
-    return [
-        Slices(
-            figures=[(figure.title, [_film(stack) for stack in figure.stacks]) for figure in run.slices],
-            legend=[
-                LegendEntry(name=names.get(index, f"class {index}"), color=css(class_color(index)))
-                for index in sorted(shown - {0})
-            ],
-            difference_legend=[LegendEntry(name=name, color=css(color)) for name, color in differences.items()],
-        )
-    ]
-
-
-def _film(stack: SliceStack) -> SliceFilm:
-    truth, prediction = film(stack.truth), film(stack.prediction)
-    count, height, width = stack.image.shape
-    height_mm, width_mm = stack.pixel_mm
-    layers = {
-        "prediction": class_layer(prediction),
-        "truth": class_layer(truth),
-        "difference": difference_layer(truth, prediction),
-    }
-    return SliceFilm(
-        plane=stack.plane,
-        count=count,
-        ratio=(width * width_mm) / (height * height_mm),
-        image=png_data_uri(film(stack.image)),
-        layers={name: png_data_uri(pixels) for name, pixels in layers.items()},
-    )
+    return [slices_block(run.slices, dict(enumerate(run.dataset.classes)))] if run.slices else []
 
 
 def _scores(run: RunFacts) -> list[Block]:

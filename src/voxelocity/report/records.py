@@ -126,14 +126,14 @@ class SliceStack:
     Attributes:
         plane: "axial", "coronal" or "sagittal".
         image: (n, h, w) uint8, 0 black to 255 white.
-        truth: (n, h, w) uint8 class indices.
+        truth: (n, h, w) uint8 class indices; None if it is not known.
         prediction: (n, h, w) uint8 class indices.
         pixel_mm: height and width of a pixel.
     """
 
     plane: str
     image: Array
-    truth: Array
+    truth: Array | None
     prediction: Array
     pixel_mm: tuple[float, float] = (1.0, 1.0)
 

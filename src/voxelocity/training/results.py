@@ -17,16 +17,9 @@ from voxelocity.core.quantities import dice_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Volume
 from voxelocity.core.whole_file import put_in_place, whole_file
-from voxelocity.report import RunFacts
+from voxelocity.report import RunFacts, cut_slices
 
 Classes = npt.NDArray[np.uint8]
-
-_NUM_SLICES = 7
-# Larger slices are thinned out, so that a report stays a few megabytes.
-_MOST_PIXELS = 256
-# Axes of the patient (0 right, 1 front, 2 head): across the slices, down a slice, along its rows. Radiologists look
-# from the feet and from the front: the patient's right is on the left, front or head is at the top.
-_AXES = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +40,13 @@ class SlicePictures:
         """Keeps slices of a case through its foreground, in three directions."""
         assert scan.label is not None
         arrays: dict[str, Array] = {}
-        foreground = (scan.label > 0) | (prediction > 0)
-        for plane, axes in _AXES.items():
-            look = _Look(scan, axes)
-            places = look.places(foreground)
+        for stack in cut_slices(scan, prediction, truth=scan.label):
+            assert stack.truth is not None
             arrays |= {
-                f"{plane}_image": _to_uint8(look.slices(scan.image[0], places)),
-                f"{plane}_truth": look.slices(scan.label, places),
-                f"{plane}_prediction": look.slices(prediction, places),
-                f"{plane}_pixel_mm": np.array(look.pixel_mm),
+                f"{stack.plane}_image": stack.image,
+                f"{stack.plane}_truth": stack.truth,
+                f"{stack.plane}_prediction": stack.prediction,
+                f"{stack.plane}_pixel_mm": np.array(stack.pixel_mm),
             }
         mean_dice = 1.0 if score.mean_dice is None else score.mean_dice
         title = f"{score.case_id}, Dice {dice_text(score.mean_dice)}"
@@ -80,62 +71,6 @@ class SlicePictures:
             return ordered
         picks = np.linspace(0, len(ordered) - 1, self._limit).round().astype(int)
         return [ordered[i] for i in picks]
-
-
-class _Look:
-    """How a volume is cut across one axis of the patient.
-
-    Args:
-        scan: whose grid says where its axes run.
-        axes: of the patient: across the slices, down a slice, along its rows.
-    """
-
-    def __init__(self, scan: Volume, axes: tuple[int, int, int]) -> None:
-        matrix = scan.grid.matrix[:3, :3]
-        of_patient = _voxel_axes(matrix)
-        self._axes = tuple(of_patient[axis] for axis in axes)
-        # Rows and columns run against the patient's axes, slices along them.
-        signs = (1.0, -1.0, -1.0)
-        self._is_flipped = [matrix[a, of_patient[a]] * sign < 0.0 for a, sign in zip(axes, signs, strict=True)]
-        shape = [scan.grid.shape[axis] for axis in self._axes]
-        self._every = max(1, -(-max(shape[1:]) // _MOST_PIXELS))
-        spacing_mm = [float(np.linalg.norm(matrix[:, axis])) for axis in self._axes]
-        self.pixel_mm = (spacing_mm[1] * self._every, spacing_mm[2] * self._every)
-
-    def places(self, foreground: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Indices of slices, evenly spaced through the foreground; through all of the volume if there is none."""
-        found = np.flatnonzero(foreground.any(axis=tuple(axis for axis in range(3) if axis != self._axes[0])))
-        low, high = (int(found[0]), int(found[-1])) if found.size else (0, foreground.shape[self._axes[0]] - 1)
-        # The middles of equal parts: the first and the last slice of a structure show little of it.
-        count = min(_NUM_SLICES, high - low + 1)
-        places = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
-        return places[::-1] if self._is_flipped[0] else places
-
-    def slices(self, volume: Array, places: npt.NDArray[np.intp]) -> Array:
-        """The slices (n, h, w), a fresh array."""
-        cut = np.take(volume, places, axis=self._axes[0]).transpose(self._axes)
-        cut = cut[:, :: self._every, :: self._every]
-        for axis in (1, 2):
-            cut = np.flip(cut, axis) if self._is_flipped[axis] else cut
-        return np.ascontiguousarray(cut)
-
-
-def _voxel_axes(matrix: npt.NDArray[np.float64]) -> dict[int, int]:
-    """For each axis of the patient the axis of the array that runs most along it; each is used once."""
-    left = np.abs(matrix / np.linalg.norm(matrix, axis=0))
-    found: dict[int, int] = {}
-    for _ in range(3):
-        patient, voxel = np.unravel_index(left.argmax(), left.shape)
-        found[int(patient)] = int(voxel)
-        left[patient, :], left[:, voxel] = -1.0, -1.0
-    return found
-
-
-def _to_uint8(slices: npt.NDArray[Any]) -> Classes:
-    low, high = np.percentile(slices, [1.0, 99.0])
-    scaled = (slices.astype(np.float32) - low) / max(float(high - low), 1e-6)
-    grey: Classes = (scaled.clip(0.0, 1.0) * 255.0).astype(np.uint8)
-    return grey
 
 
 def write_metrics(facts: RunFacts, path: Path) -> None:

@@ -72,7 +72,7 @@ class Stitched:
         shape = self._shape = spatial_shape(self._image)
         # Along this axis the planes that a window reaches take the least memory.
         self._axis = min(range(3), key=lambda axis: min(shape[axis], config.shape_voxel[axis] + 1) / shape[axis])
-        grid = grid_regions(shape, config.shape_voxel, config.overlap)
+        grid = grid_regions(shape, config.shape_voxel, config.overlap, spread=config.spread)
         self.boxes = sorted(grid, key=lambda box: box.start[self._axis])
         self._num_added = 0
         # Planes `_low` and above are held; those below `_done` were handed over.

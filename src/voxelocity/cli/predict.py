@@ -14,7 +14,7 @@ _SHOWN_CLASSES = 5
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a finished run, an nnU-Net training or a MONAI bundle.")],
     inputs: Annotated[
         list[Path],
         typer.Argument(

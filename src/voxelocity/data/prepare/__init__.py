@@ -4,7 +4,7 @@ from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.crop import CropToNonzero
-from voxelocity.data.prepare.interpolate import nearest_positions
+from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
 from voxelocity.data.prepare.orient import AxisOrder, OrientToRAS, orient_record
 from voxelocity.data.prepare.resample import resize_record
 from voxelocity.data.prepare.restore import Restoration, Trace, is_resampled, restore_labels, restore_probabilities
@@ -19,6 +19,7 @@ __all__ = [
     "PrepareConfig",
     "Restoration",
     "Trace",
+    "first_positions",
     "in_c_order",
     "is_resampled",
     "nearest_positions",

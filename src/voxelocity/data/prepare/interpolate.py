@@ -31,6 +31,11 @@ def sample_positions(num_before: int, num_after: int, step_voxel: float) -> Posi
     return np.clip(centered * step_voxel + (num_before - 1) / 2, 0.0, num_before - 1.0)
 
 
+def first_positions(num_before: int, num_after: int, step_voxel: float) -> Positions:
+    """As `sample_positions`, but the axes share the center of their first voxel, as in MONAI's `Spacing`."""
+    return np.clip(np.arange(num_after, dtype=np.float64) * step_voxel, 0.0, num_before - 1.0)
+
+
 def nearest_positions(num_before: int, num_after: int) -> Positions:
     """The whole positions on an old axis that are nearest to the samples of a new one of the same extent.
 

@@ -16,6 +16,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare.interpolate import (
     Positions,
+    first_positions,
     nearest_positions,
     resample_label,
     sample_along,
@@ -126,8 +127,13 @@ def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: 
 
 
 def positions_back(record: Mapping[str, Any]) -> tuple[Positions, ...]:
-    """For each axis, where the voxels before this step lie on the axis after it; whole on its `nearest_axes`."""
+    """For each axis, where the voxels before this step lie on the axis after it; whole on its `nearest_axes`.
+
+    Both axes share their center, or their first voxel if the record has `first_stays`.
+    """
     steps = zip(record["shape"], record["new_shape"], record["step_voxel"], strict=True)
+    if record.get("first_stays"):
+        return tuple(first_positions(int(after), int(before), 1.0 / float(step)) for before, after, step in steps)
     nearest = record.get("nearest_axes", ())
     return tuple(
         nearest_positions(int(after), int(before))

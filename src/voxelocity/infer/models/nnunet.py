@@ -5,15 +5,12 @@ What its predictor does is described by `PredictionSpec` and `NnunetPreparation`
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
 import torch
 from pydantic import AliasChoices, ConfigDict, Field
 
@@ -21,9 +18,9 @@ from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Spacing
-from voxelocity.core.whole_file import check_is_file
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
+from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
 from voxelocity.infer.models.nnunet_network import NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
 
@@ -32,13 +29,6 @@ _CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
-# A checkpoint's log holds numbers of these types. Earlier releases of numpy have its scalars in another module.
-_SCALAR = np.float64(0).__reduce__()[0]
-_NUMPY_TYPES: list[Any] = [
-    np.dtype,
-    *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
-    *((_SCALAR, f"{module}.multiarray.scalar") for module in ("numpy.core", "numpy._core")),
-]
 
 
 class _Known(Config):
@@ -127,8 +117,8 @@ def open_nnunet(path: Path) -> Model:
             does it.
     """
     folder = _results_of(path)
-    plans = _parse(_Plans, _read_json(folder / PLANS), folder / PLANS)
-    dataset = _parse(_Dataset, _read_json(folder / DATASET), folder / DATASET)
+    plans = _parse(_Plans, read_json(folder / PLANS), folder / PLANS)
+    dataset = _parse(_Dataset, read_json(folder / DATASET), folder / DATASET)
     folds = [path] if path != folder else _folds_of(folder)
     models = [_open_fold(fold, plans, dataset) for fold in folds]
     return models[0] if len(models) == 1 else mean_of(models)
@@ -152,7 +142,7 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
     path = next((path for name in _CHECKPOINTS if (path := fold / name).is_file()), None)
     if path is None:
         raise InputError(f"infer: {fold} holds neither {' nor '.join(_CHECKPOINTS)}; name a fold that is trained")
-    checkpoint = _parse(_Checkpoint, _read_checkpoint(path), path)
+    checkpoint = _parse(_Checkpoint, read_checkpoint(path), path)
     where = f"{fold.parent / PLANS}: {checkpoint.init_args.configuration}"
     values = _configuration(plans, checkpoint.init_args.configuration, where)
     configuration = _parse(_Configuration, values, where)
@@ -186,40 +176,6 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
 
 def _number_of(key: str) -> tuple[int, str]:
     return len(key), key
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(check_is_file(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"infer: {path} cannot be read ({error.strerror}); nnU-Net writes it next to the folds: copy it too"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); take another copy of it") from None
-    if not isinstance(values, dict):
-        raise InputError(f"infer: {path} is damaged (it holds no keys and values); take another copy of it")
-    return values
-
-
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """The checkpoint, its weights mapped from the file. Only numbers, texts, containers and tensors can be in it."""
-    try:
-        with torch.serialization.safe_globals(_NUMPY_TYPES):
-            values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"holds {found[1]}, which may run code" if found else f"cannot be read as plain data ({error})"
-        raise InputError(
-            f"infer: {path} {what}; only weights, numbers and texts are read from a model. If you trust the file, load "
-            "it with torch.load(..., weights_only=False), keep 'network_weights', 'init_args', 'trainer_name' and "
-            "'inference_allowed_mirroring_axes', and save these with torch.save"
-        ) from None
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); take another copy of it") from None
-    if not isinstance(values, dict):
-        raise InputError(f"infer: {path} is not a checkpoint of nnU-Net v2: it holds a {type(values).__name__}")
-    return values
 
 
 def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> _Keys:
@@ -340,7 +296,8 @@ def _network(
             "strides need; take another copy of the file"
         )
     network = PlannedUNet(plan, num_channels=len(spec.channels), num_classes=spec.num_outputs)
-    _load_weights(network, path, checkpoint)
+    hint = f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself"
+    load_weights(network, _weights(checkpoint), path, hint=hint)
     return network.eval()
 
 
@@ -368,24 +325,13 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 
-def _load_weights(network: torch.nn.Module, path: Path, checkpoint: _Checkpoint) -> None:
-    # nnU-Net's modules have each layer under several names.
-    weights = {
+def _weights(checkpoint: _Checkpoint) -> dict[str, torch.Tensor]:
+    """Each once: nnU-Net's modules have each layer under several names."""
+    return {
         name.removeprefix("module."): tensor
         for name, tensor in checkpoint.network_weights.items()
         if ".all_modules." not in name and "decoder.encoder." not in name
     }
-    wanted = network.state_dict()
-    shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (wanted, weights)]
-    if different := sorted(dict(shapes[0].items() ^ shapes[1].items())):
-        raise InputError(
-            f"infer: {path} holds other weights than {PLANS} describes (the first is {different[0]}); its trainer, "
-            f"{checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself"
-        )
-    for name, tensor in weights.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"infer: {path} holds NaN or infinity in '{name}'; take another copy of it")
-    network.load_state_dict(weights)
 
 
 def _doubts(path: Path, checkpoint: _Checkpoint) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer.model import Model
+from voxelocity.infer.models.bundle import is_bundle, open_bundle
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.nnunet import is_nnunet, open_nnunet
 from voxelocity.infer.models.run import SPEC_NAME, open_run
@@ -14,7 +15,7 @@ from voxelocity.infer.models.run import SPEC_NAME, open_run
 
 def is_model(path: Path) -> bool:
     """Whether `path` is the folder of a model, not of scans. No file is opened."""
-    return (path / SPEC_NAME).is_file() or is_nnunet(path)
+    return (path / SPEC_NAME).is_file() or is_nnunet(path) or is_bundle(path)
 
 
 def split_models(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -37,7 +38,7 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     """The model in `folder`, whatever wrote it.
 
     Args:
-        folder: of a finished run, or a results folder of nnU-Net v2 (or a fold of it).
+        folder: of a finished run, or a results folder of nnU-Net v2 (or a fold of it), or a MONAI bundle.
         factory: as in `load_model`, for a run that trained your own network.
 
     Raises:
@@ -46,6 +47,8 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     """
     if is_nnunet(folder):
         return open_nnunet(folder)
+    if is_bundle(folder):
+        return open_bundle(folder)
     if not is_model(folder) and (inside := sorted(each.name for each in folder.glob("*") if is_nnunet(each))):
         raise InputError(f"infer: {folder} holds the nnU-Net models {', '.join(inside)}; name one of these folders")
     return open_run(folder, factory=factory)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
+from scipy.spatial.transform import Rotation
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Grid, Volume
@@ -161,6 +162,15 @@ def test_values_that_are_no_rgb_are_refused():
 )
 def test_planes_are_interpolated_alone_where_nnunet_does(first, second, in_planes, axis):
     assert thick_axis(first, second, in_planes=in_planes) == axis
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rotated_scan_has_as_many_prepared_voxels_as_its_header_says(seed):
+    # 35 voxels of 0.7 mm are 17.5 of 1.4 mm; the float32 of the header is a little less than 0.7.
+    affine = np.eye(4)
+    affine[:3, :3] = (Rotation.random(rng=np.random.default_rng(seed)).as_matrix() * 0.7).astype(np.float32)
+    volume = Volume(case_id="x", image=np.ones((1, 35, 35, 35)), label=None, grid=Grid.of((35, 35, 35), affine))
+    assert preparation(spacing_mm=(1.4, 1.4, 1.4))(volume).grid.shape == (17, 17, 17)
 
 
 def test_a_scan_without_a_spacing_is_refused():

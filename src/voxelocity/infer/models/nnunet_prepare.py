@@ -260,8 +260,10 @@ def _spline(num_before: int, num: int, order: int) -> Float32:
 
 
 def _spacing_mm(grid: Grid) -> Spacing:
-    # Headers hold float32; the norm of a rotated axis is a little off, which can change a rounded number of voxels.
-    x, y, z = (float(np.float32(length)) for length in grid.spacing_mm)
+    # nnU-Net reads float32 from the header; the length of a rotated axis is a little off that, and 24.5 voxels of a
+    # network with twice the spacing are rounded up or down.
+    near = ((length, round(length, 4)) for length in grid.spacing_mm)
+    x, y, z = (float(np.float32(b if math.isclose(a, b, rel_tol=1e-6) else a)) for a, b in near)
     return (x, y, z)
 
 

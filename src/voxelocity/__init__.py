@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voxelocity.data.feed import ThreadBuffer as ThreadBuffer
     from voxelocity.data.pipeline import Feed as Feed
     from voxelocity.data.source import open_cases as open
+    from voxelocity.evaluation import evaluate as evaluate
     from voxelocity.infer import predict_files as predict
     from voxelocity.monitoring.monitor import Monitor as Monitor
     from voxelocity.observe import SpanRecorder as SpanRecorder
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from voxelocity.observe import start_range as start_range
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
+    from voxelocity.training import train_folds as train_folds
 
 __version__ = "0.1.0"
 
@@ -32,6 +34,7 @@ __all__ = [
     "ThreadBuffer",
     "__version__",
     "end_range",
+    "evaluate",
     "open",
     "phase",
     "plan",
@@ -39,6 +42,7 @@ __all__ = [
     "span",
     "start_range",
     "train",
+    "train_folds",
 ]
 
 
@@ -56,8 +60,10 @@ _WHERE = {
     "Monitor": ("voxelocity.monitoring.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),
+    "evaluate": ("voxelocity.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
+    "train_folds": ("voxelocity.training", "train_folds"),
     "SpanRecorder": ("voxelocity.observe", "SpanRecorder"),
     "end_range": ("voxelocity.observe", "end_range"),
     "phase": ("voxelocity.observe", "phase"),

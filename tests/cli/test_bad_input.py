@@ -223,7 +223,7 @@ def wrong_inputs(folder):
     (folder / "text.nii.gz").write_bytes(b"a text about a scan" * 100)
     return {
         folder / "nowhere.nii.gz": "does not exist",
-        folder / "empty": "holds no .nii or .nii.gz",
+        folder / "empty": "holds no NIfTI, NRRD or MHA file",
         folder / "photo.png": "convert it to .nii.gz",
         folder / "text.nii.gz": "NIfTI",
     }

@@ -23,7 +23,20 @@ assert not loaded, f"loaded: {loaded}"
 """
 
 
-COMMANDS = ("demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor")
+COMMANDS = (
+    "demo",
+    "init",
+    "plan",
+    "train",
+    "predict",
+    "evaluate",
+    "report",
+    "diagnose",
+    "bench",
+    "monitor",
+    "explain",
+    "doctor",
+)
 
 
 def test_help_comes_without_loading_torch_monai_or_numpy():

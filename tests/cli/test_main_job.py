@@ -85,7 +85,7 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     assert predicted.status == 0, predicted.err
     assert "predicted 6 scans" in predicted.out
     names = {path.name for path in (tiny_msd / "imagesTr").iterdir()}
-    assert {path.name for path in out.iterdir()} == names
+    assert {path.name for path in out.iterdir()} == {*names, "predictions.csv"}
     check_predictions(scores, out, tiny_msd / "imagesTr", tiny_msd / "labelsTr", {"ball": 1, "core": 2})
 
 
@@ -133,7 +133,7 @@ def test_a_table_whose_labels_are_0_7_and_200_gets_these_values_back(voxelocity,
     predicted = voxelocity("predict", run, data / "scans", "-o", out, "--device", "cpu")
     assert predicted.status == 0, predicted.err
     check_predictions(cases_of(run), out, data / "scans", data / "masks", {"label_7": 7, "label_200": 200})
-    found = {int(value) for path in out.iterdir() for value in np.unique(np.asarray(nib.load(path).dataobj))}
+    found = {int(value) for path in out.glob("*.nii.gz") for value in np.unique(np.asarray(nib.load(path).dataobj))}
     assert found >= {0, 7}, "otherwise no class was predicted at all"
 
 

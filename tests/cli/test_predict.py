@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 
 import nibabel as nib
 import numpy as np
+import pydicom
 import pytest
 
-from voxelocity.infer import ModelSpec, load_model, save_model
+from shared.dicom_series import write_series
+from voxelocity.data.decode import read_scan, write_scan
+from voxelocity.infer import ModelSpec, files, load_model, save_keep_largest, save_model
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
@@ -44,6 +48,16 @@ def predict(voxelocity):
         return voxelocity("predict", run, *inputs, "-o", out, "--device", "cpu", *options)
 
     return call
+
+
+def names_in(folder):
+    """Of the files besides the table."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "predictions.csv")
+
+
+def rows_of(folder):
+    with (folder / "predictions.csv").open(newline="") as file:
+        return {row["case"]: row for row in csv.DictReader(file)}
 
 
 def scan(path, *, num_channels=None):
@@ -112,8 +126,52 @@ def test_predictions_beside_their_scans_under_other_names_are_written_again_and_
     for options in ([], ["--overwrite"], ["--overwrite"]):
         ended = predict(run, file, out=file.parent, options=options)
         assert ended.status == 0, ended.err
-    assert sorted(path.name for path in file.parent.iterdir()) == ["c0.nii", "c0.nii.gz"]
+    assert names_in(file.parent) == ["c0.nii", "c0.nii.gz"]
     assert file.read_bytes() == before
+
+
+def test_a_series_and_an_nrrd_file_are_predicted_as_the_nifti_file_of_the_same_scan(predict, model, tmp_path):
+    """Each in its own format, at the same place; DICOM has the names of the classes."""
+    voxels = np.random.default_rng(0).integers(-500, 500, (8, 9, 10)).astype(np.int16)
+    write_series(tmp_path / "p1", voxels)
+    array, grid = read_scan(tmp_path / "p1")
+    write_scan(tmp_path / "p2.nrrd", array[0], grid)
+    write_scan(tmp_path / "p3.nii.gz", array[0], grid)
+    run, out = model("CT"), tmp_path / "out"
+    for scan_path, name in (("p1", "p1.dcm"), ("p2.nrrd", "p2.nrrd"), ("p3.nii.gz", "p3.nii.gz")):
+        ended = predict(run, tmp_path / scan_path, out=out)
+        assert ended.status == 0, ended
+        assert name in ended.out
+    expected, expected_grid = read_scan(out / "p3.nii.gz")
+    found, found_grid = read_scan(out / "p2.nrrd")
+    assert np.array_equal(found, expected)
+    assert found_grid.is_close(expected_grid)
+    written = pydicom.dcmread(out / "p1.dcm")
+    assert [one.SegmentLabel for one in written.SegmentSequence] == ["organ"]
+    frames = written.pixel_array.reshape(-1, 9, 10)
+    assert frames.sum() == (expected == 7).sum() > 0
+    ended = predict(run, tmp_path / "p1", out=tmp_path / "nifti", options=["--format", "nii.gz"])
+    assert ended.status == 0, ended
+    again, again_grid = read_scan(tmp_path / "nifti" / "p1.nii.gz")
+    assert np.array_equal(again, expected)
+    assert again_grid.is_close(expected_grid)
+
+
+def test_a_series_with_a_missing_slice_does_not_stop_the_others(predict, model, tmp_path):
+    voxels = np.zeros((8, 9, 10), np.int16)
+    write_series(tmp_path / "all" / "gap", voxels, places=[0, 1, 2, 3, 4, 6, 7, 8])
+    write_series(tmp_path / "all" / "whole", voxels)
+    ended = predict(model("CT"), tmp_path / "all", out=tmp_path / "out")
+    assert ended.status == 1
+    assert "1 slice(s) are missing between CT_004.dcm at 110 mm and CT_003.dcm" in ended.out
+    assert names_in(tmp_path / "out") == ["whole.dcm"]
+
+
+def test_no_slice_is_replaced_by_the_segmentation_of_its_series(predict, model, tmp_path):
+    files = write_series(tmp_path / "p1", np.zeros((8, 9, 10), np.int16))
+    files[0].rename(tmp_path / "p1" / "p1.dcm")
+    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "p1", options=["--overwrite"])
+    assert_refused(ended, "case 'p1' would be written as", "over the scan")
 
 
 def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, tmp_path):
@@ -130,7 +188,7 @@ def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, t
     os.utime(left, (1, 1))
     assert predict(tmp_path / "run", tmp_path / "p1", out=tmp_path / "out", options=["--overwrite"]).status == 0
     assert nib.load(corrected).shape == SHAPE
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.nii.gz", "b.nii.gz"]
+    assert names_in(tmp_path / "out") == ["a.nii.gz", "b.nii.gz"]
 
 
 def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(predict, model, tmp_path):
@@ -144,7 +202,7 @@ def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(p
     assert ended.status == 0, ended.err
     assert "predicted 2 scans into" in ended.out
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
-    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
+    assert names_in(out) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
     ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
     assert ended.status == 0, ended.err
     assert "predicted 0 scans into" in ended.out
@@ -188,8 +246,8 @@ def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):
     scan(tmp_path / "p1" / "X_0001.nii.gz")
     ended = predict(model("T1", "T2"), tmp_path / "p1", out=tmp_path / "out")
     assert ended.status == 0, ended.err
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["X.nii.gz", "whole.nii.gz"]
-    assert all(nib.load(path).shape == SHAPE for path in (tmp_path / "out").iterdir())
+    assert names_in(tmp_path / "out") == ["X.nii.gz", "whole.nii.gz"]
+    assert all(nib.load(path).shape == SHAPE for path in (tmp_path / "out").glob("*.nii.gz"))
 
 
 def test_broken_scans_do_not_cost_the_others_and_are_listed_at_the_end(predict, model, tmp_path):
@@ -206,7 +264,7 @@ def test_broken_scans_do_not_cost_the_others_and_are_listed_at_the_end(predict, 
     assert "case_1, case_2, case_3, case_5" in ended.err
     for text in ("truncated", "the file is empty", "is a named pipe", "has 2 channels", "1 of 7 entries", "notes.txt"):
         assert text in ended.out
-    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["case_0.nii.gz", "case_4.nii.gz"]
+    assert names_in(tmp_path / "out") == ["case_0.nii.gz", "case_4.nii.gz"]
     assert ended.out.count("->") == 2
 
 
@@ -299,3 +357,64 @@ def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(pre
     ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out")
     assert ended.status == 0, ended.err
     assert "warning" not in ended.out
+
+
+def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model, predict, tmp_path):
+    run, out = model("MR"), tmp_path / "out"
+    scans = [scan(tmp_path / "scans" / f"{name}.nii.gz") for name in "ab"]
+    predict(run, *scans, out=out)
+    rows = rows_of(out)
+    assert list(rows) == ["a", "b"]
+    assert rows["a"]["file"] == "a.nii.gz"
+    assert rows["a"]["device"] == "cpu"
+    assert all(float(rows["a"][f"{stage}_s"]) > 0.0 for stage in ("decode", "prepare", "network", "restore", "write"))
+    num_voxels = int((nib.load(out / "a.nii.gz").get_fdata() == 7).sum())
+    assert float(rows["a"]["organ_ml"]) == pytest.approx(num_voxels / 1e3)
+    # A killed process left half a row; another model's column and another case stay.
+    text = (out / "predictions.csv").read_text().splitlines()
+    more = [text[0] + ",spleen_ml", text[1] + ",3.5", text[2] + ",", text[1].replace("a,", "c,", 1) + ",4", "d,d.nii"]
+    (out / "predictions.csv").write_text("\n".join(more))
+    predict(run, scans[0], out=out, options=["--overwrite"])
+    rows = rows_of(out)
+    assert list(rows) == ["b", "c", "a"]
+    assert [row["spleen_ml"] for row in rows.values()] == ["", "4", ""]
+
+
+def test_another_table_of_that_name_is_not_touched(model, predict, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "predictions.csv").write_text("patient,age\n1,70\n")
+    ended = predict(model("MR"), scan(tmp_path / "a.nii.gz"), out=out)
+    assert_refused(ended, f"{out / 'predictions.csv'} has no column 'case'", "move it away")
+    assert (out / "predictions.csv").read_text() == "patient,age\n1,70\n"
+
+
+def test_a_dry_run_shows_scans_and_memory_and_writes_nothing(model, predict, tmp_path):
+    for name in "ab":
+        scan(tmp_path / "scans" / f"{name}.nii.gz")
+    (tmp_path / "scans" / "broken.nii.gz").write_bytes(b"no scan")
+    ended = predict(model("MR"), tmp_path / "scans", out=tmp_path / "out", options=["--dry-run"])
+    assert ended.status == 0
+    shown = " ".join(ended.out.split())
+    assert "2 scans to predict" in shown
+    assert "broken.nii.gz: this is not a NIfTI file" in shown
+    assert "10 x 9 x 8 voxels" in shown
+    assert "scores of 2 classes, in main memory" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_largest_components_are_kept_unless_that_is_switched_off(predict, model, tmp_path, monkeypatch):
+    scan(tmp_path / "p1" / "a.nii.gz")
+    run, asked = model("CT"), []
+    save_keep_largest(run, ["organ"])
+
+    def nothing_stays(prediction, classes):
+        asked.append(list(classes))
+        return prediction * 0 if classes else prediction
+
+    monkeypatch.setattr(files, "keep_largest", nothing_stays)
+    for name, options in (("kept", []), ("all", ["--no-postprocess"])):
+        assert predict(run, tmp_path / "p1", out=tmp_path / name, options=options).status == 0
+    assert asked == [[1], []]
+    assert not np.asarray(nib.load(tmp_path / "kept" / "a.nii.gz").dataobj).any()
+    assert np.asarray(nib.load(tmp_path / "all" / "a.nii.gz").dataobj).any()

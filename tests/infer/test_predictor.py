@@ -51,25 +51,27 @@ def volume(num_channels):
 @pytest.mark.parametrize("broken", [0, 1, 4, 5])
 def test_every_case_before_a_broken_one_is_given_before_its_error(tmp_path, broken, num_threads):
     refs = scans(tmp_path, 6)
-    alone = [next(predictor().stream([ref], num_threads=0))[1] for ref in refs]
+    alone = [next(predictor().stream([ref], num_threads=0)).classes for ref in refs]
     refs[broken].images[0].write_bytes(refs[broken].images[0].read_bytes()[:-100])
     given = []
     with pytest.raises(ScanError, match=rf"case 'case_{broken}': .* the file is truncated"):
         given.extend(predictor().stream(refs, num_threads=num_threads))
-    assert [scan.case_id for scan, _ in given] == [f"case_{index}" for index in range(broken)]
-    for (_, prediction), expected in zip(given, alone, strict=False):
+    assert [scan.case_id for scan, *_ in given] == [f"case_{index}" for index in range(broken)]
+    for (_, prediction, _), expected in zip(given, alone, strict=False):
         # Passes of another number of windows may round another way where both classes are equally likely.
         assert (prediction == expected).mean() > 0.999
 
 
 def test_a_scan_of_several_windows_before_a_broken_one_is_given_too(tmp_path):
     refs = scans(tmp_path, 2, shape=(20, 8, 8))
-    (expected,) = [prediction for _, prediction in predictor(batch_size=16).stream(refs[:1], num_threads=0)]
+    (expected,) = [each.classes for each in predictor(batch_size=16).stream(refs[:1], num_threads=0)]
     refs[1].images[0].write_bytes(b"no scan")
     stream = predictor(batch_size=16).stream(refs, num_threads=0)
-    scan, prediction = next(stream)
+    scan, prediction, seconds = next(stream)
     assert scan.case_id == "case_0"
     np.testing.assert_array_equal(prediction, expected)
+    assert list(seconds) == ["decode", "prepare", "network", "blend", "restore"]
+    assert all(each > 0.0 for each in seconds.values())
     with pytest.raises(ScanError, match=r"case_1\.nii\.gz: this is not a NIfTI file"):
         next(stream)
 
@@ -102,13 +104,13 @@ def test_a_scan_of_the_right_channels_is_predicted_on_its_grid():
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_cases_that_cannot_be_predicted_are_left_out_and_named_where_that_is_asked_for(tmp_path, num_threads):
     refs = scans(tmp_path, 6)
-    expected = {scan.case_id: prediction for scan, prediction in predictor().stream(refs, num_threads=0)}
+    expected = {scan.case_id: classes for scan, classes, _ in predictor().stream(refs, num_threads=0)}
     refs[1].images[0].write_bytes(b"no scan")
     scan_of_other_channels = np.zeros((8, 8, 8, 2), np.float32)
     nib.save(nib.Nifti1Image(scan_of_other_channels, np.eye(4)), refs[3].images[0])
     failed = []
     stream = predictor().stream(refs, num_threads=num_threads, on_failure=lambda *each: failed.append(each))
-    given = {scan.case_id: prediction for scan, prediction in stream}
+    given = {scan.case_id: classes for scan, classes, _ in stream}
     assert list(given) == ["case_0", "case_2", "case_4", "case_5"]
     assert all((given[case] == expected[case]).mean() > 0.999 for case in given)
     assert [case for case, _ in failed] == ["case_1", "case_3"]
@@ -136,10 +138,10 @@ def test_a_prediction_that_is_not_finite_is_an_error_that_names_its_case(tmp_pat
     given = []
     with pytest.raises(ScanError, match=r"^infer: case 'case_1': the network returned NaN or infinity"):
         given.extend(predicts.stream(refs, num_threads=0))
-    assert [scan.case_id for scan, _ in given] == ["case_0"]
+    assert [scan.case_id for scan, *_ in given] == ["case_0"]
     failed = []
     stream = predicts.stream(refs, num_threads=0, on_failure=lambda case, error: failed.append((case, str(error))))
-    assert [scan.case_id for scan, _ in stream] == ["case_0", "case_2"]
+    assert [scan.case_id for scan, *_ in stream] == ["case_0", "case_2"]
     assert [case for case, _ in failed] == ["case_1"]
     assert failed[0][1].startswith("infer: case 'case_1': the network returned NaN")
     volumes = [volume(1).with_(image=voxels[None], case_id="on the way")]
@@ -153,7 +155,7 @@ def test_putting_back_in_a_second_thread_gives_the_same(tmp_path, spacing_mm):
     plain, behind = predictor(spacing_mm=spacing_mm), predictor(spacing_mm=spacing_mm)
     behind._restores_behind = True
     both = zip(plain.stream(refs, num_threads=2), behind.stream(refs, num_threads=2), strict=True)
-    for (one, expected), (other, prediction) in both:
+    for (one, expected, _), (other, prediction, _) in both:
         assert one.case_id == other.case_id
         np.testing.assert_array_equal(prediction, expected)
 

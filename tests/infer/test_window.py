@@ -11,7 +11,7 @@ from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.infer import WindowConfig
 from voxelocity.infer.blending import importance
 from voxelocity.infer.sinks import ClassMap
-from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.stitched import Stitched, held_shape
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.testing.window_reference import reference_probabilities
 
@@ -43,14 +43,14 @@ class Probabilities:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape, self.whole, self.num_slabs = shape, None, 0
 
-    def take(self, logits_kxyz: torch.Tensor, box, *, axis: int, num_taken: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz, box, *, axis: int) -> None:
+        logits_kxyz = sums_kxyz if weights_xyz is None else sums_kxyz / weights_xyz
         if self.whole is None:
             self.whole = torch.full((len(logits_kxyz), *self.shape), torch.nan, device=logits_kxyz.device)
         target = self.whole[:, *box.slices]
         assert target.shape == logits_kxyz.shape
-        assert num_taken == (self.num_slabs > 0)
-        if num_taken:
-            assert torch.equal(target.narrow(1 + axis, 0, 1), logits_kxyz.narrow(1 + axis, 0, 1))
+        if self.num_slabs > 0:
+            torch.testing.assert_close(target.narrow(1 + axis, 0, 1), logits_kxyz.narrow(1 + axis, 0, 1))
         target.copy_(logits_kxyz)
         self.num_slabs += 1
 
@@ -127,8 +127,8 @@ def test_slabs_leave_along_the_longest_way_and_hold_a_windows_depth(axis, overla
     shape[axis] = 41
     both, (sink,) = with_sinks([image(1, *shape)])
     config = WindowConfig(shape_voxel=(5, 5, 5), overlap=overlap)
-    (stitched,) = stitch_volumes(Counting(), both, config, device=CPU)
-    assert stitched._held_shape() == tuple(6 if a == axis else 7 for a in range(3))
+    list(stitch_volumes(Counting(), both, config, device=CPU))
+    assert held_shape(tuple(shape), (5, 5, 5)) == tuple(6 if a == axis else 7 for a in range(3))
     assert sink.num_slabs > 5
     reference = reference_probabilities(
         Counting(), image(1, *shape), shape_voxel=(5, 5, 5), overlap=overlap, blend="gaussian", sigma_scale=0.125,
@@ -305,26 +305,62 @@ def test_passes_that_do_not_fit_are_cut_and_give_the_same():
     config = WindowConfig(shape_voxel=WINDOW, batch_size=7)
     results = list(predict_volumes(small, images, config, device=CPU, warn=warnings.append))
     assert max(network.batches) == 2
-    assert warnings == [], "nothing was moved"
+    assert [text.split(": ")[1].split(" at once")[0] for text in warnings] == ["7 windows", "4 windows"]
+    assert "2 are predicted" not in warnings[0]
+    assert max(network.batches) == 2
+    assert network.batches.count(1) <= 2, "later passes are small from the start"
     for ours, alone in zip(results, one_by_one(network, images, config), strict=True):
         torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
 
 
-def test_sums_leave_a_full_device_before_passes_are_cut(monkeypatch):
+def test_a_full_device_gets_smaller_passes_then_sums_elsewhere(monkeypatch):
     network, told, moved = Counting(), [], []
-    monkeypatch.setattr(Stitched, "move_to_host", lambda stitched: not moved and not moved.append(stitched))
+    monkeypatch.setattr(Stitched, "move_off_device", lambda stitched: not moved and not moved.append(stitched))
 
     def full_until_moved(windows):
-        if len(network.batches) == 2 and not moved:
+        if len(network.batches) >= 1 and not moved:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return network(windows)
 
-    volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=3)
+    volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=4)
     ours = predict_volume(full_until_moved, volume, config, device=CPU, warn=told.append)
-    assert len(moved) == len(told) == 1
-    assert "too small" in told[0]
-    assert max(network.batches) == 3
+    assert len(moved) == 1
+    assert [text.split("; ")[1] for text in told] == [f"{num} are predicted at once from here on" for num in (2, 1)]
+    assert told[-1].endswith("set window.batch_size to 1 next time")
+    assert set(network.batches) == {4, 1}
     torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU), atol=1e-5, rtol=0.0)
+
+
+def air(*, value=-1.0, second=-1.0):
+    """A scan of which one end holds a single value, and the other a second one."""
+    volume = image(2, 60, 9, 4)
+    volume[:, :28], volume[:, 48:] = value, second
+    return volume
+
+
+@pytest.mark.parametrize("mirror_axes", [(), (0, 2)])
+@pytest.mark.parametrize("second", [-1.0, 0.5])
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_windows_of_one_value_are_predicted_once_with_the_same_result(second, batch_size, mirror_axes):
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=batch_size, mirror_axes=mirror_axes)
+    every, once = Counting(num_channels=2), Counting(num_channels=2)
+    volumes = [air(second=second), image(2, 9, 9, 4), air(second=second)]
+    plain = config.model_copy(update={"reuse_constant": False})
+    expected = list(predict_volumes(every, volumes, plain, device=CPU))
+    found = list(predict_volumes(once, volumes, config, device=CPU))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0.0)
+    num_passes = 2 ** len(mirror_axes)
+    num_constant = 2 * (6 * 2 + 2 * 2)  # windows along x within the ends, times two along y
+    num_values = 1 if second == -1.0 else 2
+    assert sum(every.batches) - sum(once.batches) == num_passes * (num_constant - num_values)
+
+
+def test_an_answer_too_large_to_keep_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr("voxelocity.infer.window._MOST_KEPT_BYTES", 10)
+    network, config = Counting(num_channels=2), WindowConfig(shape_voxel=WINDOW)
+    expected = predict_volume(network, air(), config.model_copy(update={"reuse_constant": False}), device=CPU)
+    torch.testing.assert_close(predict_volume(network, air(), config, device=CPU), expected, atol=1e-5, rtol=0.0)
 
 
 def test_a_window_that_does_not_fit_is_an_error_of_its_volume_alone():
@@ -338,7 +374,8 @@ def test_a_window_that_does_not_fit_is_an_error_of_its_volume_alone():
     images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
     images[1][0, 2, 2, 2] = 99.0
     both, sinks = with_sinks(images)
-    first, second, third = stitch_volumes(too_small, both, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
+    told, config = [], WindowConfig(shape_voxel=WINDOW, batch_size=3)
+    first, second, third = stitch_volumes(too_small, both, config, device=CPU, warn=told.append)
     first.check()
     third.check()
     assert sinks[0].result().shape == sinks[2].result().shape == (3, 20, 6, 4)
@@ -354,17 +391,44 @@ def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
         predict_volume(broken, image(1, *WINDOW), WindowConfig(shape_voxel=WINDOW), device=CPU)
 
 
-def test_scores_that_memory_cannot_hold_are_an_error_with_both_figures(monkeypatch):
-    monkeypatch.setattr("voxelocity.infer.stitched.available_memory_bytes", lambda: 3 * 9 * 6 * 4 * 4)
+def without_memory(monkeypatch, *, disk_bytes):
+    monkeypatch.setattr("voxelocity.infer.accumulator.available_memory_bytes", lambda: 3 * 9 * 6 * 4 * 4)
+    monkeypatch.setattr("voxelocity.infer.accumulator.free_disk_bytes", lambda folder: disk_bytes)
+
+
+def test_scores_that_nothing_can_hold_are_an_error_with_all_figures(monkeypatch, tmp_path):
+    without_memory(monkeypatch, disk_bytes=10)
     both, sinks = with_sinks([image(1, *shape) for shape in ((200, 6, 4), (20, 7, 4), (5, 6, 4))])
-    long, large, last = stitch_volumes(Counting(), both, WindowConfig(shape_voxel=WINDOW), device=CPU)
+    config = WindowConfig(shape_voxel=WINDOW)
+    long, large, last = stitch_volumes(Counting(), both, config, device=CPU, folder=tmp_path)
     long.check()
     last.check()
     assert sinks[0].result().shape == (3, 200, 6, 4), "no more than a window's depth of it is held"
-    with pytest.raises(
-        ScanError, match=r"3 classes for 9 x 7 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; free"
-    ):
+    text = rf"3 classes for 9 x 7 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; a file in {tmp_path} cannot hold"
+    with pytest.raises(ScanError, match=text + r".*0\.0 GB are free there.*: free some memory or disk space"):
         large.check()
+
+
+def test_scores_that_memory_cannot_hold_are_kept_in_a_file_that_leaves_no_trace(monkeypatch, tmp_path):
+    without_memory(monkeypatch, disk_bytes=1 << 30)
+    network, told, config = Counting(), [], WindowConfig(shape_voxel=WINDOW)
+    volume = image(1, 20, 7, 4)
+    ours = predict_volume(network, volume, config, device=CPU, folder=tmp_path, warn=told.append)
+    assert f"kept in a file in {tmp_path}" in told[0]
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU))
+
+
+def test_a_folder_in_main_memory_is_no_way_out(monkeypatch, tmp_path):
+    without_memory(monkeypatch, disk_bytes=1 << 30)
+    monkeypatch.setattr("voxelocity.infer.accumulator.file_system_of", lambda folder: "tmpfs")
+    both, _ = with_sinks([image(1, 20, 7, 4)])
+    (stitched,) = stitch_volumes(Counting(), both, WindowConfig(shape_voxel=WINDOW), device=CPU, folder=tmp_path)
+    with pytest.raises(
+        ScanError, match=rf"a file in {tmp_path} cannot hold them either \(that folder is in main memory"
+    ):
+        stitched.check()
 
 
 @pytest.mark.gpu

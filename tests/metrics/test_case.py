@@ -23,7 +23,12 @@ def test_score_names_the_foreground_classes_alone():
     prediction, truth = volumes()
     score = case_score("case_1", prediction, truth, NAMES, SPACING_MM)
     assert score == CaseScore(
-        case_id="case_1", dice={"organ": 0.5, "tumour": None}, hd95_mm={"organ": pytest.approx(0.95), "tumour": None}
+        case_id="case_1",
+        dice={"organ": 0.5, "tumour": None},
+        hd95_mm={"organ": pytest.approx(0.95), "tumour": None},
+        nsd={"organ": 1.0, "tumour": None},
+        truth_ml={"organ": pytest.approx(0.004), "tumour": 0.0},
+        prediction_ml={"organ": pytest.approx(0.004), "tumour": 0.0},
     )
     assert score.mean_dice == 0.5
 

@@ -112,4 +112,21 @@ def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_i
     score = case_score("x", noise, truth, ("background", "a"), (1.0, 1.0, 1.0))
     assert score.hd95_estimated == ("a",)
     (good,) = surface_distances(np.roll(truth, 1, axis=0), truth, **arguments)
-    assert good == SurfaceDistance(hd95_mm=1.0)
+    assert good == SurfaceDistance(hd95_mm=1.0, nsd=1.0)
+
+
+@pytest.mark.parametrize(("tolerance_mm", "share"), [(0.0, 0.0), (0.79, 0.0), (0.8, 1.0), (5.0, 1.0)])
+def test_surfaces_are_equal_within_the_tolerance(tolerance_mm, share):
+    truth, prediction = box((12, 9, 9), (4, 4, 4), (5, 6, 6)), box((12, 9, 9), (5, 4, 4), (6, 6, 6))
+    arguments = {"num_classes": 2, "spacing_mm": SPACING_MM, "tolerance_mm": tolerance_mm}
+    (found,) = surface_distances(prediction, truth, **arguments)
+    assert found.nsd == share
+
+
+def test_each_voxel_of_both_surfaces_counts_once_in_the_normalized_surface_distance():
+    truth, prediction = np.zeros((2, 20, 5, 5), np.uint8)
+    truth[2:4, 2, 2] = 1
+    prediction[3:9, 2, 2] = 1
+    arguments = {"num_classes": 2, "spacing_mm": (1.0, 1.0, 1.0)}
+    (found,) = surface_distances(prediction, truth, tolerance_mm=1.0, **arguments)
+    assert found.nsd == pytest.approx((2 + 2) / (2 + 6))

@@ -16,7 +16,9 @@ from voxelocity.cli import (
     demo,
     diagnose,
     doctor,
+    evaluate,
     explain,
+    init,
     interrupt,
     monitor,
     plan,
@@ -37,9 +39,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
+app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
 app.command("explain")(explain.explain)

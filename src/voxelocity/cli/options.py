@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 60
 
 Dataset = Annotated[
-    Path, typer.Argument(help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv.")
+    Path,
+    typer.Argument(
+        help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; `voxelocity init` makes one."
+    ),
 ]
 FoldText = Annotated[str, typer.Option("--fold", help="Fold to hold out, or 'all' to train and validate on all cases.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, order, patches and augmentation.")]
@@ -45,6 +48,20 @@ def read_fold(text: str) -> Fold:
     if not text.isdecimal():
         raise ConfigError(f"config: --fold {text!r} is neither a number from 0 nor 'all'")
     return int(text)
+
+
+def read_folds(text: str) -> tuple[int, ...]:
+    """The numbers in "0,2"; none for "all".
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text == "all":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"config: --folds {text!r} is neither 'all' nor numbers such as 0,2")
+    return tuple(map(int, parts))
 
 
 def read_device(text: str) -> Any:

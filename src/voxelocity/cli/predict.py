@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from voxelocity.cli import interrupt, options, phases
+
+if TYPE_CHECKING:
+    # Imports torch, which --help does not need.
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.infer import OutputFormat, PredictedScan, PredictionJob
 
 # On the line of each scan; the table at the end shows all of them.
 _SHOWN_CLASSES = 5
@@ -18,79 +23,148 @@ def predict(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="NIfTI files, or folders of them. More models may come first: their logits are averaged.",
+            help="Scans (NIfTI, NRRD, MHA, a DICOM series), folders of them, or a .csv that lists them. More models "
+            "may come first: their logits are averaged.",
             metavar="[MODEL...] INPUT...",
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="Of the predictions: nii.gz, nrrd or dicom-seg. auto: NRRD if all scans are, DICOM SEG if all are "
+            "DICOM series, else nii.gz.",
+        ),
+    ] = "auto",
     device: options.Device = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
     ] = False,
+    no_postprocess: Annotated[
+        bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
+    ] = False,
     network: Annotated[
         str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
     ] = "",
 ) -> None:
-    """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
+    """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
     chosen_device = options.read_device(device)
     from voxelocity.core.console import PlainConsole
-    from voxelocity.infer import PredictedScan, predict_files, split_models
+    from voxelocity.infer import plan_job, predict_files, split_models
     from voxelocity.observe import phase
     from voxelocity.planning import survey
-    from voxelocity.report import count_text, duration_text, ml_text, volume_table
+    from voxelocity.report import count_text, document_view, volume_table
 
     models, scans = split_models([model, *inputs])
     console = PlainConsole()
-    volumes: dict[str, list[tuple[int, float]]] = {}
-    num_scans, num_done = 0, 0
-
-    def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, soft_wrap=True)
-
-    def show_next() -> None:
-        status.update(f"predicting scan {min(num_done + 1, num_scans)} of {num_scans}")
-
-    def start(num: int) -> None:
-        nonlocal num_scans
-        num_scans = num
-        show_next()
-
-    def show(scan: PredictedScan) -> None:
-        nonlocal num_done
-        num_done += 1
-        for name, num_voxels in scan.num_voxels.items():
-            volumes.setdefault(name, []).append((num_voxels, num_voxels * scan.voxel_ml))
-        largest = sorted(scan.num_voxels, key=lambda name: -scan.num_voxels[name])[:_SHOWN_CLASSES]
-        sizes = ", ".join(f"{name} {ml_text(scan.num_voxels[name] * scan.voxel_ml)} ml" for name in largest)
-        say(f"{scan.case_id} -> {scan.path}  {duration_text(scan.seconds)}  {sizes}")
-        show_next()
-
-    def show_failure(case_id: str, reason: str) -> None:
-        nonlocal num_done
-        num_done += 1
-        say(f"not predicted: {reason}", style="red")
-        show_next()
-
     machine = survey(chosen_device, cache_folder=out)
     phases.start_up_is_over()
+    screen = _Screen(console)
+    options_of_files: dict[str, Any] = {
+        "format": cast("OutputFormat", format),
+        "overwrite": overwrite,
+        "resume": resume,
+        "factory": network,
+        "on_failure": screen.show_failure,
+        "warn": screen.warn,
+    }
+    if dry_run:
+        job = plan_job(models, scans, out, **options_of_files)
+        console.print(f"{count_text(len(job.usable_refs), 'scan')} to predict into {out}; nothing is predicted now")
+        if (document := job.memory_document(machine.torch_device)) is not None:
+            console.print(document_view(document))
+        return
     try:
-        with interrupt.is_raised(), phase("predict", color="gold"), console.status("reading the model") as status:
+        with interrupt.is_raised(), phase("predict", color="gold"), screen:
             written = predict_files(
                 models,
                 scans,
                 out,
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
-                overwrite=overwrite,
-                resume=resume,
-                factory=network,
-                on_start=start,
-                on_case=show,
-                on_failure=show_failure,
-                warn=lambda text: say(f"warning: {text}", style="yellow"),
+                postprocess=not no_postprocess,
+                on_start=screen.start,
+                on_windows=screen.show_pass,
+                on_case=screen.show,
+                **options_of_files,
             )
     finally:
-        if volumes:
-            console.print(volume_table(volumes))
-    say(f"predicted {count_text(len(written), 'scan')} into {out}")
+        if screen.volumes:
+            console.print(volume_table(screen.volumes))
+    screen.say(f"predicted {count_text(len(written), 'scan')} into {out}")
+
+
+class _Screen:
+    """The bar with the time left, and a line for each scan above it.
+
+    Attributes:
+        volumes: by class name, voxels and milliliters in each scan.
+    """
+
+    def __init__(self, console: PlainConsole) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("reading the model", total=None)
+        self._job: PredictionJob | None = None
+        self._done: set[str] = set()
+        self.volumes: dict[str, list[tuple[int, float]]] = {}
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}", style="yellow")
+
+    def start(self, job: PredictionJob) -> None:
+        self._job = job
+        self._show_next()
+
+    def show_pass(self) -> None:
+        self._bar.advance(self._task)
+
+    def show(self, scan: PredictedScan) -> None:
+        from voxelocity.report import duration_text, ml_text
+
+        for name, num_voxels in scan.num_voxels.items():
+            self.volumes.setdefault(name, []).append((num_voxels, num_voxels * scan.voxel_ml))
+        largest = sorted(scan.num_voxels, key=lambda name: -scan.num_voxels[name])[:_SHOWN_CLASSES]
+        sizes = ", ".join(f"{name} {ml_text(scan.num_voxels[name] * scan.voxel_ml)} ml" for name in largest)
+        self.say(f"{scan.case_id} -> {scan.path}  {duration_text(scan.seconds)}  {sizes}")
+        self._done.add(scan.case_id)
+        self._show_next()
+
+    def show_failure(self, case_id: str, reason: str) -> None:
+        self.say(f"not predicted: {reason}", style="red")
+        self._done.add(case_id)
+        self._show_next()
+
+    def _show_next(self) -> None:
+        if self._job is None:
+            return
+        passes = {case_id: self._job.num_passes(case_id) for case_id in self._job.memory}
+        num_scans = len(self._job.refs)
+        self._bar.update(
+            self._task,
+            description=f"predicting scan {min(len(self._done) + 1, num_scans)} of {num_scans}",
+            completed=sum(num for case_id, num in passes.items() if case_id in self._done),
+            total=sum(passes.values()),
+        )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from voxelocity.cli import options
+from voxelocity.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxelocity.training import FoldsResult
 
 
 def train(
@@ -21,6 +25,14 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run.")] = None,
     fold: options.FoldText = "0",
+    folds: Annotated[
+        str,
+        typer.Option("--folds", help="Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2."),
+    ] = "",
+    start_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="Fine-tune: start from the weights of this finished run, with its network."),
+    ] = None,
     time_budget: options.Budget = "",
     seed: options.Seed = 0,
     device: options.Device = "auto",
@@ -49,9 +61,12 @@ def train(
     ] = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
-    dataset, out = _places(dataset, out, resume=resume)
+    if folds and options.is_given(context, "fold"):
+        raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
+    dataset, out = _places(dataset, out, resume=resume and not folds)
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    chosen_folds = options.read_folds(folds) if folds else ()
     from voxelocity.core.config import AUTO
     from voxelocity.core.quantities import parse_duration_s
     from voxelocity.data.source import open_cases
@@ -65,24 +80,26 @@ def train(
     from voxelocity.observe import process_age_s
     from voxelocity.report import duration_text, score_table
     from voxelocity.training import train as run_training
+    from voxelocity.training import train_folds
 
     console = PlainConsole()
-    result = run_training(
-        cases,
-        out,
-        fold=chosen_fold if options.is_given(context, "fold") else AUTO,
-        time_budget_s=budget_s,
-        seed=seed if options.is_given(context, "seed") else AUTO,
-        device=chosen_device,
-        overrides=overrides,
-        resume=resume,
-        overwrite=overwrite,
-        full_validation=full_validation,
-        skip_broken=skip_broken,
-        console=console,
-        spent_s=process_age_s(),
-        sinks=sinks,
-    )
+    common: dict[str, Any] = {
+        "time_budget_s": budget_s,
+        "seed": seed if options.is_given(context, "seed") else AUTO,
+        "device": chosen_device,
+        "overrides": overrides,
+        "overwrite": overwrite,
+        "full_validation": full_validation,
+        "skip_broken": skip_broken,
+        "start_from": start_from,
+        "console": console,
+        "spent_s": process_age_s(),
+    }
+    if folds:
+        _show_folds(train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common))
+        return
+    chosen = chosen_fold if options.is_given(context, "fold") else AUTO
+    result = run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common)
     console.print(score_table(result.scores))
     console.print(
         f"mean foreground Dice {dice_text(result.mean_dice)} after {duration_text(result.seconds)} "
@@ -91,14 +108,28 @@ def train(
     )
 
 
+def _show_folds(result: FoldsResult) -> None:
+    """The pooled scores, and which folds have none; status 1 if a fold failed."""
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.evaluation import evaluation_view
+    from voxelocity.evaluation.page import PAGE
+
+    console = PlainConsole()
+    if result.evaluation is not None:
+        console.print(evaluation_view(result.evaluation), highlight=False)
+        console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
+    for fold, reason in result.failed.items():
+        console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
+    if result.failed:
+        raise typer.Exit(1)
+
+
 def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Path, Path]:
     """The data set and the run's folder; a resumed run knows its data set.
 
     Raises:
         ConfigError: one of them is missing.
     """
-    from voxelocity.core.errors import ConfigError
-
     if resume and (dataset is None) != (out is None):
         from voxelocity.training.resume import SavedRun
         from voxelocity.training.run_folder import RunFolder

@@ -57,12 +57,19 @@ class CaseScore:
         dice: class name to Dice; None if the class is in neither truth nor prediction and so is left out of all means.
         hd95_mm: class name to the 95th percentile surface distance; None if truth or prediction is empty.
         hd95_estimated: classes whose distance used only part of a surface that is many times as large as the other.
+        nsd: class name to the normalized surface distance, 0 to 1; 0 if the class is in truth or prediction alone, None
+            if it is in neither. Empty, as `hd95_mm`, if surfaces were not measured.
+        truth_ml: class name to its volume in the truth.
+        prediction_ml: class name to its volume in the prediction.
     """
 
     case_id: str
     dice: Mapping[str, float | None]
     hd95_mm: Mapping[str, float | None] = field(default_factory=dict)
     hd95_estimated: tuple[str, ...] = ()
+    nsd: Mapping[str, float | None] = field(default_factory=dict)
+    truth_ml: Mapping[str, float] = field(default_factory=dict)
+    prediction_ml: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_dice(self) -> float | None:

@@ -18,6 +18,15 @@ from voxelocity.core.region import Index3, Region
 Array = npt.NDArray[Any]
 Affine = tuple[tuple[float, float, float, float], ...]
 Spacing = tuple[float, float, float]
+NIFTI_ENDINGS = (".nii.gz", ".nii")
+SCAN_ENDINGS = (*NIFTI_ENDINGS, ".nrrd", ".nhdr", ".mha", ".mhd")
+"""Of the formats that are recognized by the names of their files; a DICOM file is one by its content."""
+
+
+def stem_of(name: str) -> str:
+    """The name of a scan's file without the ending of its format, in any capitalization."""
+    ending = next((ending for ending in (*SCAN_ENDINGS, ".dcm") if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +35,12 @@ class VolumeRef:
 
     Attributes:
         case_id: unique within the data set.
-        images: one file per channel, or one file that holds all of them on its fourth axis.
+        images: one file per channel, or one file that holds all of them on its fourth axis. A DICOM series is the
+            folder that holds it alone, or one of its files.
         label: the label file, absent for cases to predict.
         fold: the fold in which this case is held out, if the data set says so.
         patient: whose scan it is, from the data set or from its names; cases of one patient stay in one fold.
+        structures: names and values of the classes, for a label file that has names in place of values.
     """
 
     case_id: str
@@ -37,6 +48,7 @@ class VolumeRef:
     label: Path | None = None
     fold: int | None = None
     patient: str | None = None
+    structures: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

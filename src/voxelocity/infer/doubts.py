@@ -42,7 +42,8 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
     doubts = []
     if placement.form == "none":
         doubts.append(
-            "its header gives no position in space (qform_code and sform_code are 0), so left and right are a guess"
+            "its header gives no position in space (NIfTI: qform_code and sform_code are 0; NRRD: no space), "
+            "so left and right are a guess"
         )
     elif first.is_placed_twice:
         doubts.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +12,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from voxelocity.core.errors import InputError, OutputError, ScanError, UnpredictedError
-from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
-from voxelocity.core.whole_file import remove_abandoned
-from voxelocity.data.decode import ScanHeader, read_header, write_scan
+from voxelocity.core.errors import UnpredictedError
+from voxelocity.core.volume import Array, slabs
+from voxelocity.infer.components import keep_largest
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
+from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.models import open_models
-from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.scans import file_name, find_scans
-from voxelocity.infer.sinks import ClassIndices
+from voxelocity.infer.outputs import OutputFormat, make_folder
+from voxelocity.infer.predictor import STAGES, Prediction, Predictor
+from voxelocity.infer.table import PredictionTable
+from voxelocity.observe import available_memory_bytes, peak_device_bytes, peak_host_bytes
 
-# Writing one prediction takes seconds: an older file was left by a process that was killed.
-_ABANDONED_S = 3_600.0
 _COUNTED_VALUES = 1 << 20
 
 
@@ -37,6 +34,9 @@ class PredictedScan:
         case_id: of the scan.
         path: the file.
         seconds: since the prediction before it was written, or since the start.
+        stage_seconds: of each stage, as in `Prediction`, and "write". Stages of different scans overlap.
+        peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
+        device: where the network ran.
         num_voxels: voxels of each class except the first, by name.
         voxel_ml: volume of one voxel.
     """
@@ -44,6 +44,9 @@ class PredictedScan:
     case_id: str
     path: Path
     seconds: float
+    stage_seconds: Mapping[str, float]
+    peak_bytes: int
+    device: str
     num_voxels: Mapping[str, int]
     voxel_ml: float
 
@@ -55,29 +58,36 @@ def predict_files(
     *,
     device: torch.device,
     num_threads: int,
+    format: OutputFormat = "auto",
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
-    on_start: Callable[[int], None] = lambda num_scans: None,
+    postprocess: bool = True,
+    on_start: Callable[[PredictionJob], None] = lambda job: None,
+    on_windows: Callable[[], None] | None = None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> tuple[PredictedScan, ...]:
-    """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
+    """Writes one file per scan into `out`: class values as in the training labels, on the scan's own grid.
 
-    Qform, sform and units are the scan's. If one scan cannot be predicted, the others still are.
+    Qform, sform and units of NIfTI are the scan's. If one scan cannot be predicted, the others still are.
+    `predictions.csv` there gets a row for each: seconds of each stage, memory, device, and milliliters of each class.
 
     Args:
         models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
-        inputs: NIfTI files, or folders of them.
+        inputs: files, folders and lists of scans, as `find_scans` takes them.
         out: created if it does not exist. A scan is never replaced.
         device: where the network runs.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+        format: of the predictions, as `choose_output` takes it.
         overwrite: whether to replace predictions of the same name, each file in one piece.
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
         factory: if the run trained your own network, its `network.factory`.
-        on_start: called with the number of scans to be predicted.
+        postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
+        on_start: called with what will be predicted.
+        on_windows: called before each forward pass.
         on_case: called with each prediction that was written.
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
         warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
@@ -90,50 +100,60 @@ def predict_files(
             before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
-    if overwrite and resume:
-        raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
-    model = open_models([models] if isinstance(models, Path) else models, factory=factory)
-    spec = model.spec
-    refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
-    _check_no_scan_is_replaced(refs, out)
-    if resume:
-        refs = tuple(ref for ref in refs if not os.path.lexists(out / file_name(ref.case_id)))
-    elif not overwrite:
-        _check_nothing_is_replaced(refs, out)
+    job = plan_job(
+        models,
+        inputs,
+        out,
+        format=format,
+        overwrite=overwrite,
+        resume=resume,
+        factory=factory,
+        on_failure=on_failure,
+        warn=warn,
+    )
+    model, spec = job.model, job.model.spec
+    kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
     for text in (*model.doubts, *device_doubts(spec, device)):
         warn(f"predict: {text}")
-    on_start(len(refs))
-    reasons: dict[str, str] = {}
-
-    def fail(case_id: str, error: ScanError) -> None:
-        if len(refs) == 1:
-            raise error
-        reasons[case_id] = str(error)
-        on_failure(case_id, str(error))
-
-    headers = _read_headers(refs, spec, fail)
-    refs_left = [ref for ref in refs if ref.case_id in headers]
-    _make_folder(out, refs)
-    predictor = Predictor(model.network, spec, preparation=model.preparation, device=device, warn=warn)
+    on_start(job)
+    make_folder(out, job.refs, job.output)
+    predictor = Predictor(
+        model.network,
+        spec,
+        preparation=model.preparation,
+        device=device,
+        folder=out,
+        warn=warn,
+        on_windows=on_windows,
+    )
     written: list[PredictedScan] = []
-    with _Writer(out, spec) as writer:
+    table = PredictionTable(out, columns=_columns(spec), replaced={ref.case_id for ref in job.refs})
+    num_ahead = job.num_ahead(available_memory_bytes())
+    with _Writer(job, device, kept_largest) as writer:
 
         def note(scan: PredictedScan | None) -> None:
             if scan is not None:
+                table.add(scan.case_id, _row(scan))
                 written.append(scan)
                 on_case(scan)
 
-        for scan, prediction in predictor.stream(refs_left, num_threads=num_threads, on_failure=fail):
-            doubts = [*grid_doubts(headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
+        for prediction in predictor.stream(
+            job.usable_refs,
+            num_threads=num_threads,
+            num_ahead=num_ahead,
+            on_failure=lambda case_id, error: on_failure(case_id, job.fail(case_id, error)),
+        ):
+            scan = prediction.scan
+            doubts = [*grid_doubts(job.headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
             if doubts:
                 warn(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
-            note(writer.write(scan, prediction, headers[scan.case_id][0]))
+            note(writer.write(prediction))
         note(writer.finish())
-    if reasons:
+    if job.reasons:
         raise UnpredictedError(
-            f"predict: {len(reasons)} of {len(refs)} scans could not be predicted, for the reasons above: "
-            f"{', '.join(sorted(reasons))}; the others are in {out}",
-            reasons=reasons,
+            f"predict: {len(job.reasons)} of {len(job.refs)} scans could not be predicted, for the reasons above: "
+            f"{', '.join(sorted(job.reasons))}; the others are in {out}",
+            reasons=job.reasons,
         )
     return tuple(written)
 
@@ -141,11 +161,8 @@ def predict_files(
 class _Writer:
     """Writes predictions in a separate thread, at most one behind the current prediction."""
 
-    def __init__(self, out: Path, spec: PredictionSpec) -> None:
-        values = np.array(spec.label_values)
-        self._values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
-        self._names = spec.class_names
-        self._out = out
+    def __init__(self, job: PredictionJob, device: torch.device, kept_largest: Sequence[int]) -> None:
+        self._job, self._device, self._kept_largest = job, device, kept_largest
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._writing: Future[PredictedScan] | None = None
@@ -156,10 +173,10 @@ class _Writer:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
-    def write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan | None:
+    def write(self, prediction: Prediction) -> PredictedScan | None:
         """Begins to write this prediction; returns the one that was written before it."""
         before = self.finish()
-        self._writing = self._thread.submit(self._write, scan, prediction, header)
+        self._writing = self._thread.submit(self._write, prediction)
         return before
 
     def finish(self) -> PredictedScan | None:
@@ -167,18 +184,41 @@ class _Writer:
         writing, self._writing = self._writing, None
         return None if writing is None else writing.result()
 
-    def _write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan:
-        path = self._out / file_name(scan.case_id)
-        write_scan(path, self._values[prediction], scan.grid, placement=header.placement)
-        counts = _counts(prediction, len(self._names))
-        seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
+    def _write(self, prediction: Prediction) -> PredictedScan:
+        scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
+        path, names = self._job.out / output.file_name(scan.case_id), spec.class_names
+        start_s = time.perf_counter()
+        classes = keep_largest(prediction.classes, self._kept_largest)
+        output.write(path, classes, self._job.headers[scan.case_id][0], spec)
+        counts = _counts(classes, len(names))
+        now_s = time.perf_counter()
+        seconds, self._since = now_s - self._since, now_s
         return PredictedScan(
             case_id=scan.case_id,
             path=path,
             seconds=seconds,
-            num_voxels=dict(zip(self._names[1:], counts[1:], strict=True)),
+            stage_seconds={**prediction.seconds, "write": now_s - start_s},
+            peak_bytes=peak_device_bytes() or peak_host_bytes(),
+            device=str(self._device),
+            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
+
+
+def _columns(spec: PredictionSpec) -> list[str]:
+    stages = [f"{stage}_s" for stage in (*STAGES, "write")]
+    return ["file", "seconds", *stages, "peak_bytes", "device", *(f"{name}_ml" for name in spec.class_names[1:])]
+
+
+def _row(scan: PredictedScan) -> dict[str, object]:
+    return {
+        "file": scan.path.name,
+        "seconds": round(scan.seconds, 4),
+        **{f"{stage}_s": round(seconds, 4) for stage, seconds in scan.stage_seconds.items()},
+        "peak_bytes": scan.peak_bytes,
+        "device": scan.device,
+        **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
+    }
 
 
 def _counts(prediction: Array, num_classes: int) -> list[int]:
@@ -186,77 +226,3 @@ def _counts(prediction: Array, num_classes: int) -> list[int]:
     for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
         counts += np.bincount(slab.reshape(-1), minlength=num_classes)
     return [int(count) for count in counts]
-
-
-def _make_folder(out: Path, refs: Sequence[VolumeRef]) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
-    remove_abandoned(out, names=tuple(file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
-    twins: dict[str, str] = {}
-    for ref in refs:
-        other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
-        if other != ref.case_id and _ignores_case(out):
-            raise OutputError(
-                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, because {out} ignores "
-                "upper and lower case; rename one of the scans, or choose another folder with -o"
-            )
-
-
-def _ignores_case(folder: Path) -> bool:
-    name = folder.resolve()
-    return any(
-        other != name and other.exists() and other.samefile(name)
-        for other in (name.with_name(name.name.lower()), name.with_name(name.name.upper()))
-        if name.name
-    )
-
-
-def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
-    scans = {_identity(file): file for ref in refs for file in ref.images}
-    for ref in refs:
-        path = out / file_name(ref.case_id)
-        identity = _identity(path)
-        if identity is not None and identity in scans:
-            raise OutputError(
-                f"predict: the prediction of case '{ref.case_id}' would be written as {path}, over the scan "
-                f"{scans[identity]}; choose another folder with -o"
-            )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """The file that a path leads to, following links and ignoring spelling; None if no file is found."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
-    there = [path for ref in refs if os.path.lexists(path := out / file_name(ref.case_id))]
-    if there:
-        raise OutputError(
-            f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "
-            "them with --overwrite, predict only the others with --resume, or choose another folder with -o"
-        )
-
-
-def _read_headers(
-    refs: Sequence[VolumeRef], spec: PredictionSpec, on_failure: Callable[[str, ScanError], None]
-) -> dict[str, list[ScanHeader]]:
-    """The headers of each case that the network can take, by case id."""
-    by_case = {}
-    for ref in refs:
-        try:
-            headers = [read_header(file) for file in ref.images]
-            spec.check_channels(
-                sum(header.num_channels for header in headers),
-                where=f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})",
-            )
-        except ScanError as error:
-            on_failure(ref.case_id, error)
-        else:
-            by_case[ref.case_id] = headers
-    return by_case

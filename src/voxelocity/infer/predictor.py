@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -24,13 +25,36 @@ from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import WindowConfig, stitch_volumes
-from voxelocity.observe import Clock
+from voxelocity.observe import Clock, system_clock
 from voxelocity.step import autocast, precision_on
 
 _MOST_ROUNDS = 5
+STAGES = ("decode", "prepare", "network", "blend", "restore")
+"""What a prediction spends its time in."""
 
 OnFailure = Callable[[str, ScanError], None]
-_Pair = tuple[Volume, Volume]
+
+
+class Prediction(NamedTuple):
+    """A case as decoded, what was predicted for it, and how long each stage took.
+
+    Attributes:
+        scan: as decoded.
+        classes: class indices (x, y, z) on its grid.
+        seconds: of each of `STAGES`; the first two overlap with other cases.
+    """
+
+    scan: Volume
+    classes: ClassIndices
+    seconds: Mapping[str, float]
+
+
+class Loaded(NamedTuple):
+    """A case as decoded and as prepared, with the seconds of both."""
+
+    scan: Volume
+    volume: Volume
+    seconds: Mapping[str, float]
 
 
 class Predictor:
@@ -43,7 +67,8 @@ class Predictor:
         spec: how scans are prepared and covered.
         preparation: in place of `spec.preparation()`.
         device: where the network runs.
-        warn: called with one sentence if the device has too little memory.
+        folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
+        warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
@@ -54,13 +79,14 @@ class Predictor:
         *,
         device: torch.device,
         preparation: DeterministicStage | None = None,
+        folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
-        self._warn = warn
+        self._folder, self._warn = folder, warn
         self._preparation = preparation or spec.preparation()
         self._precision = precision_on(spec.precision, device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
@@ -73,7 +99,7 @@ class Predictor:
         Raises:
             ScanError: it does not have the channels the network was trained on, or as `stream`.
         """
-        return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1))[1]
+        return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
 
     def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
@@ -111,7 +137,7 @@ class Predictor:
             limit_s: seconds for everything.
             clock: returns seconds.
         """
-        window = self._spec.window.model_copy(update={"mirror_axes": ()})
+        window = self._spec.window.model_copy(update={"mirror_axes": (), "reuse_constant": False})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap, spread=window.spread))
@@ -138,13 +164,19 @@ class Predictor:
         return fmean(seconds) / num_windows
 
     def stream(
-        self, refs: Sequence[VolumeRef], *, num_threads: int, on_failure: OnFailure | None = None
-    ) -> Iterator[tuple[Volume, ClassIndices]]:
-        """Each case as decoded, with its prediction, in order. The next scans are decoded and prepared meanwhile.
+        self,
+        refs: Sequence[VolumeRef],
+        *,
+        num_threads: int,
+        num_ahead: int = 2,
+        on_failure: OnFailure | None = None,
+    ) -> Iterator[Prediction]:
+        """Each case with its prediction, in order. The next scans are decoded and prepared meanwhile.
 
         Args:
             refs: the cases.
-            num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+            num_threads: threads that decode scans, and that put a prediction back on its scan's grid.
+            num_ahead: scans decoded and prepared beyond the current one; 0 if memory has no room for any.
             on_failure: called with the id and the error of each case that cannot be predicted, which is then left out.
 
         Raises:
@@ -153,17 +185,20 @@ class Predictor:
                 before it have been yielded.
         """
 
-        def load(index: int) -> _Pair | _Failed:
+        def load(index: int) -> Loaded | _Failed:
             ref = refs[index]
             try:
                 return self.load(ref)
             except ScanError as error:
                 return _Failed(ref.case_id, error)
 
-        with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
+        num_loaders = num_threads if num_ahead > 0 else 0
+        with OrderedPrefetch(
+            load, start=0, stop=len(refs), num_threads=num_loaders, num_ahead=max(1, num_ahead)
+        ) as loaded:
             yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
 
-    def load(self, ref: VolumeRef) -> _Pair:
+    def load(self, ref: VolumeRef) -> Loaded:
         """A case as decoded and prepared.
 
         Raises:
@@ -171,33 +206,33 @@ class Predictor:
                 memory.
         """
         try:
-            return self._prepared(read_case(ref, label_values=self._spec.label_values))
+            start_s = system_clock()
+            scan = read_case(ref, label_values=self._spec.label_values)
+            return self._prepared(scan, decode_s=system_clock() - start_s)
         except MemoryError as error:
             raise ScanError(
                 f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a machine "
                 "with more, or crop the scan"
             ) from None
 
-    def _prepared(self, scan: Volume) -> _Pair:
-        """The scan as decoded and prepared."""
+    def _prepared(self, scan: Volume, *, decode_s: float = 0.0) -> Loaded:
         self._spec.check_channels(len(scan.image), where=f"infer: case '{scan.case_id}'")
-        return scan, self._preparation(scan)
+        start_s = system_clock()
+        volume = self._preparation(scan)
+        return Loaded(scan, volume, {"decode": decode_s, "prepare": system_clock() - start_s})
 
     def _restored(
-        self, loaded: Iterator[_Pair | _Failed], *, on_failure: OnFailure | None, num_threads: int
-    ) -> Iterator[tuple[Volume, ClassIndices]]:
-        """Turns pairs of (as decoded, prepared) into pairs of (as decoded, prediction).
-
-        An error of `loaded` is raised after the predictions of all pairs before it have been yielded.
-        """
-        waiting: deque[tuple[Volume, ScanLabels]] = deque()
+        self, loaded: Iterator[Loaded | _Failed], *, on_failure: OnFailure | None, num_threads: int
+    ) -> Iterator[Prediction]:
+        """The prediction of each case. An error of `loaded` is raised after those of all cases before it."""
+        waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels]] = deque()
         failures: list[Exception] = []
 
         def images(behind: ThreadPoolExecutor) -> Iterator[tuple[torch.Tensor, Sink]]:
             try:
-                for pair in loaded:
-                    if not isinstance(pair, _Failed):
-                        scan, volume = pair
+                for case in loaded:
+                    if not isinstance(case, _Failed):
+                        scan, volume, seconds = case
                         labels = ScanLabels(
                             volume.grid.shape,
                             volume.trace,
@@ -205,19 +240,19 @@ class Predictor:
                             num_threads=num_threads,
                             behind=behind if self._restores_behind else None,
                         )
-                        waiting.append((scan, labels))
+                        waiting.append((scan, seconds, labels))
                         yield _image_of(volume), labels
                     elif on_failure is None:
-                        raise pair.error
+                        raise case.error
                     else:
-                        on_failure(pair.case_id, pair.error)
+                        on_failure(case.case_id, case.error)
             except Exception as error:  # raised below, whatever it is
-                # Windows of earlier pairs may still wait for a full forward pass; ending here lets them run.
+                # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
                 failures.append(error)
 
         with ThreadPoolExecutor(max_workers=1) as behind:
             for stitched in self._stitched(images(behind)):
-                scan, labels = waiting.popleft()
+                scan, seconds, labels = waiting.popleft()
                 try:
                     stitched.check()
                 except ScanError as error:
@@ -225,9 +260,12 @@ class Predictor:
                         raise _of_case(scan.case_id, error) from None
                     on_failure(scan.case_id, _of_case(scan.case_id, error))
                     continue
-                yield scan, labels.result()
+                start_s = system_clock()
+                classes = labels.result()
+                stitched.seconds["restore"] += system_clock() - start_s
+                yield Prediction(scan, classes, {**seconds, **stitched.seconds})
                 # Otherwise this frame would keep them while the next volume is predicted.
-                del scan, labels
+                del scan, labels, classes
         if failures:
             # Popped, because the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
@@ -237,7 +275,13 @@ class Predictor:
         window = self._spec.window
         swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
         return stitch_volumes(
-            self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
+            self._forward,
+            images,
+            window,
+            device=self._device,
+            swapped_classes=swapped,
+            folder=self._folder,
+            warn=self._warn,
         )
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,18 +33,19 @@ class ClassMap:
         self._shape, self._order = shape, tuple(region_order)
         self._classes: torch.Tensor | None = None
 
-    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
+        # Dividing by positive weights changes neither which class is ahead nor a sign.
         if self._classes is None:
-            self._classes = torch.empty(self._shape, dtype=torch.uint8, device=logits_kxyz.device)
+            self._classes = torch.empty(self._shape, dtype=torch.uint8, device=sums_kxyz.device)
         classes = self._classes[box.slices]
-        for piece, target in zip(_pieces(logits_kxyz), _pieces(classes, num_layers=len(logits_kxyz)), strict=True):
+        for piece, target in zip(_pieces(sums_kxyz), _pieces(classes, num_layers=len(sums_kxyz)), strict=True):
             if not self._order:
                 # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
                 target.copy_(piece.max(dim=0).indices)
                 continue
             target.zero_()
-            for logits, index in zip(piece, self._order, strict=True):
-                target.masked_fill_(logits > 0.0, index)
+            for sums, index in zip(piece, self._order, strict=True):
+                target.masked_fill_(sums > 0.0, index)
 
     def result(self) -> torch.Tensor:
         """(x, y, z) uint8, once all slabs were taken."""
@@ -75,29 +77,32 @@ class ScanLabels:
         behind: ThreadPoolExecutor | None = None,
     ) -> None:
         self._trace = trace
-        self._is_softmax = spec.restored == "probabilities" and not spec.region_order
         self._behind = behind
         self._last: Future[None] | None = None
         self._classes = ClassMap(shape, region_order=spec.region_order)
         self._restoration: Restoration | None = None
         if is_resampled(trace):
-            self._restoration = Restoration(trace, shape, num_threads=num_threads, region_order=spec.region_order)
+            self._restoration = Restoration(
+                trace,
+                shape,
+                num_threads=num_threads,
+                is_softmax=spec.restored == "probabilities" and not spec.region_order,
+                region_order=spec.region_order,
+            )
 
-    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
         if self._restoration is None:
-            self._classes.take(logits_kxyz, box, axis=axis, num_taken=num_taken)
+            self._classes.take(sums_kxyz, weights_xyz, box, axis=axis)
             return
-        if self._is_softmax:
-            fresh = logits_kxyz.narrow(axis + 1, num_taken, box.shape[axis] - num_taken)
-            for piece in _pieces(fresh):
-                piece.copy_(torch.softmax(piece, dim=0))
+        weights = None if weights_xyz is None else weights_xyz.cpu().numpy()
+        add = partial(self._restoration.add, start=box.start[axis], axis=axis, weights_xyz=weights)
         if self._behind is None:
-            self._restoration.add(logits_kxyz.cpu().numpy(), start=box.start[axis], axis=axis)
+            add(sums_kxyz.cpu().numpy())
             return
-        copied = logits_kxyz.clone() if logits_kxyz.device.type == "cpu" else logits_kxyz.cpu()
+        copied = sums_kxyz.clone() if sums_kxyz.device.type == "cpu" else sums_kxyz.cpu()
         if self._last is not None:
             self._last.result()
-        self._last = self._behind.submit(self._restoration.add, copied.numpy(), start=box.start[axis], axis=axis)
+        self._last = self._behind.submit(add, copied.numpy())
 
     def result(self) -> ClassIndices:
         """(x, y, z) uint8, once all slabs were taken. Can be called once."""

@@ -1,14 +1,12 @@
 """One volume while its windows come in: slabs that no later window touches leave for a sink.
 
 Windows come ordered along one axis, so only as many planes of the weighted sum of the logits are held as a window is
-deep, and one more: the large array of a prediction does not grow with the volume. If the device has no room for it, it
-is in main memory.
+deep, and one more: the large array of a prediction does not grow with the volume. `accumulator` finds a place for it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,9 +14,9 @@ import torch
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
+from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import importance, weight_sums
-from voxelocity.observe import available_memory_bytes
-from voxelocity.step import is_out_of_memory
+from voxelocity.observe import system_clock
 
 if TYPE_CHECKING:
     from voxelocity.infer.window import WindowConfig
@@ -31,21 +29,29 @@ _NOT_FINITE = (
 
 
 class Sink(Protocol):
-    """Takes the blended logits of a volume, slab by slab, and makes of them what its owner asked for."""
+    """Takes the summed logits of a volume, slab by slab, and makes of them what its owner asked for."""
 
-    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
-        """Takes the next slab.
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
+        """Takes the next slab. It begins with the plane with which the slab before ended.
 
         Args:
-            logits_kxyz: float32, on any device; may be changed in place, and is overwritten after the call.
+            sums_kxyz: the logits of all windows times their weights, float32, on any device; overwritten after the
+                call.
+            weights_xyz: the sum of the weights, positive; None for 1.
             box: their place in the image, whole along the other axes.
             axis: along which the slabs follow each other, 0 for x.
-            num_taken: leading planes with which the slab before ended, as the sink left them: 0 or 1.
         """
 
 
 class Stitched:
-    """The network's output for one volume, handed to its sink while its windows come in."""
+    """The network's output for one volume, handed to its sink while its windows come in.
+
+    Attributes:
+        boxes: its windows, in the order in which their outputs must be added.
+        constant_values: for each window that is constant, the value of each channel.
+        seconds: spent in the network, in blending and in the sink. A device works on while these are taken, so on a GPU
+            its work counts where the host waits for it, which is in the sink.
+    """
 
     def __init__(
         self,
@@ -53,7 +59,7 @@ class Stitched:
         sink: Sink,
         config: WindowConfig,
         device: torch.device,
-        on_full: Callable[[], None],
+        accumulators: Accumulators,
     ) -> None:
         if image_cxyz.ndim != 4:
             raise InputError(
@@ -62,18 +68,23 @@ class Stitched:
         self._sink = sink
         self._config = config
         self._device = device
-        self._on_full = on_full
-        try:
-            image_cxyz = image_cxyz.to(device, torch.float32, non_blocking=True)
-        except torch.OutOfMemoryError:
-            on_full()
-            image_cxyz = image_cxyz.float()
-        self._image, self._inside = _pad(image_cxyz, config.shape_voxel)
-        shape = self._shape = spatial_shape(self._image)
-        # Along this axis the planes that a window reaches take the least memory.
-        self._axis = min(range(3), key=lambda axis: min(shape[axis], config.shape_voxel[axis] + 1) / shape[axis])
+        self._accumulators = accumulators
+        image_cxyz, self._inside = _pad(image_cxyz.to(torch.float32), config.shape_voxel)
+        shape = self._shape = spatial_shape(image_cxyz)
+        self._axis = _slab_axis(shape, config.shape_voxel)
         grid = grid_regions(shape, config.shape_voxel, config.overlap, spread=config.spread)
         self.boxes = sorted(grid, key=lambda box: box.start[self._axis])
+        self.constant_values: Mapping[Region, tuple[float, ...]] = {}
+        # Read from a device, each would have to wait for it.
+        if config.reuse_constant and image_cxyz.device.type == "cpu":
+            values = ((box, _constant_value(image_cxyz[:, *box.slices])) for box in self.boxes)
+            self.constant_values = {box: value for box, value in values if value is not None}
+        try:
+            self._image = image_cxyz.to(device, non_blocking=True)
+        except torch.OutOfMemoryError:
+            accumulators.say_device_is_full()
+            self._image = image_cxyz
+        self.seconds = {"network": 0.0, "blend": 0.0, "restore": 0.0}
         self._num_added = 0
         # Planes `_low` and above are held; those below `_done` were handed over.
         self._low = self._done = 0
@@ -98,16 +109,23 @@ class Stitched:
         """Adds the network's output for the next of `boxes`, a tensor that may be overwritten afterwards."""
         if self.has_failed:
             return
+        start_s, restored_s = system_clock(), self.seconds["restore"]
+        self._add(logits_kxyz, box)
+        self.seconds["blend"] += system_clock() - start_s - (self.seconds["restore"] - restored_s)
+
+    def _add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
         if len(self.boxes) == 1:
-            self._sum = logits_kxyz.clone()
+            self._sum = logits_kxyz.to(torch.float32, copy=True)
         else:
             if self._sum is None:
-                self._sum = self._room((logits_kxyz.shape[0], *self._held_shape()))
-            if self._sum is None:
-                return
-            offset = [-self._low if axis == self._axis else 0 for axis in range(3)]
-            place = box.shifted((offset[0], offset[1], offset[2]))
-            self._sum[:, *place.slices].addcmul_(logits_kxyz.to(self._sum.device), self._importance(self._sum.device))
+                try:
+                    self._sum = self._accumulators.zeros(
+                        (logits_kxyz.shape[0], *held_shape(self._shape, self._config.shape_voxel))
+                    )
+                except ScanError as error:
+                    self.fail(error)
+                    return
+            self._blend(logits_kxyz, box)
         self._num_added += 1
         stop = self._shape[self._axis] if self.is_complete else self.boxes[self._num_added].start[self._axis]
         if stop > self._done:
@@ -118,13 +136,14 @@ class Stitched:
         self._error, self._sum, self._strip = error, None, None
         self._image = self._image.new_empty(0)
 
-    def move_to_host(self) -> bool:
-        """Moves the sum to main memory; whether that freed memory of the device."""
+    def move_off_device(self) -> bool:
+        """Moves the sum to main memory or a file; whether that freed memory of the device."""
         if self._sum is None or self._sum.device.type == "cpu":
             return False
-        host = self._host_room(tuple(self._sum.shape))
-        self._sum = None if host is None else host.copy_(self._sum)
-        self._strip = None
+        try:
+            self._sum, self._strip = self._accumulators.moved_off_device(self._sum), None
+        except ScanError as error:
+            self.fail(error)
         return True
 
     def check(self) -> None:
@@ -140,27 +159,36 @@ class Stitched:
         if not bool(self._is_finite):
             raise ScanError(_NOT_FINITE)
 
-    def _held_shape(self) -> Index3:
-        window = self._config.shape_voxel
-        x, y, z = (min(n, window[axis] + 1) if axis == self._axis else n for axis, n in enumerate(self._shape))
-        return (x, y, z)
+    def _blend(self, logits_kxyz: torch.Tensor, box: Region) -> None:
+        assert self._sum is not None
+        offset = [-self._low if axis == self._axis else 0 for axis in range(3)]
+        total = self._sum[:, *box.shifted((offset[0], offset[1], offset[2])).slices]
+        weights = self._importance(total.device)
+        if logits_kxyz.dtype == torch.float32 and logits_kxyz.device == total.device:
+            total.addcmul_(logits_kxyz, weights)
+            return
+        # One class at a time, so that its converted copy stays in the caches.
+        for channel, logits in zip(total, logits_kxyz, strict=True):
+            channel.addcmul_(logits.to(channel.device, torch.float32), weights)
 
     def _hand_over(self, stop: int) -> None:
         """Hands the planes up to `stop`, which no later window reaches, to the sink, and makes room for the next."""
         assert self._sum is not None
-        num_taken = self._done - self._low
-        fresh = self._sum.narrow(1 + self._axis, num_taken, stop - self._done)
-        if len(self.boxes) > 1:
-            fresh.div_(self._weights(self._done, stop))
+        held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
         # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
+        fresh = held.narrow(1 + self._axis, self._done - self._low, stop - self._done)
         extremes = torch.stack([value for channel in fresh for value in torch.aminmax(channel)])
         is_finite = torch.isfinite(extremes).all()
         self._is_finite = is_finite if self._is_finite is None else self._is_finite.to(is_finite.device) & is_finite
-        held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
+        weights = self._weights(self._low, stop) if len(self.boxes) > 1 else None
         start = [self._low if axis == self._axis else 0 for axis in range(3)]
         box = Region.whole(spatial_shape(held)).shifted((start[0], start[1], start[2]))
-        inside = held[:, *self._inside_of(box).slices]
-        self._sink.take(inside, self._in_image(box), axis=self._axis, num_taken=num_taken)
+        inside = self._inside_of(box).slices
+        start_s = system_clock()
+        self._sink.take(
+            held[:, *inside], None if weights is None else weights[inside], self._in_image(box), axis=self._axis
+        )
+        self.seconds["restore"] += system_clock() - start_s
         self._done = stop
         if self.is_complete:
             self._sum = self._strip = None
@@ -201,33 +229,6 @@ class Stitched:
                 total.narrow(axis, low - start, high - low).add_(self._strip.narrow(axis, low - first, high - low))
         return total
 
-    def _room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        if self._device.type != "cpu":
-            try:
-                return torch.zeros(shape, device=self._device)
-            except torch.OutOfMemoryError:
-                self._on_full()
-        return self._host_room(shape)
-
-    def _host_room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Zeros in main memory; None, and the volume is given up, if there is too little."""
-        needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
-        # Checked first: the system grants memory that it does not have, and kills the program when it writes there.
-        if needed_bytes <= free_bytes:
-            try:
-                return torch.zeros(shape)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-        self.fail(
-            ScanError(
-                f"the scores of {shape[0]} classes for {' x '.join(map(str, shape[1:]))} prepared voxels take "
-                f"{needed_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are free; free some, use a "
-                "machine with more, or crop the scan"
-            )
-        )
-        return None
-
     def _importance(self, device: torch.device) -> torch.Tensor:
         config = self._config
         return importance(config.shape_voxel, config.blend, config.sigma_scale, device)
@@ -242,6 +243,27 @@ def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]
         ends = [side for n in reversed(missing) for side in (n // 2, n - n // 2)]
         image_cxyz = torch.nn.functional.pad(image_cxyz, ends)
     return image_cxyz, Region.whole(inside).shifted((x, y, z))
+
+
+def _constant_value(window_cxyz: torch.Tensor) -> tuple[float, ...] | None:
+    """The value of each channel if it is the same everywhere; None otherwise."""
+    first = window_cxyz[:, :1, :1, :1]
+    # A few voxels first, which almost always differ in a window that is not constant.
+    if bool((window_cxyz[:, ::8, ::8, ::8] != first).any()) or bool((window_cxyz != first).any()):
+        return None
+    return tuple(first.flatten().tolist())
+
+
+def held_shape(shape: Index3, window: Index3) -> Index3:
+    """Voxels of a volume whose summed logits are held at once: a window's depth and one plane, across the slab axis."""
+    slab_axis = _slab_axis(shape, window)
+    x, y, z = (min(n, window[axis] + 1) if axis == slab_axis else n for axis, n in enumerate(shape))
+    return (x, y, z)
+
+
+def _slab_axis(shape: Index3, window: Index3) -> int:
+    """The axis along which the planes that a window reaches take the least memory."""
+    return min(range(3), key=lambda axis: min(shape[axis], window[axis] + 1) / shape[axis])
 
 
 def spatial_shape(tensor: torch.Tensor) -> Index3:

@@ -12,6 +12,7 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -22,14 +23,18 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Region
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.data.patch import Spread
+from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import Blend
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
+from voxelocity.observe import system_clock
 from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
 # A volume of more passes than this shares none with the next volume: two such sums at once would double peak memory,
 # and a few partly filled passes cost little among this many.
 _MOST_PASSES_SHARED = 4
+# Answers for constant windows: air and padding have two values; more would be chance.
+_MOST_KEPT, _MOST_KEPT_BYTES = 2, 256 << 20
 
 _Edge = Annotated[int, Field(ge=1, le=2048)]
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -56,6 +61,9 @@ class WindowConfig(Config):
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
     swap_pairs: tuple[tuple[str, str], ...] = ()
     """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
+    reuse_constant: bool = True
+    """Whether the network runs only once on windows that hold the same constant value, such as clipped air or padding.
+    Its output for them is the same, so results do not change."""
 
 
 def stitch_volumes(
@@ -65,6 +73,7 @@ def stitch_volumes(
     *,
     device: torch.device,
     swapped_classes: Sequence[int] = (),
+    folder: Path | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Iterator[Stitched]:
     """Gives the blended logits of each volume to its sink; windows of neighboring small volumes share forward passes.
@@ -72,7 +81,7 @@ def stitch_volumes(
     The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
     are needed, so they may be loaded lazily. Nothing here waits for the device. For a volume of many windows, the
     device holds the image, 4 * c bytes per voxel, and the sum of the logits, 4 * k bytes per voxel of as many planes
-    as a window is deep, and one more; if that is too much, main memory holds the sum.
+    as a window is deep, and one more; if that is too much, main memory holds the sum, or a file.
 
     Args:
         forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
@@ -83,7 +92,8 @@ def stitch_volumes(
         device: where the network is, and where the results will be if there is room.
         swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
             (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
-        warn: called once, if the device has too little memory.
+        folder: as in `Accumulators`.
+        warn: called once for each way in which memory was too small.
 
     Yields:
         One for each image, in order, once its sink has taken everything; `check` it before you use the sink's result.
@@ -93,9 +103,10 @@ def stitch_volumes(
         InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
     """
     pending: deque[Stitched] = deque()
+    accumulators = Accumulators(device, folder, warn)
     passes = _Passes(forward, config, device, swapped_classes, warn)
-    windows = _windows(images, config, device, pending, passes.warn_full)
-    while batch := _next_batch(windows, config.batch_size):
+    windows = _windows(images, config, device, pending, accumulators)
+    while batch := _next_batch(windows, passes):
         passes.run(batch, pending)
         del batch
         while pending and pending[0].is_complete:
@@ -106,7 +117,11 @@ _Window = tuple[Stitched, Region]
 
 
 class _Passes:
-    """Runs the network, in smaller passes and with sums in main memory if the device is full."""
+    """Runs the network; if the device is full, on fewer windows at once, then with sums in main memory or a file.
+
+    Attributes:
+        batch_size: the most windows in one pass.
+    """
 
     def __init__(
         self,
@@ -116,26 +131,62 @@ class _Passes:
         swapped_classes: Sequence[int],
         warn: Callable[[str], None],
     ) -> None:
+        self.batch_size = config.batch_size
         self._forward = forward
         self._config = config
         self._device = device
         self._swapped = torch.tensor(swapped_classes, device=device) if len(swapped_classes) > 0 else None
         self._warn = WarnOnce(warn)
+        # Constant windows by their value, with the network's answer.
+        self._answered: dict[tuple[float, ...], torch.Tensor] = {}
+
+    def asked(self, batch: Iterable[_Window]) -> list[_Window]:
+        """The windows among these that the network must see: one of each constant value that was not answered yet."""
+        values = set(self._answered)
+        asked = []
+        for stitched, box in batch:
+            value = stitched.constant_values.get(box)
+            if value is None or value not in values:
+                asked.append((stitched, box))
+            if value is not None:
+                values.add(value)
+        return asked
 
     def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
         """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
         batch = [window for window in batch if not window[0].has_failed]
-        if not batch:
-            return
-        logits = self._answers(batch)
+        asked = self.asked(batch)
+        start_s = system_clock()
+        logits = self._answers(asked) if asked else ()
+        for stitched, _ in asked:
+            stitched.seconds["network"] += (system_clock() - start_s) / len(asked)
         if logits is None:
-            self._run_again(batch, pending)
+            self._run_again(batch, len(asked), pending)
             return
-        for (stitched, box), answer in zip(batch, logits, strict=True):
+        answers = dict(zip(asked, logits, strict=True))
+        constant = {
+            value: answer for (stitched, box), answer in answers.items() if (value := stitched.constant_values.get(box))
+        }
+        for stitched, box in batch:
+            value = stitched.constant_values.get(box)
+            answer = answers.get((stitched, box))
+            if answer is None:
+                assert value is not None
+                answer = constant[value] if value in constant else self._answered[value]
             stitched.add(answer, box)
+        for value, answer in constant.items():
+            self._keep(value, answer)
+
+    def _keep(self, value: tuple[float, ...], answer: torch.Tensor) -> None:
+        if answer.nbytes > _MOST_KEPT_BYTES:
+            return
+        if len(self._answered) == _MOST_KEPT:
+            del self._answered[next(iter(self._answered))]
+        # A copy: the output may be in a buffer that the next forward pass overwrites.
+        self._answered[value] = answer.clone()
 
     def _answers(self, batch: Sequence[_Window]) -> torch.Tensor | None:
-        """Logits (b, k, x, y, z) float32; None if memory is full."""
+        """Logits (b, k, x, y, z); None if memory is full."""
         try:
             with torch.no_grad():
                 windows = torch.stack([stitched.window(box) for stitched, box in batch])
@@ -145,18 +196,24 @@ class _Passes:
                 raise
             return None
 
-    def _run_again(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
-        moved = [stitched.move_to_host() for stitched in pending]
+    def _run_again(self, batch: Sequence[_Window], num_asked: int, pending: Iterable[Stitched]) -> None:
+        self._answered.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        if any(moved):
-            self.warn_full()
-            self.run(batch, pending)
-        elif len(batch) > 1:
-            half = len(batch) // 2
-            self.run(batch[:half], pending)
-            self.run(batch[half:], pending)
-        else:
+        if num_asked > 1:
+            self.batch_size = min(self.batch_size, -(-num_asked // 2))
+            self._warn(
+                f"batch {self.batch_size}",
+                f"infer: {num_asked} windows at once do not fit into the memory of the device ({self._device}); "
+                f"{self.batch_size} are predicted at once from here on; set window.batch_size to {self.batch_size} "
+                "next time",
+            )
+            while batch:
+                part, batch = batch[: self.batch_size], batch[self.batch_size :]
+                self.run(part, pending)
+            return
+        moved = [stitched.move_off_device() for stitched in pending]
+        if not any(moved):
             shape = " x ".join(map(str, self._config.shape_voxel))
             batch[0][0].fail(
                 ScanError(
@@ -164,14 +221,7 @@ class _Passes:
                     "other programs that use it, or predict with --device cpu"
                 )
             )
-
-    def warn_full(self) -> None:
-        """Warns once that the device is full."""
-        self._warn(
-            "full",
-            f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
-            "classes; they are kept in main memory, which takes longer",
-        )
+        self.run(batch, pending)
 
 
 def _windows(
@@ -179,11 +229,11 @@ def _windows(
     config: WindowConfig,
     device: torch.device,
     pending: deque[Stitched],
-    on_full: Callable[[], None],
+    accumulators: Accumulators,
 ) -> Iterator[_Window | None]:
     """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
     for image, sink in images:
-        stitched = Stitched(image, sink, config, device, on_full)
+        stitched = Stitched(image, sink, config, device, accumulators)
         pending.append(stitched)
         for box in stitched.boxes:
             if not stitched.has_failed:
@@ -194,13 +244,13 @@ def _windows(
         del image, sink, stitched
 
 
-def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:
-    """Up to `num` windows; none only if there are no more."""
+def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Window]:
+    """Windows for one full pass; none only if there are no more."""
     batch: list[_Window] = []
     for window in windows:
         if window is not None:
             batch.append(window)
-        if len(batch) == num or (window is None and batch):
+        if len(passes.asked(batch)) == passes.batch_size or (window is None and batch):
             break
     return batch
 
@@ -208,14 +258,14 @@ def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:
 def _mirrored(
     forward: Forward, windows: torch.Tensor, config: WindowConfig, swapped: torch.Tensor | None
 ) -> torch.Tensor:
-    """Logits (b, k, x, y, z) float32, the mean over all combinations of mirrored axes."""
+    """Logits (b, k, x, y, z), the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
     mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
     if not mirrorings:
         return logits
     # A copy: the output may be in a buffer that the next forward pass overwrites.
-    total = logits.clone()
+    total = logits.to(torch.float32, copy=True)
     for mirrored in mirrorings:
         answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
         # In a mirror image, what the network calls left is right.
@@ -234,4 +284,4 @@ def _checked(logits: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
             f"infer.window: the network returned {shape} for windows of {tuple(windows.shape)}; it must return logits "
             "(b, k, x, y, z) of the same size, so pass a function that picks them, or choose another window.shape_voxel"
         )
-    return logits.float()
+    return logits

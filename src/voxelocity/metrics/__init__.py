@@ -2,8 +2,10 @@
 
 from voxelocity.metrics.case import ScoreSummary, case_score, summarize
 from voxelocity.metrics.dice import DiceCounts, count_pairs, dice_of_pairs
+from voxelocity.metrics.surface import NSD_TOLERANCE_MM
 
 __all__ = [
+    "NSD_TOLERANCE_MM",
     "DiceCounts",
     "ScoreSummary",
     "case_score",

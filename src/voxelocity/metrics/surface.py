@@ -16,6 +16,11 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray
 
+NSD_TOLERANCE_MM = 3.0
+"""How far two surfaces may be apart to count as equal, as in TotalSegmentator (Wasserthal et al. 2023,
+10.1148/ryai.230024). For a small structure, such as a hippocampus, it is too generous."""
+# Where distances are multiples of the spacing, rounding must not decide.
+_ROUNDING_MM = 1e-6
 # 256^3 voxels of smooth noise in 14 classes: 141 s with all points, on two busy cores.
 _MANY_POINTS = 20_000
 _LARGER = 4
@@ -30,19 +35,28 @@ class SurfaceDistance:
 
     Attributes:
         hd95_mm: the 95th percentile Hausdorff distance.
+        nsd: the normalized surface distance, 0 to 1: the share of the voxels of both surfaces that lie within the
+            tolerance of the other surface.
         is_estimated: one surface is far larger than the other, and only part of its voxels was measured.
     """
 
     hd95_mm: float
+    nsd: float
     is_estimated: bool = False
 
 
 def surface_distances(
-    prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
+    prediction_xyz: IntArray,
+    truth_xyz: IntArray,
+    *,
+    num_classes: int,
+    spacing_mm: Spacing,
+    tolerance_mm: float = NSD_TOLERANCE_MM,
 ) -> tuple[SurfaceDistance | None, ...]:
-    """The 95th percentile Hausdorff distance of each foreground class; None if it is empty in truth or prediction.
+    """How far the surfaces of each foreground class are apart; None if it is empty in truth or prediction.
 
-    It is the larger of the 95th percentiles of the two directed distances, from each surface to the other. Takes about
+    HD95 is the larger of the 95th percentiles of the two directed distances, from each surface to the other. NSD counts
+    the voxels of both surfaces, as MONAI does, not their areas (Nikolov et al. 2021, 10.2196/26151). Takes about
     2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. To bound the cost, only every n-th voxel
     is measured of a surface with more than 20,000 voxels and four times as many as the other, such as the noise of an
     untrained network.
@@ -52,6 +66,7 @@ def surface_distances(
         truth_xyz: (x, y, z) class indices.
         num_classes: including the background; the result has one entry less.
         spacing_mm: of both.
+        tolerance_mm: of NSD.
 
     Raises:
         ScanError: the shapes differ, or a spacing is not positive.
@@ -70,7 +85,7 @@ def surface_distances(
             continue
         surface_truth = _surface_mm(truth_xyz, index, box_truth, spacing_mm)
         surface_prediction = _surface_mm(prediction_xyz, index, box_prediction, spacing_mm)
-        distances.append(_distance(surface_truth, surface_prediction))
+        distances.append(_distance(surface_truth, surface_prediction, tolerance_mm))
     return tuple(distances)
 
 
@@ -102,7 +117,7 @@ def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return eroded
 
 
-def _distance(first: Points, second: Points) -> SurfaceDistance:
+def _distance(first: Points, second: Points, tolerance_mm: float) -> SurfaceDistance:
     from scipy.spatial import KDTree
 
     # A tree over only the surface; distance transforms of the box took 4 to 20 times as long (spleen, distant tumors).
@@ -111,8 +126,10 @@ def _distance(first: Points, second: Points) -> SurfaceDistance:
     some_first, some_second = _thinned(first, len(second)), _thinned(second, len(first))
     there, _ = trees[1].query(some_first)
     back, _ = trees[0].query(some_second)
+    near_there, near_back = (float(np.mean(mm <= tolerance_mm + _ROUNDING_MM)) for mm in (there, back))
     return SurfaceDistance(
         hd95_mm=float(max(np.percentile(there, 95), np.percentile(back, 95))),
+        nsd=(near_there * len(first) + near_back * len(second)) / (len(first) + len(second)),
         is_estimated=len(some_first) < len(first) or len(some_second) < len(second),
     )
 

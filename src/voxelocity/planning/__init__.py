@@ -3,7 +3,7 @@
 from voxelocity.planning.config import Plan, TrainConfig
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
-from voxelocity.planning.make import Planned, make_plan, model_spec, read_overrides
+from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
 
 __all__ = [
     "DeviceChoice",
@@ -11,6 +11,7 @@ __all__ = [
     "Machine",
     "Plan",
     "Planned",
+    "SharedKeys",
     "TrainConfig",
     "make_plan",
     "model_spec",

@@ -36,8 +36,9 @@ class PlanFacts:
 
     Attributes:
         overrides: dotted keys the user has set; they win over every rule, and later rules see them.
-        kept: dotted keys that an unfinished run took from its machine, by measuring or from the memory that was free;
-            they win over rules.
+        kept: dotted keys taken over from elsewhere, which win over rules: what an unfinished run took from its machine,
+            by measuring or from the memory that was free, or what a run must share with another.
+        kept_reason: why they are.
         time_steps: measures how long a step takes; None where rules choose without measuring.
         room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
@@ -51,6 +52,7 @@ class PlanFacts:
     request: Request
     overrides: Mapping[str, Any]
     kept: Mapping[str, Any] = field(default_factory=dict)
+    kept_reason: str = "as when the run began"
     time_steps: StepTimer | None = None
     room_bytes: int = 0
     planned_bytes: int = 0
@@ -74,7 +76,7 @@ class PlanFacts:
             reason = "set by you" + ("" if chosen == value else f"; the rule would have chosen {_short(value)}")
             value, measured = chosen, None
         elif key in self.kept:
-            value, reason, measured = self.kept[key], "as when the run began", None
+            value, reason, measured = self.kept[key], self.kept_reason, None
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(

@@ -70,6 +70,29 @@ class Planned:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedKeys:
+    """Keys that one run takes over from another.
+
+    Attributes:
+        values: by dotted key.
+        reason: why, as a choice of the plan has it.
+    """
+
+    values: Mapping[str, Any]
+    reason: str
+
+    @classmethod
+    def of_folds(cls, plan: Plan) -> SharedKeys:
+        """What the folds of a cross-validation must share so that their networks can be averaged window by window.
+
+        Rules see the statistics of all cases. So plans of folds differ only in what depends on the number of training
+        cases (steps, cache), and in what was measured or depends on the memory that is free at that moment: the latter
+        is shared.
+        """
+        return cls(values=_values_of_its_machine(plan), reason="as in the other folds, whose networks can be averaged")
+
+
 def model_spec(planned: Planned) -> ModelSpec:
     """What the network of a plan expects and predicts, as stored with the model on disk."""
     plan, cases = planned.plan, planned.cases
@@ -95,6 +118,7 @@ def make_plan(
     overrides: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
     saved_plan: Plan | None = None,
+    shared: SharedKeys | None = None,
     skip_broken: bool = False,
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
@@ -111,6 +135,7 @@ def make_plan(
         overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
         cache_folder: where the disk cache and earlier measurements are; `default_cache_folder()` if not given.
         saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
+        shared: keys that this run has in common with another one; they win over rules, and `overrides` over them.
         skip_broken: leave sampled cases whose voxels cannot be read out of the statistics.
 
     Raises:
@@ -135,12 +160,15 @@ def make_plan(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
+    kept = dict(shared.values) if shared else {}
+    kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
     facts = PlanFacts(
         data=fingerprint,
         machine=machine,
         request=request,
         overrides=chosen,
-        kept={} if saved_plan is None else _values_of_its_machine(saved_plan),
+        kept=kept,
+        kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
         time_steps=None if measure == "never" else timer,
     )
     facts = _ruled(facts)
@@ -148,6 +176,9 @@ def make_plan(
     for key, value in chosen.items():
         if key not in ruled:
             facts.choices.append(Choice(key=key, value=value, reason="set by you"))
+            set_value(facts.settled, key, value)
+    for key, value in shared.values.items() if shared else ():
+        if key not in ruled and key not in chosen:
             set_value(facts.settled, key, value)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":

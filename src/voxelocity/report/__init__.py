@@ -5,6 +5,7 @@ from voxelocity.report.comparison import comparison_document
 from voxelocity.report.differences import factor_table
 from voxelocity.report.document import Document
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
+from voxelocity.report.found import found_document
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import (
     LabeledRun,
@@ -47,6 +48,7 @@ __all__ = [
     "duration_text",
     "factor_table",
     "folder_kind",
+    "found_document",
     "highest_common_target",
     "label_run",
     "median_run",

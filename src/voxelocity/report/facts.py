@@ -92,6 +92,7 @@ class _Events:
         self.validations: list[ValidationRecord] = []
         self.checkpoints: list[CheckpointRecord] = []
         self.warnings: list[str] = []
+        self.keep_largest: dict[str, tuple[float, float]] = {}
         self.signal_number: int | None = None
         self.finish: FinishRecord | None = None
         self.lost_s = 0.0
@@ -128,6 +129,9 @@ class _Events:
                 self.checkpoints.append(_record(CheckpointRecord, event, time_s))
             case "warning":
                 self.warnings.append(str(event["text"]))
+            case "keep_largest":
+                classes = _mapping(event, "classes").items()
+                self.keep_largest = {str(name): (_finite(old), _finite(new)) for name, (old, new) in classes}
             case "interrupted":
                 self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":
@@ -242,7 +246,6 @@ def _read_scores(path: Path) -> tuple[CaseScore, ...]:
 
 
 def _score(case: Mapping[str, Any]) -> CaseScore:
-    distances = _mapping(case, "hd95_mm").items()
     # None is a class that is in neither truth nor prediction.
     dice: dict[str, Any] = {
         str(name): None if value is None else _finite(value) for name, value in case["dice"].items()
@@ -250,9 +253,12 @@ def _score(case: Mapping[str, Any]) -> CaseScore:
     if not isinstance(case["case_id"], str) or not dice:
         raise ValueError(f"a case is called {shortened(case['case_id'])} and has {len(dice)} classes")
     fields = {key: value for key, value in case.items() if key in CaseScore.__dataclass_fields__}
-    hd95_mm = {str(name): None if value is None else _finite(value) for name, value in distances}
+    measures = {
+        key: {str(name): None if value is None else _finite(value) for name, value in _mapping(case, key).items()}
+        for key in ("hd95_mm", "nsd", "truth_ml", "prediction_ml")
+    }
     estimated = tuple(map(str, case.get("hd95_estimated", ())))
-    return CaseScore(**{**fields, "dice": dice, "hd95_mm": hd95_mm, "hd95_estimated": estimated})
+    return CaseScore(**{**fields, **measures, "dice": dice, "hd95_estimated": estimated})
 
 
 def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:

@@ -80,7 +80,8 @@ _NOT_HELD_OUT = (
     "These scores do not show how well it does on new scans."
 )
 
-
+_ABOUT_KEPT = "Predictions keep only the largest component of a class whose mean Dice rises that way:"
+_HOW_TO_SWITCH_OFF = "`voxelocity predict --no-postprocess` keeps all components, as the slices above show them."
 _ABOUT_SCORES = (
     "Each case on its own grid, against the unchanged label file. HD95 is the 95th percentile of the distance between "
     "the surfaces; it does not exist where a class is missing from truth or prediction, which the column Without HD95 "
@@ -296,8 +297,14 @@ def _scores(run: RunFacts) -> list[Block]:
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     caption = f"The {_NUM_WORST_CASES} worst cases" if rest else "All cases, worst first"
     others = [case_table(rest, "The other cases, worst first")] if rest else []
+    kept = ", ".join(
+        f"{name} ({dice_text(old)} without it, {dice_text(new)} with it)"
+        for name, (old, new) in run.keep_largest.items()
+    )
+    about_kept = [Text(text=f"{_ABOUT_KEPT} {kept}. {_HOW_TO_SWITCH_OFF}")] if kept else []
     return [
         Text(text=_ABOUT_SCORES, is_hint=True),
+        *about_kept,
         class_table(run.scores),
         case_table(worst, caption),
         *(Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[table]) for table in others),

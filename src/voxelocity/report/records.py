@@ -180,6 +180,8 @@ class RunFacts:
     last_event_s: float = 0.0
     scores: tuple[CaseScore, ...] = ()
     slices: tuple[SliceFigure, ...] = ()
+    keep_largest: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Classes of which predictions keep only the largest component, with the mean Dice without and with that step."""
 
     @property
     def seconds(self) -> float:

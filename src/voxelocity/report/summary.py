@@ -25,6 +25,9 @@ class ClassSummary:
         num_without_surface: cases left out of it although the class is in truth or prediction alone: missed, or found
             where it is not.
         num_absent: cases where the class is in neither, which are left out of all means.
+        mean_nsd: of the normalized surface distance, where it was measured.
+        mean_difference_ml: predicted volume minus true volume.
+        mean_difference_share: the same relative to the true volume, over the cases whose truth has the class.
     """
 
     name: str
@@ -35,6 +38,9 @@ class ClassSummary:
     mean_hd95_mm: float | None
     num_without_surface: int
     num_absent: int
+    mean_nsd: float | None
+    mean_difference_ml: float | None
+    mean_difference_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +126,19 @@ def summarize_classes(scores: Sequence[CaseScore]) -> tuple[ClassSummary, ...]:
 def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
     """The scores by mean Dice, lowest first; equal ones by case id."""
     return sorted(scores, key=lambda score: (0.0 if score.mean_dice is None else score.mean_dice, score.case_id))
+
+
+def volume_difference_ml(score: CaseScore, name: str) -> float | None:
+    """Predicted volume of a class minus its true volume; None where volumes were not stored."""
+    if name not in score.truth_ml or name not in score.prediction_ml:
+        return None
+    return score.prediction_ml[name] - score.truth_ml[name]
+
+
+def volume_difference_share(score: CaseScore, name: str) -> float | None:
+    """The same relative to the true volume; None where the truth does not have the class."""
+    difference_ml = volume_difference_ml(score, name)
+    return None if difference_ml is None or not score.truth_ml[name] else difference_ml / score.truth_ml[name]
 
 
 def throughput(run: RunFacts) -> Throughput:
@@ -210,6 +229,9 @@ def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:
         mean_hd95_mm=_mean(distances),
         num_without_surface=sum(distance is None for distance in distances),
         num_absent=len(scores) - len(present),
+        mean_nsd=_mean(score.nsd.get(name) for _, score in present),
+        mean_difference_ml=_mean(volume_difference_ml(score, name) for _, score in present),
+        mean_difference_share=_mean(volume_difference_share(score, name) for _, score in present),
     )
 
 

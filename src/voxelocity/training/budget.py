@@ -15,6 +15,7 @@ _LONG_S, _LONG_SHARE = 300.0, 0.95
 _SHARE_FOR_CASES = 0.5
 # If even the cheapest validation leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
+_MOST_SLOWDOWN = 4.0
 
 
 class Budget:
@@ -137,3 +138,8 @@ def left_for_validation(
     to_do = (max(0.0, share * budget_s - stepped_s) * (1.0 + validation_share) for share in shares)
     windows_s, cases_s = (max(0.0, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
     return windows_s, cases_s
+
+
+def slowdown(wall_s: float, cpu_s: float) -> float:
+    """How many times as long work in one thread takes here as on an idle machine."""
+    return min(_MOST_SLOWDOWN, max(1.0, wall_s / max(cpu_s, 1e-9))) if cpu_s > 0.0 else 1.0

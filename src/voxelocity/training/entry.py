@@ -24,7 +24,7 @@ from voxelocity.core.credentials import without_credentials
 from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.infer import save_model
+from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import (
     Clock,
@@ -39,10 +39,10 @@ from voxelocity.observe import (
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.planning import DeviceChoice, make_plan
+from voxelocity.planning import DeviceChoice, SharedKeys, make_plan
 from voxelocity.report import plan_table, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.budget import Budget
+from voxelocity.training.budget import Budget, slowdown
 from voxelocity.training.caching import SKIPPED, fill_caches, held_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
@@ -50,13 +50,13 @@ from voxelocity.training.results import SlicePictures, write_metrics
 from voxelocity.training.resume import check_data, check_options, check_plan, run_to_resume, saved_run_record
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
+from voxelocity.training.start import starting_point
 from voxelocity.training.validation import Validation, full_command
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
 # Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
 _REPORT_S = 2.0
-_MOST_SLOWDOWN = 4.0
 _LOAD_OF_15_MINUTES = 2
 
 
@@ -95,6 +95,8 @@ def train(
     overwrite: bool = False,
     full_validation: bool = False,
     skip_broken: bool = False,
+    start_from: Path | str | None = None,
+    shared: SharedKeys | None = None,
     console: Console | None = None,
     clock: Clock = system_clock,
     spent_s: float = 0.0,
@@ -121,6 +123,9 @@ def train(
         full_validation: never shorten the final validation to meet a time budget; with `resume` a finished run is
             validated again, in full.
         skip_broken: leave out cases that cannot be used, and report which; a resumed run leaves them out too.
+        start_from: the folder of a finished run to fine-tune: this run starts from its weights, and takes over its
+            network, spacing and windows.
+        shared: keys of the plan to take over from another run; a run that is resumed has its own.
         console: where progress is shown; the terminal if not given.
         clock: returns seconds.
         spent_s: seconds the program ran before this call; they count toward the time budget.
@@ -148,6 +153,7 @@ def train(
     if saved is not None and resume:
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
         fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
+    start = starting_point(start_from, saved, overrides=overrides or {}, folder=folder)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,
@@ -156,6 +162,7 @@ def train(
         device=device,
         overrides=overrides,
         saved_plan=None if saved is None else saved.plan,
+        shared=shared if start is None else start.shared_keys(cases, shared),
         skip_broken=skip_broken or bool(skipped),
     )
     timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
@@ -174,9 +181,12 @@ def train(
         else:
             console.print(plan_table(planned.choices))
             command = shlex.join(without_credentials(sys.argv))
-            folder.write_record({"command": command, **saved_run_record(planned)})
+            begin = {} if start is None else {"start": start.to_plain()}
+            folder.write_record({"command": command, **begin, **saved_run_record(planned)})
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-            session = Session(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
+            session = Session(
+                planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop, start=start
+            )
             with _announced(session, sinks, earlier=earlier, begin_s=begin_s, timings=timings):
                 if notice:
                     session.warn(notice)
@@ -241,7 +251,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         begin_s, begin_cpu_s = session.clock(), time.process_time()
         with session.stage("network"):
             training, state = _restore(session, checkpoints)
-        report_s = _REPORT_S * _slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
+        report_s = _REPORT_S * slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
         validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
         budget = _budget(session, training, state, validation, load_s=cases.load_s)
         if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
@@ -259,6 +269,8 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=plan.seed)
+    if session.start is not None and checkpoints.latest_step() == 0:
+        session.start.copy_into(network, class_names=spec.class_names, say=session.warn)
     training = TrainingStep(
         network,
         build_loss(plan.loss),
@@ -278,11 +290,6 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
         file.unlink(missing_ok=True)
     training.load_state(saved["training"])
     return training, LoopState(**saved["loop"])
-
-
-def _slowdown(wall_s: float, cpu_s: float) -> float:
-    """How many times as long work in one thread takes here as on an idle machine."""
-    return min(_MOST_SLOWDOWN, max(1.0, wall_s / max(cpu_s, 1e-9))) if cpu_s > 0.0 else 1.0
 
 
 def _budget(
@@ -334,8 +341,11 @@ def _steps(
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
     folder, log, pictures = session.folder, session.log, SlicePictures()
-    scores = validation.score(training.averaged, pictures)
+    final = validation.score(training.averaged, pictures)
+    scores = final.scores
     with session.stage("report"):
+        save_keep_largest(folder.path, list(final.keep_largest))
+        log.write("keep_largest", classes=final.keep_largest)
         folder.write_scores(scores)
         pictures.save(folder.slices)
     summary = summarize(scores)

@@ -36,6 +36,7 @@ class SavedRun:
         device: where it was trained; "" if that was not stored.
         dataset: path, channels, classes and labels of the data set.
         case_ids: ids of the cases for "training" and for "validation"; empty for runs that did not store them.
+        start: "folder" and "weights_sha256" of the run that it was started from; empty for new weights.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class SavedRun:
     device: str
     dataset: Mapping[str, Any]
     case_ids: Mapping[str, Sequence[str]]
+    start: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -74,7 +76,15 @@ class SavedRun:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
         except ConfigError as error:
             raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
-        return cls(plan=plan, fold=fold, device=str(record.get("device") or ""), dataset=dataset, case_ids=case_ids)
+        start = _mapping(record, "start", where=where) if "start" in record else {}
+        return cls(
+            plan=plan,
+            fold=fold,
+            device=str(record.get("device") or ""),
+            dataset=dataset,
+            case_ids=case_ids,
+            start=start,
+        )
 
     def dataset_path(self, *, where: str) -> Path:
         """Where the data set of the run was.

@@ -20,6 +20,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
+from voxelocity.metrics import NSD_TOLERANCE_MM
 from voxelocity.observe import events_path, read_events
 
 _LONGEST_NAME_BYTES = 255
@@ -166,5 +167,5 @@ class RunFolder:
 
     def write_scores(self, scores: Iterable[CaseScore]) -> None:
         """Writes `scores.json`."""
-        cases = [asdict(score) for score in scores]
-        put_in_place(self.scores, (json.dumps({"cases": cases}, indent=1) + "\n").encode())
+        record = {"nsd_tolerance_mm": NSD_TOLERANCE_MM, "cases": [asdict(score) for score in scores]}
+        put_in_place(self.scores, (json.dumps(record, indent=1) + "\n").encode())

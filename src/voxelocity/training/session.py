@@ -17,6 +17,7 @@ from voxelocity.core.errors import InterruptedRunError
 from voxelocity.observe import Clock, EventLog, phase
 from voxelocity.planning import Planned, model_spec
 from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.start import StartingPoint
 
 # On a monitor's timeline.
 _COLORS = {
@@ -85,6 +86,7 @@ class Session:
     console: Console
     clock: Clock
     stop: StopRequest
+    start: StartingPoint | None = None
 
     def __post_init__(self) -> None:
         self.plan = self.planned.plan

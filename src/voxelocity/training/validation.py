@@ -16,6 +16,7 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.metrics import DiceCounts, case_score, summarize
 from voxelocity.training.budget import Allotment, allot, left_for_validation
+from voxelocity.training.postprocessing import FinalScores, LargestComponents
 from voxelocity.training.results import SlicePictures
 from voxelocity.training.resume import in_short
 from voxelocity.training.session import Session
@@ -83,7 +84,7 @@ def score_cases(
     Yields:
         The score, the scan as decoded, and the predicted class indices (x, y, z).
     """
-    for scan, prediction in predictor.stream(refs, num_threads=num_threads):
+    for scan, prediction, _ in predictor.stream(refs, num_threads=num_threads):
         assert scan.label is not None, "validation cases have labels"
         score = case_score(
             scan.case_id,
@@ -117,6 +118,8 @@ class Validation:
         self._session, self._spec = session, session.spec
         self._held, self._intermediate = held, intermediate
         self._is_full, self._report_s = is_full, report_s
+        # Cases that were trained on prove nothing about new ones.
+        self._is_held_out = session.planned.cases.split(session.planned.fold).held_out
         self._cost: ValidationCost | None = None
         self._size: FinalSize | None = None
         # Intermediate validations use the windows first planned for the final one.
@@ -221,7 +224,7 @@ class Validation:
         full_s = self._cost.seconds(self._spec.window)
         return f"{cheaper} (about {duration_text(self._size.seconds)} instead of {duration_text(full_s)})"
 
-    def score(self, network: torch.nn.Module, pictures: SlicePictures) -> list[CaseScore]:
+    def score(self, network: torch.nn.Module, pictures: SlicePictures) -> FinalScores:
         """The final validation: scores of the cases, of at least one, as far as the time budget allows.
 
         Args:
@@ -249,13 +252,14 @@ class Validation:
 
     def _score(
         self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, pictures: SlicePictures
-    ) -> list[CaseScore]:
+    ) -> FinalScores:
         """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
         session, warn = self._session, self._session.warn
         spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
         has_surface = self._size is None or self._size.surface
         surface_s = 0.0 if self._cost is None else self._cost.surface_s
         scores: list[CaseScore] = []
+        largest = LargestComponents(spec.class_names)
 
         def check() -> None:
             session.stop.check()
@@ -271,6 +275,8 @@ class Validation:
                 predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
             ):
                 scores.append(score)
+                if self._is_held_out:
+                    largest.add(score, scan, prediction)
                 pictures.add(score, scan, prediction)
                 session.stop.check()
         except _OutOfTimeError:
@@ -288,7 +294,7 @@ class Validation:
                 f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
                 "in scores.json"
             )
-        return scores
+        return largest.settle() if self._is_held_out else FinalScores(scores=scores, keep_largest={})
 
 
 def full_command(folder: Path) -> str:

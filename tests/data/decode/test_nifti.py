@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import label_values_in, read_scan
-from voxelocity.data.decode.nifti import class_indices
+from voxelocity.data.decode.labels import class_indices
 
 RNG = np.random.default_rng(0)
 REAL = [

@@ -10,6 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.dicom_series import write_series
 from voxelocity.core.errors import CacheError, CacheFullError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import DiskTier
@@ -60,6 +61,22 @@ def test_a_changed_file_is_prepared_again_and_never_served_stale(blob_refs, data
     os.utime(image, (1, 1))
     after = prepared([ref], config)[0].image
     np.testing.assert_array_equal(after, before[:, ::-1])
+
+
+def test_one_changed_slice_of_a_series_prepares_the_case_again(data_config, tmp_path):
+    voxels = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
+    files = write_series(tmp_path / "ct", voxels)
+    ref, config = VolumeRef(case_id="a", images=(tmp_path / "ct",)), data_config("disk")
+    before = prepared([ref], config)[0].image.copy()
+    assert fill(prepared([ref], config))[0].num_found == 1
+    content = files[2].read_bytes()
+    files[2].write_bytes(content[:-2] + b"\x00\x01")
+    cases = prepared([ref], config)
+    assert fill(cases)[0].num_prepared == 1
+    assert (np.asarray(cases[0].image) != before).any()
+    write_series(tmp_path / "ct", voxels[:1] + 1, places=[4], name="more")
+    with pytest.raises(ScanError, match="2 series"):
+        prepared([ref], config)[0].load()
 
 
 def test_a_changed_preparation_never_meets_the_old_entries(blob_refs, data_config):

@@ -22,6 +22,14 @@ def test_classes_follow_the_label_values(tmp_path, msd, write_json):
     assert cases.label_values == (0, 1, 2)
 
 
+def test_labels_that_may_be_dicom_get_the_classes_by_name(tmp_path, msd, write_json, touch):
+    touch("labelsTr/a.dcm")
+    msd["training"][1]["label"] = "labelsTr/a.dcm"
+    write_json(msd)
+    structures = {ref.case_id: ref.structures for ref in open_cases(tmp_path)}
+    assert structures == {"a": (("spleen", 1), ("liver", 2)), "b": (), "c": ()}
+
+
 def test_the_test_list_is_not_read(tmp_path, msd, write_json):
     write_json(msd | {"test": "nonsense"})
     assert len(open_cases(tmp_path)) == 3

@@ -80,10 +80,9 @@ def test_what_is_no_file_is_missing(tmp_path, touch, case_id):
 @pytest.mark.parametrize(
     ("inside", "text"),
     [
-        (["slice_1.dcm"], r"DICOM is not read: convert each series to one file, as with `dcm2niix -z y -o OUT FOLDER`"),
-        (["a.nrrd"], r"save them in this format in 3D Slicer, or in Python by .*ReadImage\(\"a\.nrrd\"\)"),
+        (["a.nrrd"], "name one of its files"),
         (["a.nii.gz"], "name one of its files"),
-        ([], "no scan .* was found in it"),
+        ([], "no scan was found in it"),
     ],
 )
 def test_a_folder_in_place_of_a_file_is_called_a_folder(tmp_path, touch, inside, text):
@@ -93,6 +92,12 @@ def test_a_folder_in_place_of_a_file_is_called_a_folder(tmp_path, touch, inside,
     ref = VolumeRef(case_id="x", images=(folder,))
     with pytest.raises(DatasetError, match=rf"series is a folder, not a file; .*{text}.*; see docs/data-sets\.md"):
         check_refs([ref], listing=tmp_path / "cases.csv")
+
+
+def test_a_folder_of_other_files_may_be_a_dicom_series(tmp_path, touch):
+    touch("ct/IM0001", "ct/IM0002")
+    ref = VolumeRef(case_id="x", images=(tmp_path / "ct",))
+    assert check_refs([ref], listing=tmp_path / "cases.csv") == (ref,)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +173,9 @@ def test_a_layout_is_recognized_and_its_table_begun(tmp_path, touch, files, layo
     touch(*files)
     with pytest.raises(DatasetError) as caught:
         open_cases(tmp_path)
-    assert f"it looks like {layout} ({len(files)} scans): list the cases in {tmp_path / 'cases.csv'}" in str(
-        caught.value
-    )
+    text = str(caught.value)
+    assert f"it looks like {layout} ({len(files)} scans): `voxelocity init {tmp_path}` lists its cases" in text
+    assert f"or list the cases in {tmp_path / 'cases.csv'}" in text
     lines = str(caught.value).splitlines()
     assert lines[1:3] == ["    image,label", f"    {row}"]
     assert "see docs/data-sets.md" in lines[-1]
@@ -186,10 +191,15 @@ def test_the_table_that_is_proposed_opens(tmp_path, touch):
 
 
 @pytest.mark.parametrize(
-    ("file", "tool"),
-    [("series/1.dcm", "dcm2niix -z y"), ("DICOMDIR", "dcm2niix"), ("a.nrrd", "3D Slicer"), ("a/b.mha", "SimpleITK")],
+    ("file", "found"),
+    [
+        ("series/1.dcm", r"DICOM files in 1 folder\(s\): `voxelocity init .*\n    image,label\n    series,LABEL FILE"),
+        ("DICOMDIR", r"DICOM files in 1 folder"),
+        ("a.nrrd", r"scans side by side \(1 scans\)"),
+        ("a.mgz", r"\.mgz files are not read: save them as \.nii\.gz in 3D Slicer"),
+    ],
 )
-def test_other_formats_are_answered_with_the_tool_that_converts_them(tmp_path, touch, file, tool):
+def test_other_formats_are_answered_with_what_was_found_and_an_example(tmp_path, touch, file, found):
     touch(file)
-    with pytest.raises(DatasetError, match=tool):
+    with pytest.raises(DatasetError, match=found):
         open_cases(tmp_path)

@@ -8,7 +8,7 @@ import torch
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.infer import ModelSpec, Predictor, open_model, save_model, split_models
+from voxelocity.infer import ModelSpec, Predictor, open_model, save_keep_largest, save_model, split_models
 from voxelocity.infer.models import open_models
 from voxelocity.step import build_network
 
@@ -105,3 +105,10 @@ def test_leading_models_are_told_from_scans(tmp_path):
     assert split_models([tmp_path / "gone", *scans]) == ([tmp_path / "gone"], scans)
     with pytest.raises(InputError, match=f"{other}: these are models, and no scan is named"):
         split_models([one, other])
+
+
+def test_an_ensemble_keeps_the_largest_component_where_all_its_models_do(tmp_path):
+    folders = [save(tmp_path / "a", 1), save(tmp_path / "b", 2)]
+    save_keep_largest(folders[0], ["a", "b"])
+    save_keep_largest(folders[1], ["b"])
+    assert open_models(folders).spec.keep_largest == ("b",)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from voxelocity.core.errors import ConfigError, InputError
-from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_model
+from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_keep_largest, save_model
 from voxelocity.infer.models.run import KNOWN_VERSIONS
 from voxelocity.step import build_network
 
@@ -229,3 +229,15 @@ def test_a_run_without_scores_is_doubtful_and_a_copied_model_is_not(tmp_path):
     assert "--resume" in text
     (tmp_path / "scores.json").write_text("")
     assert open_model(tmp_path).doubts == ()
+
+
+def test_classes_that_keep_their_largest_component_are_written_next_to_the_weights(tmp_path):
+    save_model(tmp_path, network(), spec())
+    before = json.loads((tmp_path / SPEC_NAME).read_text())
+    save_keep_largest(tmp_path, ["organ"])
+    assert json.loads((tmp_path / SPEC_NAME).read_text()) == {**before, "keep_largest": ["organ"]}
+    assert load_model(tmp_path)[1].keep_largest == ("organ",)
+    for name in ("background", "liver"):
+        (tmp_path / SPEC_NAME).write_text(json.dumps({**before, "keep_largest": [name]}))
+        with pytest.raises(InputError, match=f"keep_largest names {name}, which labels does not have"):
+            load_model(tmp_path)

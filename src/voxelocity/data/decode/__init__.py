@@ -1,19 +1,42 @@
-"""File bytes to arrays, and arrays to files: NIfTI. Knows nothing about what happens to the voxels afterwards."""
+"""File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels."""
 
 from voxelocity.data.decode.case import read_case
+from voxelocity.data.decode.dicom import (
+    SeriesHeader,
+    StructuresHeader,
+    can_write_segmentations,
+    holds_series,
+    is_dicom,
+    read_structures_header,
+    series_in,
+    series_text,
+    write_segmentation,
+)
+from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_unpacked
-from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, read_header
-from voxelocity.data.decode.nifti import label_values_in, read_scan
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader
+from voxelocity.data.decode.labels import label_values_in
 from voxelocity.data.decode.write import write_scan
 
 __all__ = [
     "HOW_TO_CONVERT",
     "Placement",
     "ScanHeader",
+    "SeriesHeader",
+    "StructuresHeader",
+    "can_write_segmentations",
+    "format_of",
+    "holds_series",
+    "is_dicom",
     "label_values_in",
     "read_case",
     "read_header",
     "read_scan",
+    "read_structures_header",
     "read_unpacked",
+    "series_in",
+    "series_text",
+    "source_files",
     "write_scan",
+    "write_segmentation",
 ]

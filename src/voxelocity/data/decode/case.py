@@ -10,8 +10,9 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
-from voxelocity.data.decode.header import read_header
-from voxelocity.data.decode.nifti import class_indices, read_scan
+from voxelocity.data.decode.dicom import read_structures
+from voxelocity.data.decode.formats import format_of, read_header, read_scan
+from voxelocity.data.decode.labels import class_indices
 
 _Found = TypeVar("_Found")
 _SHARED_GRID_VOXEL = 0.25
@@ -29,7 +30,7 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
         label_values: file values in order of class index.
 
     Raises:
-        ScanError: a file is missing, damaged, truncated or not a 3-D NIfTI image; the files differ in shape or affine;
+        ScanError: a file is missing, damaged, truncated or not a 3-D image; the files differ in shape or affine;
             the image holds voxels that are NaN, infinite or larger than float32 can hold; the label holds values that
             are not declared; the spacing or the affine is not valid. The text names the case, the file, the value and
             the fix.
@@ -67,6 +68,9 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
 
 
 def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[int]) -> Array:
+    if format_of(path) == "dicom" and path.is_file():
+        values = _read(ref, path, lambda file: read_structures(file, grid, dict(ref.structures)))
+        return class_indices(values, label_values, where=f"decode: case '{ref.case_id}': {path}")
     label, label_grid = _read(ref, path, read_scan)
     _check_same_grid(ref, (ref.images[0], grid), (path, label_grid), what="image and label")
     if label.shape[0] != 1:

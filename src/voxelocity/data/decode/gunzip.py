@@ -97,7 +97,7 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
             num_bytes = file.seek(0, os.SEEK_END)
             file.seek(0)
             num_possible = min(num_expected, num_bytes * (_LARGEST_RATIO if is_packed else 1))
-            _check_memory(path, num_possible)
+            check_memory(path, num_possible)
             if is_packed:
                 # A header may claim any size, so the file itself must show whether it is possible.
                 can_be_true = num_possible == num_expected
@@ -118,7 +118,12 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
     return unpacked
 
 
-def _check_memory(path: Path, num_bytes: int) -> None:
+def check_memory(path: Path, num_bytes: int) -> None:
+    """Refuses voxels that take more memory than is free.
+
+    Raises:
+        ScanError: they do.
+    """
     # The system grants memory that it does not have, and kills the program when it is written to.
     if num_bytes > _LARGE_BYTES and num_bytes > (free_bytes := available_memory_bytes()):
         raise ScanError(

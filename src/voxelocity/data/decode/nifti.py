@@ -1,120 +1,101 @@
-"""Voxels of one NIfTI file, exactly as nibabel gives them, copied only where needed; labels as class indices."""
+"""NIfTI: the header, checked before any voxel is read, and the voxels. nibabel parses; the checks are ours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import nibabel as nib
 import numpy as np
+from nibabel.spatialimages import HeaderDataError
 
-from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid, slabs
-from voxelocity.data.decode.gunzip import read_unpacked
-from voxelocity.data.decode.header import ScanHeader, read_header
+from voxelocity.data.decode.gunzip import read_start, read_unpacked
+from voxelocity.data.decode.header import (
+    HOW_TO_CONVERT,
+    Placement,
+    ScanHeader,
+    check_affine,
+    check_shape,
+    check_spacing,
+)
 
+_NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
+# The four bytes after the header say whether extensions follow; voxels cannot start before their end.
+_EXTENSION_FLAG_BYTES = 4
+_MAX_AXES = 7
+_MAX_VALUE_BYTES = 8
+# Limit on header and extensions: no real file starts its voxels later.
+_MOST_DATA_START = 1 << 30
 _SLAB_VALUES = 1 << 20
-_UNDECLARED = 65_535
-_LISTED = 8
+_PLACEMENT_FIELDS = (
+    *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
+)
+
+# nibabel repairs small faults on loading; we check the ones that matter ourselves and name the case.
+_QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
+_NEVER_RAISE = 1_000
 
 
-def read_scan(path: Path) -> tuple[Array, Grid]:
-    """The voxels (c, x, y, z) of a .nii or .nii.gz file, and the grid they lie on.
+@dataclass(frozen=True, kw_only=True)
+class NiftiHeader(ScanHeader):
+    """What a NIfTI file's header says about it; its grid is that of the sform, then the qform, then nibabel's fallback.
+
+    Attributes:
+        is_big_endian: byte order of the stored values.
+        data_start: where the voxels start among the unpacked bytes.
+    """
+
+    is_big_endian: bool
+    data_start: int
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Of the values in the file, including byte order."""
+        return np.dtype(self.dtype).newbyteorder(">" if self.is_big_endian else "<")
+
+
+def read_nifti_header(path: Path) -> NiftiHeader:
+    """The checked header of a .nii or .nii.gz file. Reads the first bytes only.
+
+    Raises:
+        ScanError: the file is missing, a folder or a pipe, or not NIfTI, is 2-D or empty, its voxel type is not a plain
+            number, its spacing is zero, negative, NaN or implausible, or its affine is singular.
+    """
+    path = Path(path)
+    raw = _parse(path, read_start(path, _NIFTI2_BYTES))
+    shape = _shape(path, raw)
+    slope, inter = _scaling(path, raw)
+    grid = Grid.of(shape[:3], _affine(path, raw))
+    return NiftiHeader(
+        path=path,
+        grid=grid,
+        num_channels=math.prod(shape[3:]),
+        dtype=_dtype(path, raw),
+        slope=slope,
+        inter=inter,
+        num_bytes=path.stat().st_size,
+        is_big_endian=raw.endianness == ">",
+        data_start=_data_start(path, raw),
+        placement=_placement(raw, grid),
+    )
+
+
+def read_nifti_voxels(header: NiftiHeader) -> Array:
+    """The voxels (c, x, y, z) of the file, exactly as nibabel gives them, copied only where needed.
 
     The stored dtype is kept if the header has no scaling (big-endian values come in this machine's order); scaled
-    values are computed in float64 and returned as float32. The fourth axis of a file becomes the channels. Without
-    scaling or byte swapping the array is a read-only view on the unpacked bytes, whose order in memory is (c, z, y, x),
-    slowest first. Releases the GIL while it unpacks. Safe from several threads.
+    values are computed in float64 and returned as float32. Without scaling or byte swapping the array is a read-only
+    view on the unpacked bytes.
 
     Raises:
-        ScanError: as `read_header`; or the file is truncated or damaged.
+        ScanError: the file is truncated or damaged.
     """
-    header = read_header(path)
-    return _voxels(header), header.grid
-
-
-def label_values_in(path: Path) -> tuple[int, ...]:
-    """The distinct values of a label file, ascending.
-
-    Raises:
-        ScanError: as `read_scan`; or a value is not a whole number.
-    """
-    labels, _ = read_scan(path)
-    found: set[int] = set()
-    for (slab,) in slabs(whole_numbers(labels, where=f"decode: {path}"), max_values=_SLAB_VALUES):
-        # Counting is six times faster than sorting for the few values that a label file has.
-        low = int(slab.min())
-        if int(slab.max()) - low < 65_536:
-            signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
-            counts = np.bincount((signed_safe - low).ravel(order="K").astype(np.intp, copy=False))
-            found.update((np.flatnonzero(counts) + low).tolist())
-        else:
-            found.update(np.unique(slab).tolist())
-    return tuple(sorted(found))
-
-
-def whole_numbers(labels: Array, *, where: str) -> Array:
-    """The same values as integers; integer arrays are returned unchanged.
-
-    Args:
-        labels: of any shape.
-        where: start of the error text.
-
-    Raises:
-        ScanError: a value is NaN, infinite or has a fraction.
-    """
-    if labels.dtype.kind in "iu":
-        return labels
-    # Later, small numbers are looked up in a table, wide ones are searched for.
-    is_small = labels.min() >= -(2**15) and labels.max() < 2**15
-    whole = np.empty_like(labels, dtype=np.int16 if is_small else np.int64)
-    num_bad, first_bad = 0, 0.0
-    for source, target in slabs(labels, whole, max_values=_SLAB_VALUES):
-        bad = ~(np.abs(source) < 2.0**53) | (source != np.rint(source))
-        if bad.any():
-            first_bad = first_bad if num_bad else float(source[bad][0])
-            num_bad += int(bad.sum())
-            continue
-        target[...] = source
-    if num_bad:
-        raise ScanError(
-            f"{where}: the label holds {num_bad:,} values that are not whole numbers, the first is {first_bad:g}; "
-            "it may have been resampled with interpolation: save it with one whole number per class"
-        )
-    return whole
-
-
-def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> Array:
-    """uint8 class indices: index i where the file holds `label_values[i]`. Keeps shape and order in memory.
-
-    Returns the argument itself where it is uint8 and its values are their own indices.
-
-    Args:
-        labels: file values, of any number type.
-        label_values: distinct, at most 256.
-        where: start of the error text.
-
-    Raises:
-        ScanError: a value is not declared or not a whole number, or more than 256 classes are declared.
-    """
-    if len(label_values) > MAX_CLASSES or len(set(label_values)) != len(label_values):
-        raise ScanError(
-            f"{where}: {len(label_values)} label values are declared, {len(set(label_values))} of them distinct; "
-            f"at most {MAX_CLASSES} distinct ones are supported: merge classes in the data set's labels"
-        )
-    whole = whole_numbers(labels, where=where)
-    are_indices = list(label_values) == list(range(len(label_values)))
-    if are_indices and whole.dtype.kind == "u" and int(whole.max()) < len(label_values):
-        return whole.astype(np.uint8, copy=False)
-    indices = _look_up(whole, label_values) if whole.itemsize <= 2 else _search(whole, label_values)
-    undeclared = indices == _UNDECLARED
-    if undeclared.any():
-        values, counts = np.unique(whole[undeclared], return_counts=True)
-        raise ScanError(f"{where}: {_undeclared_in_words(values, counts, label_values)}")
-    return indices.astype(np.uint8)
-
-
-def _voxels(header: ScanHeader) -> Array:
     data = read_unpacked(header.path, num_expected=header.data_start + header.data_bytes)
     num_values = header.num_channels * header.grid.num_voxels
     flat = np.frombuffer(data, dtype=header.stored_dtype, count=num_values, offset=header.data_start)
@@ -128,32 +109,96 @@ def _voxels(header: ScanHeader) -> Array:
     return scaled
 
 
-def _look_up(whole: Array, label_values: Sequence[int]) -> Array:
-    # As unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
-    size = 1 << (8 * whole.itemsize)
-    table = np.full(size, _UNDECLARED, dtype=np.uint16)
-    limits = np.iinfo(whole.dtype)
-    for index, value in enumerate(label_values):
-        if limits.min <= value <= limits.max:
-            table[value % size] = index
-    found: Array = table[whole.view(f"u{whole.itemsize}")]
-    return found
+def _parse(path: Path, start: bytes) -> Any:
+    if not start:
+        raise ScanError(f"decode: {path}: the file is empty; copy or download it again")
+    for kind, num_bytes, magic_at, single in (
+        (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",)),
+        (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0")),
+    ):
+        for endianness, name in (("<", "little"), (">", "big")):
+            if len(start) < num_bytes or int.from_bytes(start[:4], name) != num_bytes:  # type: ignore[arg-type]
+                continue
+            if start[magic_at:].startswith((b"ni1\0", b"ni2\0")):
+                raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
+            if start[magic_at:].startswith(single):
+                return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
+    raise ScanError(
+        f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
+        f"{HOW_TO_CONVERT}"
+    )
 
 
-def _search(whole: Array, label_values: Sequence[int]) -> Array:
-    order = np.argsort(np.array(label_values, dtype=np.int64), kind="stable")
-    ordered = np.array(label_values, dtype=np.int64)[order]
-    signed = whole.astype(np.int64)
-    place = np.minimum(np.searchsorted(ordered, signed), len(ordered) - 1)
-    return np.where(ordered[place] == signed, order[place], _UNDECLARED).astype(np.uint16)
+def _shape(path: Path, raw: Any) -> tuple[int, ...]:
+    num_axes = int(raw["dim"][0])
+    shape = tuple(int(n) for n in raw["dim"][1 : num_axes + 1])
+    if num_axes > _MAX_AXES:
+        raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
+    check_shape(path, shape)
+    return shape
 
 
-def _undeclared_in_words(values: Array, counts: Array, label_values: Sequence[int]) -> str:
-    pairs = [f"{value} ({count:,} voxels)" for value, count in zip(values, counts, strict=True)]
-    more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
-    declared = ", ".join(str(value) for value in label_values[:_LISTED])
-    declared += ", ..." if len(label_values) > _LISTED else ""
-    return (
-        f"the label holds values that are not declared: {', '.join(pairs[:_LISTED])}{more}; declared are {declared}: "
-        "add them to the labels of the data set or correct the file"
+def _dtype(path: Path, raw: Any) -> str:
+    try:
+        dtype = raw.get_data_dtype()
+    except KeyError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iuf" or dtype.itemsize > _MAX_VALUE_BYTES:
+        raise ScanError(
+            f"decode: {path}: the voxel type is {dtype if dtype is not None else 'unknown'} (NIfTI code "
+            f"{int(raw['datatype'])}); save it with a plain integer or float type of at most 64 bits"
+        )
+    return str(dtype.newbyteorder("="))
+
+
+def _scaling(path: Path, raw: Any) -> tuple[float, float]:
+    slope, inter = float(raw["scl_slope"]), float(raw["scl_inter"])
+    if slope == 0.0 or not math.isfinite(slope):
+        return 1.0, 0.0
+    if not math.isfinite(inter):
+        raise ScanError(
+            f"decode: {path}: scl_slope is {slope} but scl_inter is {inter}; set scl_inter in the header, 0 for none"
+        )
+    return slope, inter
+
+
+def _data_start(path: Path, raw: Any) -> int:
+    least = int(raw["sizeof_hdr"]) + _EXTENSION_FLAG_BYTES
+    start = float(raw["vox_offset"])
+    if start == 0.0:
+        return least
+    if not least <= start <= _MOST_DATA_START or start != int(start):
+        where = f"inside the header of {least} bytes" if start < least else "where no voxel can be"
+        raise ScanError(
+            f"decode: {path}: the header places the voxels at byte {start:.15g}, {where}; export the file again"
+        )
+    return int(start)
+
+
+def _affine(path: Path, raw: Any) -> Array:
+    for axis, step in zip("xyz", raw["pixdim"][1:4], strict=True):
+        check_spacing(path, axis, float(step), "pixdim")
+    fixed = raw.copy()
+    fixed.check_fix(logger=_QUIET, error_level=_NEVER_RAISE)
+    try:
+        affine = np.asarray(fixed.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise ScanError(f"decode: {path}: the orientation is not valid ({error}); set a valid affine") from None
+    return check_affine(path, affine)
+
+
+def _placement(raw: Any, grid: Grid) -> Placement:
+    values = [("pixdim", raw["pixdim"][:4]), *((name, raw[name]) for name in _PLACEMENT_FIELDS)]
+    has_sform, has_qform = int(raw["sform_code"]) > 0, int(raw["qform_code"]) > 0
+    apart_mm = 0.0
+    if has_sform and has_qform:
+        try:
+            apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, raw.get_qform()))
+        except (HeaderDataError, ValueError):
+            # The qform is not a valid rotation.
+            apart_mm = math.inf
+    return Placement(
+        fields=tuple((name, tuple(np.atleast_1d(value).astype(float).tolist())) for name, value in values),
+        form="sform" if has_sform else "qform" if has_qform else "none",
+        forms_apart_mm=apart_mm,
     )

@@ -13,6 +13,7 @@ from nibabel.spatialimages import HeaderDataError
 
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import OutputError
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array, Grid
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.header import Placement
@@ -33,35 +34,41 @@ def write_scan(
     *,
     placement: Placement | None = None,
 ) -> None:
-    """Writes an array as .nii.gz or .nii (by the file name) on the grid `like`, in millimeters.
+    """Writes an array as .nii.gz, .nii or .nrrd (by the file name) on the grid `like`, in millimeters.
 
-    The file appears whole or not at all. The affine is stored as float32 sform, and also as qform if it is a rotation
-    with zooms. The gzip header carries no time, so equal input gives equal bytes.
+    The file appears whole or not at all. NIfTI stores the affine as float32 sform, and also as qform if it is a
+    rotation with zooms; NRRD stores it in LPS, with all digits, and is packed. The gzip header carries no time, so
+    equal input gives equal bytes.
 
     Args:
         path: replaced if it exists; its folder must exist.
         array_xyz: (x, y, z), any order in memory.
         like: the grid of the array.
         dtype: of the stored values; "auto" keeps the array's.
-        placement: of the file whose grid this is; qform, sform, their codes and the units are repeated, so that every
-            reader puts both files in the same place.
+        placement: of the file whose grid this is; NIfTI repeats its qform, sform, their codes and the units, so that
+            every reader puts both files in the same place.
 
     Raises:
-        OutputError: the name does not end in .nii or .nii.gz, NIfTI or `dtype` cannot hold the array, or the file
-            cannot be written.
+        OutputError: the name does not end in .nii, .nii.gz or .nrrd, the format or `dtype` cannot hold the array, or
+            the file cannot be written.
     """
     path = Path(path)
-    if not path.name.lower().endswith((".nii", ".nii.gz")):
-        raise OutputError(f"decode: {path} is not named .nii or .nii.gz; rename it")
+    name = path.name.lower()
+    if not name.endswith((".nii", ".nii.gz", ".nrrd")):
+        raise OutputError(f"decode: {path} is not named .nii, .nii.gz or .nrrd; rename it")
     if tuple(array_xyz.shape) != like.shape:
         raise OutputError(
             f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must match"
         )
     stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
-    header = _header(path, like, stored.dtype, placement)
+    is_nrrd = name.endswith(".nrrd")
+    header = _nrrd_header(path, like, stored.dtype) if is_nrrd else _nifti_header(path, like, stored.dtype, placement)
     try:
         with whole_file(path) as file:
-            _write(file, header, stored, is_packed=path.name.lower().endswith(".gz"))
+            if is_nrrd:
+                file.write(header)
+                header = b""
+            _write(file, header, stored, is_packed=not name.endswith(".nii"))
     except OSError as error:
         raise OutputError(
             f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
@@ -78,7 +85,7 @@ def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
     return stored
 
 
-def _header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> bytes:
+def _nifti_header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> bytes:
     header = nib.Nifti1Header()
     try:
         header.set_data_dtype(dtype)
@@ -87,7 +94,7 @@ def _header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement |
         raise OutputError(
             f"decode: {path}: NIfTI cannot store shape {grid.shape} of {dtype} ({error}); choose another dtype"
         ) from None
-    if placement is None:
+    if placement is None or not placement.fields:
         _place(header, grid)
     else:
         for name, values in placement.fields:
@@ -95,6 +102,30 @@ def _header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement |
             header[name] = values[0] if header[name].ndim == 0 else [*values, *header[name][len(values) :]]
     header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
     return bytes(header.binaryblock) + _NO_EXTENSIONS
+
+
+def _nrrd_header(path: Path, grid: Grid, dtype: np.dtype[Any]) -> bytes:
+    """See https://teem.sourceforge.net/nrrd/format.html."""
+    if dtype.kind not in "iuf" or dtype.name == "float16":
+        raise OutputError(f"decode: {path}: NRRD cannot store {dtype}; choose another dtype")
+    lps = grid.matrix
+    lps[:2] *= -1.0
+    directions, origin = (
+        " ".join(f"({','.join(repr(float(value) + 0.0) for value in vector)})" for vector in vectors)
+        for vectors in (lps[:3, :3].T, lps[:3, 3:].T)
+    )
+    fields = {
+        "type": {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name),
+        "dimension": "3",
+        "space": "left-posterior-superior",
+        "sizes": " ".join(map(str, grid.shape)),
+        "space directions": directions,
+        "kinds": "domain domain domain",
+        "endian": "little",
+        "encoding": "gzip",
+        "space origin": origin,
+    }
+    return "\n".join(["NRRD0004", *(f"{key}: {value}" for key, value in fields.items()), "", ""]).encode()
 
 
 def _place(header: nib.Nifti1Header, grid: Grid) -> None:
@@ -123,4 +154,4 @@ def _write_voxels(file: Any, header: bytes, stored: Array) -> None:
     file.write(header)
     thickness = max(1, _SLAB_BYTES // max(1, stored[..., :1].nbytes))
     for start in range(0, stored.shape[2], thickness):
-        file.write(np.ascontiguousarray(stored[..., start : start + thickness].T).data)
+        file.write(in_c_order(stored[..., start : start + thickness].T, stored.dtype).data)

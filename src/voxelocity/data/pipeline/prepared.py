@@ -25,7 +25,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache import CacheConfig, EntryVolume, entry_key, is_shared, open_cache, source_identity
-from voxelocity.data.decode import read_case, read_header
+from voxelocity.data.decode import read_case, read_header, source_files
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.observe import available_memory_bytes, span
 
@@ -200,7 +200,10 @@ class PreparedCases:
 
     def _key(self, ref: VolumeRef) -> str:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labeled={ref.label is not None}"
-        return entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
+        if ref.structures:
+            fingerprint += f" structures={ref.structures}"
+        paths = [*ref.images, *([] if ref.label is None else [ref.label])]
+        return entry_key(source_identity(file for path in paths for file in source_files(path)), fingerprint)
 
     def _take(self, index: int) -> tuple[StoredVolume, _Origin]:
         key = self._keys[index]

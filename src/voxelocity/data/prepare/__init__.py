@@ -1,6 +1,5 @@
 """Deterministic preparation of a scan before the cache, and its inverse, back to the scan's own grid."""
 
-from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.crop import CropToNonzero
@@ -20,7 +19,6 @@ __all__ = [
     "Restoration",
     "Trace",
     "first_positions",
-    "in_c_order",
     "is_resampled",
     "nearest_positions",
     "orient_record",

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
-from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
 _MAX_CLASSES = 256
@@ -59,6 +59,7 @@ class Restoration:
         trace: of the prepared volume.
         shape: of the prepared volume.
         num_threads: pieces of a slab made at once.
+        is_softmax: whether the scores are logits whose probabilities are interpolated.
         region_order: for overlapping classes, the class index of each score; the scores must then be logits.
         engine: as in `PrepareConfig`.
     """
@@ -69,19 +70,20 @@ class Restoration:
         shape: Index3,
         *,
         num_threads: int = 1,
+        is_softmax: bool = False,
         region_order: Sequence[int] = (),
         engine: resample.ResampleEngine = "auto",
     ) -> None:
         self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
-        self._order = np.array(region_order, dtype=np.uint8)
-        self._fill = _compiled_fill() if engine == "auto" and has_numba() else fill_classes_plain
+        self._order, self._is_softmax = np.array(region_order, dtype=np.uint8), is_softmax
+        self._is_compiled = engine == "auto" and has_numba()
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
         self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
         self._num_done = 0
 
-    def add(self, scores_kxyz: Array, *, start: int, axis: int = 0) -> None:
+    def add(self, scores_kxyz: Array, *, start: int, axis: int = 0, weights_xyz: Array | None = None) -> None:
         """Fills every plane of the scan that lies between two planes known by now.
 
         Args:
@@ -90,6 +92,7 @@ class Restoration:
                 with which the slab before ended.
             start: of the slab, in planes of the prepared volume.
             axis: along which the volume is cut.
+            weights_xyz: float32, positive: the scores are sums that are divided by them first.
         """
         assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
         stop = start + scores_kxyz.shape[1 + axis]
@@ -99,19 +102,60 @@ class Restoration:
         positions = list(self._positions)
         positions[axis] = positions[axis][rows] - start
         target = self._labels[tuple(rows if a == axis else slice(None) for a in range(3))]
-        thickness = max(_LEAST_PLANES, _SLAB_VALUES // max(1, target.shape[1] * target.shape[2]))
+        if target.size:
+            (self._fill_compiled if self._is_compiled else self._fill_plain)(
+                scores_kxyz, weights_xyz, (positions[0], positions[1], positions[2]), target
+            )
 
-        def fill(first: int) -> None:
-            piece = slice(first, first + thickness)
-            self._fill(scores_kxyz, (positions[0][piece], *positions[1:]), target[piece], self._order)
+    def _fill_compiled(
+        self, scores: Array, weights: Array | None, positions: tuple[Positions, ...], target: Array
+    ) -> None:
+        with kernel_imports:
+            from voxelocity.data.prepare import numba_restore
 
-        starts = range(0, target.shape[0], thickness) if target.size else range(0)
-        if self._num_threads > 1 and len(starts) > 1:
+        if weights is None:
+            weights = np.broadcast_to(np.float32(1.0), scores.shape[1:])
+        classes = np.empty(scores.shape[1:], dtype=np.uint8)
+
+        def classify(part: slice) -> None:
+            if len(self._order):
+                numba_restore.signs_of(scores[:, part], classes[part], self._order)
+            else:
+                numba_restore.largest_class(scores[:, part], classes[part])
+
+        def fill(part: slice) -> None:
+            numba_restore.fill_classes(
+                scores, weights, classes, (positions[0][part], *positions[1:]), target[part], self._order,
+                is_softmax=self._is_softmax,
+            )  # fmt: skip
+
+        self._in_parts(classify, scores.shape[1:])
+        self._in_parts(fill, target.shape)
+
+    def _fill_plain(
+        self, scores: Array, weights: Array | None, positions: tuple[Positions, ...], target: Array
+    ) -> None:
+        if weights is not None:
+            scores = scores / weights
+        if self._is_softmax:
+            scores = np.exp(scores - scores.max(axis=0))
+            scores /= scores.sum(axis=0)
+
+        def fill(part: slice) -> None:
+            fill_classes_plain(scores, (positions[0][part], *positions[1:]), target[part], self._order)
+
+        self._in_parts(fill, target.shape)
+
+    def _in_parts(self, do: Callable[[slice], None], shape: tuple[int, ...]) -> None:
+        """Calls `do` with slices of the first axis, in threads."""
+        thickness = max(_LEAST_PLANES, _SLAB_VALUES // max(1, shape[1] * shape[2]))
+        parts = [slice(first, first + thickness) for first in range(0, shape[0], thickness)]
+        if self._num_threads > 1 and len(parts) > 1:
             with ThreadPoolExecutor(max_workers=self._num_threads) as pool:
-                list(pool.map(fill, starts))
+                list(pool.map(do, parts))
         else:
-            for first in starts:
-                fill(first)
+            for part in parts:
+                do(part)
 
     def result(self) -> npt.NDArray[np.uint8]:
         """(x, y, z) uint8, C-contiguous, once all slabs were added."""
@@ -147,13 +191,6 @@ def fill_classes_plain(
         wins = scores > best
         target_xyz[wins] = index
         np.copyto(best, scores, where=wins)
-
-
-def _compiled_fill() -> Callable[[Array, tuple[Positions, ...], Array, Array], None]:
-    with kernel_imports:
-        from voxelocity.data.prepare.numba_restore import fill_classes
-
-    return fill_classes
 
 
 def _undo(labels: Array, record: Mapping[str, Any]) -> Array:

@@ -1,5 +1,16 @@
 """Which cases exist: one function for every layout of a data set. Reads names of files, never a scan."""
 
-from voxelocity.data.source.sniff import open_cases
+from voxelocity.data.source.folder import FoundCase, FoundCases, group_files
+from voxelocity.data.source.listing import files_below
+from voxelocity.data.source.sniff import DESCRIPTION_NAME, TABLE_NAME, TABLE_SUFFIXES, open_cases
 
-__all__ = ["open_cases"]
+__all__ = [
+    "DESCRIPTION_NAME",
+    "TABLE_NAME",
+    "TABLE_SUFFIXES",
+    "FoundCase",
+    "FoundCases",
+    "files_below",
+    "group_files",
+    "open_cases",
+]

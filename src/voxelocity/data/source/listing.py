@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 
 _FIRST_CHANNEL = "_0000"
 # File systems hold 255 bytes; predictions have an ending, and a process number while they are written.
@@ -23,14 +23,10 @@ _DOCS = "docs/data-sets.md"
 _MOST_ENTRIES = 20_000
 _LABEL = re.compile(r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|masks?|gt|annotations?|rois?)(tr)?([^a-z]|$)", re.I)
 _DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
-_OTHER_ENDINGS = (".nrrd", ".mha", ".mhd", ".hdr", ".mgz", ".mnc")
-_FROM_DICOM = (
-    "DICOM is not read: convert each series to one file, as with `dcm2niix -z y -o OUT FOLDER`, and segmentations with "
-    "dcmqi's `segimage2itkimage` (DICOM SEG) or `dcmrtstruct2nii` (RTSTRUCT)"
-)
+_OTHER_ENDINGS = (".hdr", ".mgz", ".mnc")
 _FROM_OTHERS = (
-    "only .nii and .nii.gz scans are read: save them in this format in 3D Slicer, or in Python by "
-    'SimpleITK.WriteImage(SimpleITK.ReadImage("a{ending}"), "a.nii.gz")'
+    "{ending} files are not read: save them as .nii.gz in 3D Slicer, or in Python by "
+    'nibabel.save(nibabel.load("a{ending}"), "a.nii.gz")'
 )
 
 
@@ -40,9 +36,9 @@ def case_id_of(images: tuple[Path, ...], label: Path | None) -> str:
     nnU-Net's channel number is dropped where it certainly is one: with several images, or if the label file has the
     same name without it.
     """
-    stem = _stem(images[0].name)
+    stem = stem_of(images[0].name)
     shorter = stem.removesuffix(_FIRST_CHANNEL)
-    if shorter and (len(images) > 1 or (label is not None and _stem(label.name) == shorter)):
+    if shorter and (len(images) > 1 or (label is not None and stem_of(label.name) == shorter)):
         return shorter
     return stem
 
@@ -76,33 +72,40 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
 
 def what_it_holds(folder: Path) -> str:
     """The layout recognized in the folder and how to open it: the end of a sentence, with an example."""
-    files = _files_below(folder)
-    scans = [name for name in files if name.endswith((".nii", ".nii.gz"))]
+    files = files_below(folder)
+    scans = [name for name in files if name.lower().endswith(SCAN_ENDINGS)]
+    if not scans and (series := sorted({os.path.dirname(name) or "." for name in files if is_named_dicom(name)})):
+        rows = [f"    {name},LABEL FILE OF THIS CASE" for name in series[:2]]
+        return _list_them(folder, f"DICOM files in {len(series)} folder(s)", rows)
     if not scans:
         return conversion_of(folder)
-    labels = [name for name in scans if _LABEL.search(name)]
-    images = [name for name in scans if name not in set(labels)]
+    labels = [name for name in scans if is_label(name)]
+    images = [name for name in scans if not is_label(name)]
     pairs = list(itertools.islice(_pairs(images, labels), 2))
     rows = [f"    {image},{label}" for image, label in pairs] or [
         f"    {(images or scans)[0]},{labels[0] if labels and images else 'LABEL FILE OF THIS CASE'}"
     ]
+    return _list_them(folder, f"{_layout(folder, scans)} ({len(scans)} scans)", rows)
+
+
+def _list_them(folder: Path, found: str, rows: Sequence[str]) -> str:
     return (
-        f"it looks like {_layout(folder, scans)} ({len(scans)} scans): list the cases in {folder / 'cases.csv'}, one "
-        "line each:\n" + "\n".join(["    image,label", *rows]) + f"\nand open that folder again; see {_DOCS}"
+        f"it looks like {found}: `voxelocity init {folder}` lists its cases for you to check, or list the cases in "
+        f"{folder / 'cases.csv'}, one line each:\n"
+        + "\n".join(["    image,label", *rows])
+        + f"\nand open that folder again; see {_DOCS}"
     )
 
 
 def conversion_of(folder: Path) -> str:
     """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
-    files = _files_below(folder)
-    if any(_is_dicom(name) for name in files):
-        return f"{_FROM_DICOM}; see {_DOCS}"
+    files = files_below(folder)
     ending = next((end for name in files for end in _OTHER_ENDINGS if name.lower().endswith(end)), None)
     if ending:
         return f"{_FROM_OTHERS.format(ending=ending)}; see {_DOCS}"
-    if any(name.endswith((".nii", ".nii.gz")) for name in files):
+    if any(name.lower().endswith(SCAN_ENDINGS) for name in files):
         return f"name one of its files; see {_DOCS}"
-    return f"add one, or give another folder: no scan (.nii, .nii.gz) was found in it; see {_DOCS}"
+    return f"add one, or give another folder: no scan was found in it; see {_DOCS}"
 
 
 def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:
@@ -134,7 +137,7 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
             folder, name = os.path.split(path)
             if folder not in files_by_folder:
                 files_by_folder[folder] = _files_in(folder)
-            if name not in files_by_folder[folder]:
+            if name not in files_by_folder[folder] and not _may_be_series(path):
                 missing.append(str(path))
     if missing and os.path.isdir(missing[0]):
         raise DatasetError(
@@ -159,11 +162,9 @@ def _files_in(folder: str) -> frozenset[str]:
         raise DatasetError(f"source: {folder} cannot be read ({error.strerror}); check its permissions") from None
 
 
-def _stem(name: str) -> str:
-    for ending in (".nii.gz", ".nii"):
-        if name.endswith(ending):
-            return name.removesuffix(ending)
-    return Path(name).stem
+def _may_be_series(path: Path) -> bool:
+    """Whether it is a folder of files that are not named as scans are, as a DICOM series is."""
+    return any(not name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
 
 
 def _layout(folder: Path, scans: Sequence[str]) -> str:
@@ -182,28 +183,35 @@ def _pairs(images: Sequence[str], labels: Sequence[str]) -> Iterator[tuple[str, 
     """Images and labels that share a folder, or a name without its ending, its channel and its label word."""
     by_key: dict[str, str] = {}
     for label in labels:
-        by_key.setdefault(_key(label), label)
+        by_key.setdefault(name_without_label(label), label)
     by_folder = {os.path.dirname(label): label for label in labels}
     is_shared = len(by_folder) < len(labels)
     for image in images:
-        found = by_key.get(_key(image)) or (None if is_shared else by_folder.get(os.path.dirname(image)))
+        found = by_key.get(name_without_label(image)) or (None if is_shared else by_folder.get(os.path.dirname(image)))
         if found is not None:
             yield image, found
 
 
-def _key(name: str) -> str:
-    stem = os.path.basename(name).removesuffix(".gz").removesuffix(".nii").removesuffix("_0000")
+def is_label(name: str) -> bool:
+    """Whether a path, with "/", has a word that labels are called by, in a folder or in its file name."""
+    return _LABEL.search(name) is not None
+
+
+def name_without_label(name: str) -> str:
+    """The words of a file name without its ending, its channel and those that only say image or label."""
+    stem = stem_of(os.path.basename(name)).removesuffix(_FIRST_CHANNEL)
     words = re.split(r"[-_. ]+", stem)
     kept = [word for word in words if not _LABEL.fullmatch(word) and word.lower() not in ("image", "img", "volume")]
     return "_".join(kept)
 
 
-def _is_dicom(name: str) -> bool:
+def is_named_dicom(name: str) -> bool:
+    """Whether the name of a file is one that DICOM files often have."""
     return name.lower().endswith(_DICOM_ENDINGS) or os.path.basename(name) == "DICOMDIR"
 
 
-def _files_below(folder: Path) -> list[str]:
-    """Paths of files relative to the folder, sorted; without those beyond the limits on depth and number."""
+def files_below(folder: Path, *, most: int = _MOST_ENTRIES) -> list[str]:
+    """Paths of files relative to the folder, sorted; without hidden ones, and those beyond `most` and four folders."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         below = os.path.relpath(place, folder)
@@ -211,6 +219,6 @@ def _files_below(folder: Path) -> list[str]:
         folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < 4 else []
         start = "" if below == os.curdir else below.replace(os.sep, "/") + "/"
         found += [start + name for name in sorted(files) if not name.startswith(".")]
-        if len(found) > _MOST_ENTRIES:
+        if len(found) > most:
             break
     return sorted(found)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.listing import what_it_holds
@@ -14,6 +16,8 @@ from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"
 TABLE_SUFFIXES = (".csv", ".tsv")
+TABLE_NAME = "cases.csv"
+"""Of the table that `voxelocity init` writes; it is opened whatever other tables its folder holds."""
 
 
 def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
@@ -44,7 +48,12 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     """
     if num_folds < 2:
         raise ConfigError(f"source: num_folds = {num_folds} leaves no case to train on; choose 2 or more")
-    root = Path(os.path.expanduser(path)).absolute()
+    cases = _listed(Path(os.path.expanduser(path)).absolute(), num_folds)
+    names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
+    return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
+
+
+def _listed(root: Path, num_folds: int) -> Cases:
     listing = _find_listing(root)
     if listing.suffix.lower() in TABLE_SUFFIXES:
         beside = listing.parent / DESCRIPTION_NAME
@@ -56,6 +65,13 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
         table = description.folder / tables[0]
         return read_table(table, root=root, num_folds=num_folds, description=description)
     return read_described(description, root=root, num_folds=num_folds)
+
+
+def _with_structures(ref: VolumeRef, names: tuple[tuple[str, int], ...]) -> VolumeRef:
+    """The case with the classes by name if its label may be DICOM, which has names; other formats have values."""
+    if ref.label is None or ref.label.name.lower().endswith(SCAN_ENDINGS):
+        return ref
+    return replace(ref, structures=names)
 
 
 def _find_listing(root: Path) -> Path:
@@ -89,7 +105,8 @@ def _find_listing_in_folder(folder: Path) -> Path:
 
 def _tables_in(folder: Path) -> list[str]:
     names = _names_in(folder)
-    return [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+    tables = [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+    return [TABLE_NAME] if TABLE_NAME in tables else tables
 
 
 def _names_in(folder: Path) -> list[str]:

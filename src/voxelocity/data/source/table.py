@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,8 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
             if not any(cells):
                 continue
             if not columns:
-                columns = [cell.lower() for cell in cells]
+                # nnU-Net counts channels with four digits.
+                columns = [re.sub(r"\Aimage_0+(?=\d)", "image_", cell.lower()) for cell in cells]
                 continue
             if len(cells) != len(columns):
                 raise source_error(

@@ -27,6 +27,7 @@ _REINSTALL = "pip install --force-reinstall torch"
 
 # What each extra gives, in words. An extra that is not listed here is shown with its packages alone.
 GIVES = {
+    "formats": "scans as NRRD, MHA and DICOM series; predictions as DICOM SEG",
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
     "docs": "the documentation site in a checkout (`make docs`)",

@@ -22,7 +22,7 @@ def mean_of(models: Sequence[Model]) -> Model:
     """One model whose logits are the mean of the logits of all.
 
     Their preparations may differ in intensities, as those of cross-validation folds do; each network then gets the
-    scan as it was trained on it.
+    scan as it was trained on it. Only the largest component is kept of a class that all models do so for.
 
     Raises:
         InputError: two models differ in classes, channels, windows or the grid they are prepared on.
@@ -33,11 +33,12 @@ def mean_of(models: Sequence[Model]) -> Model:
     distinct = {model.preparation.fingerprint(): model.preparation for model in models}
     order = list(distinct)
     num_channels = len(first.spec.channels)
+    kept = [name for name in first.spec.keep_largest if all(name in model.spec.keep_largest for model in models)]
     starts = [num_channels * order.index(model.preparation.fingerprint()) for model in models]
     return Model(
         folder=first.folder,
         network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
-        spec=first.spec,
+        spec=first.spec.model_copy(update={"keep_largest": tuple(kept)}),
         preparation=StackedPreparations(list(distinct.values())),
         doubts=tuple(doubt for model in models for doubt in model.doubts),
     )

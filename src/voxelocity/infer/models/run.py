@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +27,7 @@ _SAFE_DTYPES = {"F32": torch.float32, "I64": torch.int64}
 KNOWN_VERSIONS = (1, 2, 3)
 """Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
 that time were trained on flipped patches without swapped labels, and their windows are mirrored the same way. Version 2
-has no `region_order` and no `restored`."""
+has no `region_order`, no `restored` and no `keep_largest`."""
 
 
 class ModelSpec(PredictionSpec):
@@ -80,6 +81,16 @@ def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     weights = save({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
     spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
+    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
+
+
+def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
+    """Writes into the description of a finished model of which classes its predictions keep the largest component.
+
+    Raises:
+        InputError: as `load_model`, about the description.
+    """
+    spec = _read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)})
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 

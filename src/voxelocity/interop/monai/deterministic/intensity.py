@@ -10,8 +10,8 @@ import torch
 from monai.transforms import NormalizeIntensity, NormalizeIntensityd, ScaleIntensityRange, ScaleIntensityRanged
 from monai.utils import convert_data_type
 
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array
-from voxelocity.data.prepare import in_c_order
 from voxelocity.interop.monai.deterministic.numba_loops import moments, normalize, scale_range
 from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, replaces, voxels, with_meta
 

@@ -13,9 +13,9 @@ from monai.transforms import LoadImage, LoadImaged
 from monai.utils import get_equivalent_dtype
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array, slabs
 from voxelocity.data.decode import read_unpacked
-from voxelocity.data.prepare import in_c_order
 from voxelocity.interop.monai.deterministic.shadow import replaces, shadow
 
 _SLAB_VALUES = 1 << 20

@@ -22,8 +22,8 @@ from monai.transforms.inverse import TraceableTransform
 from monai.transforms.spatial.array import SpatialResample
 from monai.utils import get_equivalent_dtype
 
+from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array
-from voxelocity.data.prepare import in_c_order
 from voxelocity.interop.monai.deterministic.numba_loops import sample_linear, sample_nearest
 from voxelocity.interop.monai.deterministic.shadow import (
     is_whole_volume,

@@ -1,0 +1,291 @@
+"""One DICOM file as a plain record, and its pixels. Only this module imports pydicom; `series` makes the volume."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array
+
+DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
+_MARK_AT, _MARK = 128, b"DICM"
+# What these hold besides pixels, or instead of them, is not a scan.
+_OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
+_TAGS = (
+    *(
+        "PatientID",
+        "Modality",
+        "SeriesDescription",
+        "SeriesInstanceUID",
+        "SeriesNumber",
+        "SOPInstanceUID",
+        "InstanceNumber",
+    ),
+    *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
+    *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
+    *("RescaleSlope", "RescaleIntercept"),
+)
+_IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
+DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
+"""What pydicom and its plugins raise on damaged bytes, besides InvalidDicomError, which is an Exception of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What one file says about its image; numbers that it does not give are None.
+
+    Attributes:
+        position_mm: of the first pixel, in LPS.
+        directions: along a row, then along a column: six cosines in LPS.
+        spacing_mm: between rows, then between columns.
+        step_mm: "SpacingBetweenSlices", else "SliceThickness": used only where a series has one slice.
+        bits: allocated, stored.
+        syntax: UID of the transfer syntax.
+        cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
+    """
+
+    path: Path
+    uid: str
+    patient_id: str
+    modality: str
+    series_uid: str
+    series_number: str
+    description: str
+    position_mm: tuple[float, ...] | None
+    directions: tuple[float, ...] | None
+    spacing_mm: tuple[float, ...] | None
+    step_mm: float | None
+    shape: tuple[int, int]
+    num_frames: int
+    num_samples: int
+    bits: tuple[int, int]
+    is_signed: bool
+    slope: float
+    inter: float
+    syntax: str
+    cannot_decode: str
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"{'int' if self.is_signed else 'uint'}{self.bits[0]}")
+
+    @property
+    def stored_range(self) -> tuple[int, int]:
+        """Smallest and largest value that the stored bits can hold."""
+        num_bits = self.bits[1]
+        return (-(1 << num_bits - 1), (1 << num_bits - 1) - 1) if self.is_signed else (0, (1 << num_bits) - 1)
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file has DICOM's mark.
+
+    Raises:
+        ScanError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(_MARK_AT + len(_MARK))[_MARK_AT:] == _MARK
+    except OSError as error:
+        raise ScanError(f"decode: {path}: the file cannot be read ({error.strerror}); check its permissions") from None
+
+
+def read_slice(path: Path) -> Slice | None:
+    """What the file says about its image, or None if it holds no image of a scan. Reads no pixels.
+
+    Raises:
+        ScanError: pydicom is not installed, or the file is damaged.
+    """
+    dataset = read_dataset(path, tags=_TAGS)
+    fields = _Fields(path, dataset)
+    modality = fields.text("Modality")
+    if modality in _OTHER_MODALITIES or "Rows" not in dataset:
+        return None
+    syntax = str(getattr(dataset.file_meta, "TransferSyntaxUID", _IMPLICIT_LITTLE_ENDIAN))
+    steps = [fields.numbers(name) for name in ("SpacingBetweenSlices", "SliceThickness")]
+    return Slice(
+        path=path,
+        uid=fields.text("SOPInstanceUID"),
+        patient_id=fields.text("PatientID"),
+        modality=modality or "image",
+        series_uid=fields.text("SeriesInstanceUID"),
+        series_number=fields.text("SeriesNumber"),
+        description=fields.text("SeriesDescription"),
+        position_mm=fields.numbers("ImagePositionPatient", 3),
+        directions=fields.numbers("ImageOrientationPatient", 6),
+        spacing_mm=fields.numbers("PixelSpacing", 2),
+        step_mm=next((abs(step[0]) for step in steps if step and step[0]), None),
+        shape=(fields.whole("Rows", 0), fields.whole("Columns", 0)),
+        num_frames=int((fields.numbers("NumberOfFrames", 1) or (1,))[0]),
+        num_samples=fields.whole("SamplesPerPixel", 1),
+        bits=(fields.whole("BitsAllocated", 16), fields.whole("BitsStored", fields.whole("BitsAllocated", 16))),
+        is_signed=fields.whole("PixelRepresentation", 0) == 1,
+        slope=(fields.numbers("RescaleSlope", 1) or (1.0,))[0],
+        inter=(fields.numbers("RescaleIntercept", 1) or (0.0,))[0],
+        syntax=syntax,
+        cannot_decode=_missing_plugin(syntax),
+    )
+
+
+def read_pixels(slice_: Slice) -> Array:
+    """The stored values (rows, columns), before rescaling, in the dtype that the header announces.
+
+    Raises:
+        ScanError: the pixels are missing, truncated or damaged.
+    """
+    from pydicom.uid import UID
+
+    dataset = read_dataset(slice_.path, tags=("PixelData",) if not UID(slice_.syntax).is_compressed else ())
+    if "PixelData" not in dataset:
+        raise ScanError(f"decode: {slice_.path}: the file holds no pixels (PixelData); copy or export it again")
+    if UID(slice_.syntax).is_compressed:
+        try:
+            stored = dataset.pixel_array
+        except DAMAGED as error:
+            raise ScanError(
+                f"decode: {slice_.path}: the compressed pixels cannot be read ({error}); copy or export the file again"
+            ) from None
+        pixels: Array = np.asarray(stored, dtype=slice_.stored_dtype).reshape(slice_.shape)
+        return pixels
+    content: bytes = dataset.get_item("PixelData").value or b""
+    dtype = slice_.stored_dtype.newbyteorder("<" if UID(slice_.syntax).is_little_endian else ">")
+    num_expected = slice_.shape[0] * slice_.shape[1] * dtype.itemsize
+    if len(content) < num_expected:
+        raise ScanError(
+            f"decode: {slice_.path}: the file is truncated: {num_expected:,} bytes of pixels expected, "
+            f"{len(content):,} found; copy or export it again"
+        )
+    pixels = np.frombuffer(content, dtype=dtype, count=slice_.shape[0] * slice_.shape[1]).reshape(slice_.shape)
+    allocated, stored_bits = slice_.bits
+    if stored_bits < allocated:
+        # The bits above those stored may hold an overlay, or no sign.
+        unused = allocated - stored_bits
+        pixels = (pixels << unused) >> unused
+    return pixels
+
+
+def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = True) -> Any:
+    """The pydicom data set of a file; only these tags, where any are named.
+
+    Raises:
+        ScanError: pydicom is not installed, or the file is damaged.
+    """
+    try:
+        import pydicom
+    except ImportError:
+        raise ScanError(
+            f"decode: {path}: reading DICOM needs pydicom, which is not installed; pip install 'voxelocity[formats]'"
+        ) from None
+    try:
+        wants_pixels = with_pixels and (not tags or "PixelData" in tags)
+        return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (*DAMAGED, pydicom.errors.InvalidDicomError) as error:
+        reason = str(error) or type(error).__name__
+    raise ScanError(f"decode: {path}: the DICOM file cannot be read ({reason}); copy or export it again")
+
+
+class _Fields:
+    """Values of a data set, parsed from their bytes: pydicom's own conversion warns about harmless ones."""
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self._path, self._dataset = path, dataset
+
+    def text(self, keyword: str) -> str:
+        return str(self._decoded(keyword) or "").strip(" \0")
+
+    def numbers(self, keyword: str, count: int | None = None) -> tuple[float, ...] | None:
+        """The decimal numbers of a text field; None if it is missing or empty."""
+        text = self.text(keyword)
+        if not text:
+            return None
+        try:
+            values = tuple(float(part) for part in text.split("\\"))
+        except ValueError:
+            values = ()
+        if not np.isfinite(values or (np.nan,)).all() or (count is not None and len(values) != count):
+            raise ScanError(
+                f"decode: {self._path}: {keyword} is {text!r}, which is not {count or 'a list of'} finite number(s); "
+                "export the file again"
+            )
+        return values
+
+    def whole(self, keyword: str, default: int) -> int:
+        """The number of a binary field."""
+        item = self._dataset.get_item(keyword) if keyword in self._dataset else None
+        if item is None or not item.value:
+            return default
+        if isinstance(item.value, bytes):
+            return int.from_bytes(item.value[:2], "little" if item.is_little_endian else "big")
+        return int(item.value)
+
+    def _decoded(self, keyword: str) -> str:
+        item = self._dataset.get_item(keyword) if keyword in self._dataset else None
+        value = None if item is None else item.value
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        return "" if value is None else str(value)
+
+
+def _missing_plugin(syntax: str) -> str:
+    """The name of the compression if no installed plugin can undo it."""
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import UID
+
+    if not UID(syntax).is_transfer_syntax:
+        return f"transfer syntax {syntax}"
+    if not UID(syntax).is_compressed:
+        return ""
+    try:
+        is_available = bool(get_decoder(UID(syntax)).is_available)
+    except NotImplementedError:
+        is_available = False
+    return "" if is_available else str(UID(syntax).name)
+
+
+def numbers_of(path: Path, dataset: Any, keyword: str, count: int | None = None) -> tuple[float, ...]:
+    """The decimal numbers of a field, also of one inside a sequence.
+
+    Raises:
+        ScanError: the field is missing or holds other numbers.
+    """
+    values = _Fields(path, dataset).numbers(keyword, count)
+    if values is None:
+        raise ScanError(f"decode: {path}: {keyword} is missing; export the file again")
+    return values
+
+
+def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
+    """The frames (rows, columns) of a segmentation, one after the other; nonzero where a segment is.
+
+    Raises:
+        ScanError: the pixels are missing or damaged.
+    """
+    from pydicom.uid import UID
+
+    shape = (int(dataset.Rows), int(dataset.Columns))
+    num_frames = int(dataset.get("NumberOfFrames", 1))
+    if int(dataset.BitsAllocated) != 1 or UID(dataset.file_meta.TransferSyntaxUID).is_compressed:
+        try:
+            frames = np.asarray(dataset.pixel_array).reshape((num_frames, *shape))
+        except DAMAGED as error:
+            raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
+        # Of probabilities and occupancies, what is more likely inside than outside.
+        least = int(dataset.get("MaximumFractionalValue", 255)) / 2
+        is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
+        yield from (frame >= least if is_fractional else frame for frame in frames)
+        return
+    # Frames follow each other bit by bit; one at a time takes an eighth of the memory of all.
+    packed = np.frombuffer(dataset.PixelData, dtype=np.uint8)
+    num_bits = shape[0] * shape[1]
+    if len(packed) * 8 < num_frames * num_bits:
+        raise ScanError(f"decode: {path}: the file is truncated: it has fewer than {num_frames} frames; copy it again")
+    for start in range(0, num_frames * num_bits, num_bits):
+        bits = np.unpackbits(packed[start // 8 : -(-(start + num_bits) // 8)], bitorder="little")
+        yield bits[start % 8 : start % 8 + num_bits].reshape(shape)

@@ -1,0 +1,141 @@
+"""NRRD and MHA/MHD, through SimpleITK, which only this module imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.gunzip import check_memory
+from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
+
+_READERS = {".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO", ".mha": "MetaImageIO", ".mhd": "MetaImageIO"}
+ITK_ENDINGS = tuple(_READERS)
+# The field of a header that names the file of the voxels, and the values that say "this file".
+_VOXEL_FILE_KEYS, _SAME_FILE = ("elementdatafile", "data file", "datafile"), ("local", "")
+_HEADER_BYTES = 1 << 16
+
+
+def read_itk_header(path: Path) -> ScanHeader:
+    """The checked header of an .nrrd, .nhdr, .mha or .mhd file. No voxels are read.
+
+    Raises:
+        ScanError: SimpleITK is not installed or cannot read the file, or as `read_header`.
+    """
+    reader = _open(path)
+    size, num_axes = tuple(int(n) for n in reader.GetSize()), int(reader.GetDimension())
+    check_shape(path, size)
+    directions = np.array(reader.GetDirection()).reshape(num_axes, num_axes)[:3, :3]
+    affine = ras_affine(directions, np.array(reader.GetSpacing()[:3]), np.array(reader.GetOrigin()[:3]))
+    # ITK fills in a place where an NRRD header has none.
+    is_placed = _READERS[path.suffix.lower()] != "NrrdImageIO" or reader.HasMetaDataKey("NRRD_space")
+    return ScanHeader(
+        path=path,
+        grid=Grid.of(size[:3], check_affine(path, affine)),
+        num_channels=int(np.prod(size[3:], dtype=np.int64)) * int(reader.GetNumberOfComponents()),
+        dtype=_dtype(path, reader),
+        slope=1.0,
+        inter=0.0,
+        num_bytes=sum(file.stat().st_size for file in itk_files(path)),
+        placement=Placement(fields=(), form="patient" if is_placed else "none", forms_apart_mm=0.0),
+    )
+
+
+def read_itk_voxels(header: ScanHeader) -> Array:
+    """The voxels (c, x, y, z), in the stored dtype.
+
+    Raises:
+        ScanError: the file is truncated or damaged, or does not fit into memory.
+    """
+    import SimpleITK
+
+    check_memory(header.path, 2 * header.data_bytes)
+    reader = _open(header.path)
+    try:
+        array_czyx = SimpleITK.GetArrayFromImage(reader.Execute())
+    except RuntimeError as error:
+        raise _unreadable(header.path, error) from None
+    if reader.GetNumberOfComponents() > 1:
+        # The components of a voxel lie next to each other.
+        array_czyx = np.ascontiguousarray(np.moveaxis(array_czyx, -1, 0))
+    x, y, z = header.grid.shape
+    stored: Array = array_czyx.reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
+    return stored
+
+
+def itk_files(path: Path) -> tuple[Path, ...]:
+    """The file, and the one that holds its voxels where the header is detached.
+
+    Raises:
+        ScanError: the file is missing, or its voxels are in several files.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise ScanError(
+            f"decode: {path}: the file cannot be read ({error.strerror}); correct the path or check its permissions"
+        ) from None
+    for line in start.splitlines():
+        key, separator, value = line.decode("utf-8", "replace").replace("=", ":", 1).partition(":")
+        if not line.strip():
+            # The voxels of an NRRD file follow an empty line.
+            break
+        if separator and key.strip().lower() in _VOXEL_FILE_KEYS:
+            name = value.strip()
+            if name.lower() in _SAME_FILE:
+                break
+            if name.upper().startswith("LIST") or "%" in name:
+                raise ScanError(
+                    f"decode: {path}: the voxels are in several files ({name}); save the scan as one .nrrd or .mha file"
+                )
+            return path, path.parent / name
+    return (path,)
+
+
+def _open(path: Path) -> Any:
+    try:
+        import SimpleITK
+    except ImportError:
+        raise ScanError(
+            f"decode: {path}: reading {path.suffix} needs SimpleITK, which is not installed; "
+            "pip install 'voxelocity[formats]'"
+        ) from None
+    missing = next((file for file in itk_files(path) if not file.is_file()), None)
+    if missing is not None:
+        raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")
+    reader = SimpleITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    # Fixed by the name, so that the content cannot choose another reader.
+    reader.SetImageIO(_READERS[path.suffix.lower()])
+    try:
+        reader.ReadImageInformation()
+    except RuntimeError as error:
+        raise _unreadable(path, error) from None
+    return reader
+
+
+def _dtype(path: Path, reader: Any) -> str:
+    import SimpleITK
+
+    name = SimpleITK.GetPixelIDValueAsString(reader.GetPixelID())
+    words = name.removeprefix("vector of ").split()
+    kinds = {"unsigned integer": "uint", "signed integer": "int", "float": "float"}
+    kind = kinds.get(" ".join(words[1:]))
+    if kind is None or not words[0].endswith("-bit"):
+        raise ScanError(
+            f"decode: {path}: the voxel type is {name}; save it with a plain integer or float type of at most 64 bits"
+        )
+    return f"{kind}{words[0].removesuffix('-bit')}"
+
+
+def _unreadable(path: Path, error: RuntimeError) -> ScanError:
+    # SimpleITK has one class of errors, and MetaImage's reason is that of the last failed system call.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Reason:")]
+    reason = lines[-1].rpartition("): ")[2] if lines else "no reason given"
+    return ScanError(
+        f"decode: {path}: SimpleITK cannot read the file ({reason}); it may be truncated: copy or export it again"
+    )

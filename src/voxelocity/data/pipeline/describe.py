@@ -1,0 +1,266 @@
+"""A folder that no list describes, looked into: its cases, channels and classes, and the table that describes them.
+
+Names decide which files belong together (`source.folder`), except for DICOM, whose files say so themselves.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE
+from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.core.volume import SCAN_ENDINGS
+from voxelocity.core.whole_file import write_whole
+from voxelocity.data.decode import (
+    StructuresHeader,
+    is_dicom,
+    label_values_in,
+    read_scan,
+    read_structures_header,
+    series_in,
+    series_text,
+)
+from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
+from voxelocity.data.source.description import Description
+from voxelocity.data.source.folder import ONLY_CHANNEL
+
+_MODALITIES = {"CT": "CT", "MR": "MRI", "PT": "PET", "US": "ultrasound"}
+_MOST_FILES = 5_000_000
+# Air of a CT, in Hounsfield units.
+_AIR = -900
+_EXAMPLE = "image,label\n    scans/p01.nii.gz,masks/p01.nii.gz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderDescription:
+    """What was understood of a folder.
+
+    Attributes:
+        channels: names of the channels of a `dataset.json`, in the order of the images of a case.
+        labels: class names by file value.
+        left_out: paths, cases or structures, and why each is not in the table.
+        guesses: what was guessed and should be checked, as sentences.
+    """
+
+    folder: Path
+    channels: tuple[str, ...]
+    labels: Mapping[int, str]
+    cases: tuple[FoundCase, ...]
+    left_out: tuple[tuple[str, str], ...]
+    guesses: tuple[str, ...]
+
+
+def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
+    """Looks into a folder: names up to four folders deep, headers of DICOM files, and the values of all label files.
+
+    Raises:
+        DatasetError: the folder does not exist, is described already, or holds no scans or no labels.
+        ScanError: a label file or a DICOM file cannot be read.
+    """
+    if not folder.is_dir():
+        raise DatasetError(f"source: {folder} is not a folder; name the folder that holds the scans")
+    if _lists_cases(folder / DESCRIPTION_NAME):
+        raise DatasetError(
+            f"source: {folder / DESCRIPTION_NAME} lists the cases of this data set already; open it with `voxelocity "
+            f"plan {folder}`"
+        )
+    names = files_below(folder, most=_MOST_FILES)
+    series, structures, left_out = _dicom_in(folder, names)
+    scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
+    linked = _linked(series, structures, folder.resolve().name)
+    if linked:
+        found = replace(linked, left_out=(*linked.left_out, *((name, "DICOM is used") for name in scans)))
+    else:
+        found = group_files([*scans, *series])
+    labeled = [case for case in found.cases if case.label]
+    if not labeled:
+        listed = f"{len(scans)} scan files, {len(series)} DICOM series, and no label that belongs to one of them"
+        reasons = "".join(f"\n    {name}: {reason}" for name, reason in found.left_out[:5])
+        raise DatasetError(
+            f"source: {folder} holds {listed}{reasons}\nList the cases in {folder / TABLE_NAME}, one line each:\n"
+            f"    {_EXAMPLE}\nSee docs/data-sets.md"
+        )
+    labels, guesses, unused = _labels(folder, labeled, structures, num_threads)
+    channels, guessed = _channels(folder, found, series)
+    return FolderDescription(
+        folder=folder,
+        channels=channels,
+        labels=labels,
+        cases=found.cases,
+        left_out=(*left_out, *found.left_out, *unused),
+        guesses=(*guessed, *guesses),
+    )
+
+
+def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -> tuple[Path, Path]:
+    """Writes the table of cases and a `dataset.json` with the names of channels and classes; returns their paths.
+
+    Paths in the table are relative to it where its folder holds them, else absolute.
+
+    Raises:
+        DatasetError: one of the files exists, and `overwrite` is False or it lists the cases of a data set.
+        OutputError: a file cannot be written.
+    """
+    table, description = out / TABLE_NAME, out / DESCRIPTION_NAME
+    existing = [path for path in (table, description) if os.path.lexists(path)]
+    if existing and not overwrite:
+        raise DatasetError(
+            f"source: {existing[0]} exists; open it with `voxelocity plan {out}`, replace it with --overwrite, or "
+            "write to another folder with -o"
+        )
+    if _lists_cases(description):
+        raise DatasetError(
+            f"source: {description} lists the cases of a data set and is never replaced; open it with `voxelocity plan "
+            f"{out}`, or write to another folder with -o"
+        )
+    columns = ["image"] if len(found.channels) == 1 else [f"image_{index}" for index in range(len(found.channels))]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    shares_patients = any(case.patient not in ("", case.case_id) for case in found.cases)
+    rows.writerow(["case", *columns, "label", *(["patient"] if shares_patients else [])])
+    is_inside = out.resolve() == found.folder.resolve()
+    for case in found.cases:
+        paths = (*case.images.values(), case.label)
+        listed = [path if is_inside or not path else str((found.folder / path).absolute()) for path in paths]
+        rows.writerow([case.case_id, *listed, *([case.patient] if shares_patients else [])])
+    named = {
+        "name": found.folder.resolve().name,
+        "channel_names": {str(index): name for index, name in enumerate(found.channels)},
+        "labels": {name: value for value, name in found.labels.items()},
+    }
+    write_whole(table, text.getvalue().encode())
+    write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
+    return table, description
+
+
+def _lists_cases(description: Path) -> bool:
+    try:
+        return description.is_file() and Description.read(description).lists_cases
+    except DatasetError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Series:
+    """One series: its UID, whose it is, and its modality."""
+
+    uid: str
+    patient_id: str
+    modality: str
+
+
+def _dicom_in(
+    folder: Path, names: Sequence[str]
+) -> tuple[dict[str, _Series], dict[str, StructuresHeader], list[tuple[str, str]]]:
+    """Series and files of structures by path, a folder where it holds one series alone; and what else DICOM holds."""
+    others = [name for name in names if not name.lower().endswith((*SCAN_ENDINGS, ".csv", ".tsv", ".json", ".txt"))]
+    series: dict[str, _Series] = {}
+    structures: dict[str, StructuresHeader] = {}
+    left_out: list[tuple[str, str]] = []
+    for place, inside in itertools.groupby(sorted(others, key=os.path.dirname), key=os.path.dirname):
+        files = [name for name in inside if (folder / name).is_file() and is_dicom(folder / name)]
+        if not files:
+            continue
+        found = series_in(folder / place)
+        for uid, slices in found.items():
+            path = place or "." if len(found) == 1 else slices[0].path.relative_to(folder).as_posix()
+            series[path] = _Series(uid=uid, patient_id=slices[0].patient_id, modality=slices[0].modality)
+            if len(slices) == 1 and len(found) > 1:
+                left_out.append((path, f"one slice only ({series_text(slices)})"))
+                del series[path]
+        images = {one.path.name for slices in found.values() for one in slices}
+        for name in files:
+            header = None if os.path.basename(name) in images else read_structures_header(folder / name)
+            if header is not None:
+                structures[name] = header
+    return series, structures, left_out
+
+
+def _linked(
+    series: Mapping[str, _Series], structures: Mapping[str, StructuresHeader], root_name: str
+) -> FoundCases | None:
+    """The series that a file of structures refers to, of the modality that most of them have."""
+    labels = {
+        path: [name for name, one in structures.items() if each.uid in one.series_uids] for path, each in series.items()
+    }
+    counts = Counter(series[path].modality for path, found in labels.items() if found)
+    if not counts:
+        return None
+    modality = max(sorted(counts), key=lambda name: counts[name])
+    parts = {path: [root_name] if path == "." else path.split("/") for path in series}
+    used = [path for path, found in labels.items() if found and series[path].modality == modality]
+    shared = set.intersection(*(set(parts[path]) for path in used)) if len(used) > 1 else set()
+    cases, left_out = [], []
+    patients: dict[str, str] = {}
+    for path, found in labels.items():
+        if series[path].modality != modality:
+            left_out.append((path, f"{series[path].modality}; the table has {modality}"))
+        elif not found:
+            left_out.append((path, "no DICOM SEG or RTSTRUCT refers to it"))
+        else:
+            case = "_".join(part for part in parts[path] if part not in shared) or parts[path][-1]
+            case = case.removesuffix(".dcm")
+            # The patient's own id stays in the DICOM files.
+            patient = patients.setdefault(series[path].patient_id or path, case)
+            cases.append(FoundCase(case_id=case, images={ONLY_CHANNEL: path}, label=found[0], patient=patient))
+            left_out += [(name, f"{found[0]} refers to the same series") for name in found[1:]]
+    used_labels = {name for found in labels.values() for name in found}
+    left_out += [(name, "the series that it refers to is not here") for name in structures if name not in used_labels]
+    return FoundCases(channels=(ONLY_CHANNEL,), cases=tuple(cases), left_out=tuple(left_out))
+
+
+def _labels(
+    folder: Path, labeled: Sequence[FoundCase], structures: Mapping[str, StructuresHeader], num_threads: int
+) -> tuple[dict[int, str], list[str], list[tuple[str, str]]]:
+    """Class names by value, what was guessed about them, and the structures that are no class."""
+    named = [structures[case.label] for case in labeled if case.label in structures]
+    if named:
+        counts = Counter(name for one in named for name in one.names)
+        # Where every file has its own names, the user has to choose among all of them.
+        common = [name for name, count in counts.items() if 2 * count >= len(named)] or list(counts)
+        rare = [
+            (name, f"a structure of {count} of {len(named)} cases")
+            for name, count in counts.items()
+            if name not in common
+        ]
+        return {0: "background", **dict(enumerate(common, start=1))}, [], rare
+    with ThreadPoolExecutor(max_workers=num_threads) as pool:
+        values = {0}.union(*pool.map(label_values_in, [folder / case.label for case in labeled]))
+    if len(values) == 1 or len(values) > MAX_CLASSES or min(values) < 0 or max(values) > MAX_LABEL_VALUE:
+        raise DatasetError(
+            f"source: {folder}: {len(labeled)} label files, such as {labeled[0].label}, hold {len(values)} different "
+            f"values from {min(values)} to {max(values)}, which cannot be classes (2 to {MAX_CLASSES} of 0 to "
+            f"{MAX_LABEL_VALUE}); are these label files? List the right ones in {folder / TABLE_NAME}:\n    {_EXAMPLE}"
+        )
+    names = {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}
+    return names, ["The classes are named after their values; give them their names."], []
+
+
+def _channels(folder: Path, found: FoundCases, series: Mapping[str, _Series]) -> tuple[tuple[str, ...], list[str]]:
+    """Names of the channels, and what was guessed about them."""
+    if len(found.channels) > 1:
+        names = tuple(f"channel_{int(name)}" if name.isdecimal() else name for name in found.channels)
+        return names, ["The channels are named after their files; name a CT channel CT."]
+    first = next(iter(found.cases[0].images.values()))
+    if first in series:
+        return (_MODALITIES.get(series[first].modality, series[first].modality),), []
+    (name,) = found.channels
+    if "ct" in name.lower().split("_"):
+        return ("CT",), []
+    if name != ONLY_CHANNEL and not name.isdecimal():
+        return (name,), ["The channel is named after its files; name a CT channel CT."]
+    try:
+        voxels, _ = read_scan(folder / first)
+    except ScanError as error:
+        return ("MRI",), [f"The kind of scan is not known ({error})."]
+    kind = "CT" if voxels.min() <= _AIR else "MRI"
+    return (kind,), [f"The channel is called {kind} because the values of {first} begin at {voxels.min():g}."]

@@ -1,0 +1,222 @@
+"""Compares folders of predictions with the truth, or pools the final validations of runs that held out different cases.
+
+A case that cannot be compared is listed with the reason; the others are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from voxelocity.core.errors import InputError, ScanError
+from voxelocity.core.records import CaseScore
+from voxelocity.core.volume import Array, Grid, VolumeRef
+from voxelocity.data.decode import label_values_in, read_scan
+from voxelocity.data.decode.labels import class_indices
+from voxelocity.evaluation.pairs import find_pairs, find_truth, listed
+from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
+from voxelocity.report import read_run
+
+# As for the image and the label of one case (`data.decode.case`).
+_SHARED_GRID_VOXEL = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Scores of cases, and everything that has none.
+
+    Attributes:
+        scores: one per case, sorted by case id; all name the same classes.
+        folders: where each prediction is, by case id: a folder of predictions, or a run.
+        truth: where the true labels are; "" for runs, which know.
+        tolerance_mm: of the normalized surface distance.
+        labels_from: what declares the classes; "" if they are the values that were found.
+        missing: cases without a prediction.
+        extra: predictions without a truth.
+        refused: why a case was not compared, by case id.
+        others: entries of the folders of predictions that are not scans.
+        notices: what to know before believing the scores.
+    """
+
+    scores: tuple[CaseScore, ...]
+    folders: Mapping[str, str]
+    truth: str
+    tolerance_mm: float
+    labels_from: str
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+def evaluate(
+    predictions: Path | str | Sequence[Path | str],
+    truth: Path | str,
+    *,
+    labels: Path | str | None = None,
+    tolerance_mm: float = NSD_TOLERANCE_MM,
+    on_start: Callable[[int], None] = lambda num_cases: None,
+    on_case: Callable[[CaseScore], None] = lambda score: None,
+) -> Evaluation:
+    """Scores every prediction that has a truth, each on its own grid.
+
+    Args:
+        predictions: a folder of them, or several, such as one per fold: CASE.nii.gz holds the class values of CASE.
+        truth: a folder of label files of the same names, or a data set, as `voxelocity.open` takes it.
+        labels: declares class values and names: a run, a data set, or a JSON file. If it is not given, the data set
+            does, or the `dataset.json` next to the folder of labels; else each value found is a class.
+        tolerance_mm: of the normalized surface distance.
+        on_start: called with the number of cases to compare.
+        on_case: called with each score.
+
+    Raises:
+        InputError: a folder cannot be used, a case is predicted twice, or no case can be compared.
+    """
+    folders = [Path(predictions)] if isinstance(predictions, str | Path) else [Path(folder) for folder in predictions]
+    if not folders:
+        raise InputError("evaluate: no folder of predictions was given; name at least one, and the truth")
+    if not 0.0 <= tolerance_mm < math.inf:
+        raise InputError(f"evaluate: the tolerance is {tolerance_mm} mm; give a number from 0")
+    found = find_truth(Path(truth), labels=None if labels is None else Path(labels))
+    pairs = find_pairs(folders, found)
+    if not pairs.refs:
+        raise InputError(
+            f"evaluate: none of the {len(pairs.extra)} predictions has a truth of the same name: predicted are "
+            f"{listed([path.name for path in pairs.extra])}; {truth} has {listed(pairs.missing)}"
+        )
+    on_start(len(pairs.refs))
+    scores: list[CaseScore] = []
+    refused: dict[str, str] = {}
+    for ref in pairs.refs:
+        try:
+            scores.append(_score(ref, found.labels, tolerance_mm))
+        except ScanError as error:
+            refused[ref.case_id] = str(error)
+        else:
+            on_case(scores[-1])
+    if not scores:
+        raise InputError(f"evaluate: none of {len(refused)} cases can be compared: {next(iter(refused.values()))}")
+    return Evaluation(
+        scores=_with_all_classes(scores),
+        folders={ref.case_id: str(ref.images[0].parent) for ref in pairs.refs if ref.case_id not in refused},
+        truth=str(truth),
+        tolerance_mm=tolerance_mm,
+        labels_from=found.labels_from,
+        missing=pairs.missing,
+        extra=tuple(map(str, pairs.extra)),
+        refused=refused,
+        others=tuple(map(str, pairs.others)),
+    )
+
+
+def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
+    """The final validations of finished runs as one, as the folds of a cross-validation are pooled.
+
+    Raises:
+        InputError: a run is not finished, has no scores or other classes, or two runs have validated the same case.
+    """
+    scores: dict[str, CaseScore] = {}
+    folders: dict[str, str] = {}
+    notices: list[str] = []
+    twice: list[str] = []
+    classes: tuple[str, ...] = ()
+    for run in runs:
+        facts = read_run(run)
+        if facts.status != "finished" or not facts.scores:
+            raise InputError(
+                f"evaluate: the run in {run} is {facts.status} and has no final scores yet; finish it: "
+                f"voxelocity train --resume {run}"
+            )
+        if classes not in ((), facts.foreground):
+            raise InputError(
+                f"evaluate: {run} has the classes {', '.join(facts.foreground)}, {runs[0]} has {', '.join(classes)}; "
+                "pool runs of one data set"
+            )
+        classes = facts.foreground
+        if not facts.dataset.held_out:
+            notices.append(f"{run} was validated on the cases it was trained on, so its scores are too good.")
+        twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
+                  if score.case_id in scores]  # fmt: skip
+        if (num := facts.dataset.num_validation) > len(facts.scores):
+            notices.append(f"{run} validated {len(facts.scores)} of {num} cases, to keep its time budget.")
+        scores |= {score.case_id: score for score in facts.scores}
+        folders |= {score.case_id: str(run) for score in facts.scores}
+    if twice:
+        raise InputError(
+            f"evaluate: {len(twice)} cases were validated by two runs, so their scores would count twice: "
+            f"{listed(twice)}; pool runs that held out different folds"
+        )
+    return Evaluation(
+        scores=_with_all_classes(scores[case_id] for case_id in sorted(scores)),
+        folders=folders,
+        truth="",
+        tolerance_mm=NSD_TOLERANCE_MM,
+        labels_from=listed([str(run) for run in runs]),
+        notices=tuple(notices),
+    )
+
+
+def _score(ref: VolumeRef, labels: Mapping[int, str], tolerance_mm: float) -> CaseScore:
+    truth_path, path = ref.label, ref.images[0]
+    assert truth_path is not None, "pairs have both"
+    names = dict(labels) if labels else _found_labels(path, truth_path)
+    prediction, grid = _read(path, names)
+    truth, truth_grid = _read(truth_path, names)
+    _check_same_grid(path, grid, truth_path, truth_grid)
+    class_names = [names[value] for value in sorted(names)]
+    return case_score(ref.case_id, prediction, truth, class_names, truth_grid.spacing_mm, tolerance_mm=tolerance_mm)
+
+
+def _read(path: Path, labels: Mapping[int, str]) -> tuple[Array, Grid]:
+    """Class indices (x, y, z) uint8 and their grid."""
+    voxels, grid = read_scan(path)
+    if len(voxels) != 1:
+        raise ScanError(
+            f"evaluate: {path}: it has {len(voxels)} channels, and labels have one; save it as one 3-D image with a "
+            "number per class"
+        )
+    return class_indices(voxels[0], sorted(labels), where=f"evaluate: {path}"), grid
+
+
+def _found_labels(*paths: Path) -> dict[int, str]:
+    """The values of these files, each as a class of its own; 0 is the background."""
+    values = {value for path in paths for value in label_values_in(path)} - {0}
+    return {0: "background", **{value: f"class {value}" for value in sorted(values)}}
+
+
+def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid) -> None:
+    if grid.shape != truth_grid.shape:
+        raise ScanError(
+            f"evaluate: {path} has the shape {grid.shape}, {truth_path} has {truth_grid.shape}; resample the "
+            "prediction onto the grid of the truth, classes by nearest neighbor"
+        )
+    if not grid.is_close(truth_grid, atol_mm=_SHARED_GRID_VOXEL * min(truth_grid.spacing_mm)):
+        raise ScanError(
+            f"evaluate: {path} and {truth_path} lie up to {grid.largest_difference_mm(truth_grid):.4g} mm apart by "
+            "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "
+            "belong together"
+        )
+
+
+def _with_all_classes(scores: Iterable[CaseScore]) -> tuple[CaseScore, ...]:
+    """The scores with the same classes in all: one that a case does not have is in neither truth nor prediction."""
+    scores = tuple(scores)
+    counts = Counter(name for score in scores for name in score.dice)
+    if set(counts.values()) == {len(scores)}:
+        return scores
+    names = sorted(counts, key=lambda name: int(name.removeprefix("class ")))
+    return tuple(
+        replace(
+            score,
+            dice={name: score.dice.get(name) for name in names},
+            hd95_mm={name: score.hd95_mm.get(name) for name in names},
+            nsd={name: score.nsd.get(name) for name in names},
+            truth_ml={name: score.truth_ml.get(name, 0.0) for name in names},
+            prediction_ml={name: score.prediction_ml.get(name, 0.0) for name in names},
+        )
+        for score in scores
+    )

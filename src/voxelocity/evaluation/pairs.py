@@ -1,0 +1,163 @@
+"""Which prediction belongs to which truth, and what the values in them are called. Reads names and JSON, no voxels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.core.errors import InputError
+from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
+from voxelocity.data.source import open_cases
+from voxelocity.data.source.description import Description
+
+_DESCRIPTIONS = ("model.json", "dataset.json")
+_LISTED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """The true label files.
+
+    Attributes:
+        files: by case id.
+        labels: file value to class name, background included; empty if nothing declares them.
+        labels_from: the file that declares them; "" if none does.
+    """
+
+    files: Mapping[str, Path]
+    labels: Mapping[int, str]
+    labels_from: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """What there is to compare, and what cannot be.
+
+    Attributes:
+        refs: cases in both, sorted by case id: `images` is the prediction, `label` the truth.
+        missing: cases without a prediction.
+        extra: predictions without a truth.
+        others: entries of the folders of predictions that are not scans.
+    """
+
+    refs: tuple[VolumeRef, ...]
+    missing: tuple[str, ...]
+    extra: tuple[Path, ...]
+    others: tuple[Path, ...]
+
+
+def find_truth(path: Path, *, labels: Path | None) -> Truth:
+    """The label files at `path`, and what their values mean.
+
+    Args:
+        path: a folder of label files, or a data set, as `voxelocity.open` takes it.
+        labels: declares the values, as `read_labels` takes it. Without it, the data set does, or the `dataset.json`
+            next to the folder of label files.
+
+    Raises:
+        InputError: there are no label files, or the values are declared in a way that cannot be used.
+    """
+    declared, declared_in = ({}, "") if labels is None else read_labels(labels)
+    if files := {} if _lists_cases(path) else _scans_in(path)[0]:
+        near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
+        if not declared and near:
+            declared, declared_in = read_labels(near[0])
+        return Truth(files=files, labels=declared, labels_from=declared_in)
+    cases = open_cases(path)
+    if not declared and cases.labels:
+        declared, declared_in = dict(cases.labels), str(path)
+    labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
+    if not labeled:
+        raise InputError(f"evaluate: no case of {path} has a label, so nothing can be compared; name the true labels")
+    return Truth(files=labeled, labels=declared, labels_from=declared_in)
+
+
+def read_labels(path: Path) -> tuple[dict[int, str], str]:
+    """File value to class name, and the file that says so.
+
+    Args:
+        path: the folder of a run (`model.json`) or of a data set (`dataset.json`), or a JSON file that holds "labels"
+            or is itself such a mapping, in the direction of MSD or of nnU-Net.
+
+    Raises:
+        InputError: there is no such file, or it does not declare classes.
+    """
+    found = next((path / name for name in _DESCRIPTIONS if (path / name).is_file()), path)
+    if not found.is_file():
+        raise InputError(
+            f"evaluate: {path} declares no classes; name the folder of a finished run, a dataset.json, or a JSON file "
+            'such as {"0": "background", "1": "liver"}'
+        )
+    description = Description.read(found)
+    if "labels" not in description.values:
+        description = Description(path=found, values={"labels": description.values})
+    return description.labels, str(found)
+
+
+def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
+    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.mha, ...
+
+    Raises:
+        InputError: a folder does not exist or holds no scan, or a case occurs twice.
+    """
+    found: dict[str, Path] = {}
+    twice: list[str] = []
+    others: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(
+                f"evaluate: {folder} {'is not a folder' if folder.exists() else 'does not exist'}; name a folder of "
+                "predictions"
+            )
+        files, rest = _scans_in(folder)
+        others.extend(rest)
+        if not files:
+            raise InputError(f"evaluate: the folder {folder} holds no NIfTI, NRRD or MHA file; name one that does")
+        twice += [f"'{case}' ({found[case]} and {file})" for case, file in files.items() if case in found]
+        found |= files
+    if twice:
+        raise InputError(
+            f"evaluate: {len(twice)} cases are predicted in two folders, so their scores would count twice: "
+            f"{listed(twice)}; folds hold each case out once: leave one of the folders out, or remove these files"
+        )
+    both = sorted(found.keys() & truth.files.keys())
+    return Pairs(
+        refs=tuple(VolumeRef(case_id=case, images=(found[case],), label=truth.files[case]) for case in both),
+        missing=tuple(sorted(truth.files.keys() - found.keys())),
+        extra=tuple(found[case] for case in sorted(found.keys() - truth.files.keys())),
+        others=tuple(others),
+    )
+
+
+def _lists_cases(path: Path) -> bool:
+    """Whether `path` is a data set that says which of its files are labels. nnU-Net copies a `dataset.json` without
+    such a list next to its predictions.
+    """
+    # A folder of predictions has a table of them, which is no list of cases.
+    if not path.is_dir() or any(table.name != "predictions.csv" for table in path.glob("*.[ct]sv")):
+        return True
+    description = path / "dataset.json"
+    return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
+    """The scans of a folder by case id, and its other entries. Hidden files are neither."""
+    scans: dict[str, Path] = {}
+    others: list[Path] = []
+    for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
+        path, case = folder / name, stem_of(name)
+        if not name.lower().endswith(SCAN_ENDINGS) or path.is_dir():
+            others.append(path)
+        elif case in scans:
+            raise InputError(f"evaluate: {scans[case]} and {path} are both case '{case}'; remove one of them")
+        else:
+            scans[case] = path
+    return scans, others

@@ -1,0 +1,102 @@
+"""Where the sum of a volume's logits is kept: on the device, else in main memory, else in a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.warn_once import WarnOnce
+from voxelocity.observe import available_memory_bytes, file_system_of, free_disk_bytes, is_in_memory
+from voxelocity.step import is_out_of_memory
+
+
+class Accumulators:
+    """Makes room for sums of logits where there is any, and says once why it is not where it is fastest.
+
+    Args:
+        device: of the network.
+        folder: for the file, which has no name and is gone when the process ends; the system's temporary folder if
+            None.
+        warn: called with one sentence for each place that is too small.
+    """
+
+    def __init__(self, device: torch.device, folder: Path | None, warn: Callable[[str], None]) -> None:
+        self._device = device
+        self._folder = Path(tempfile.gettempdir()) if folder is None else folder
+        self._warn = WarnOnce(warn)
+
+    def zeros(self, shape_kxyz: tuple[int, ...]) -> torch.Tensor:
+        """Zeros, float32, in the first place with room.
+
+        Raises:
+            ScanError: neither the device nor main memory nor the disk has room.
+        """
+        if self._device.type != "cpu":
+            try:
+                return torch.zeros(shape_kxyz, device=self._device)
+            except torch.OutOfMemoryError:
+                self.say_device_is_full()
+        return self._off_device(shape_kxyz)
+
+    def place(self, num_bytes: int) -> str:
+        """Where a sum of this size would go by the memory that is free now, in words."""
+        if self._device.type == "cuda" and num_bytes <= torch.cuda.mem_get_info(self._device)[0]:
+            return f"the memory of the device ({self._device})"
+        return "main memory" if num_bytes <= available_memory_bytes() else f"a file in {self._folder}"
+
+    def moved_off_device(self, total: torch.Tensor) -> torch.Tensor:
+        """The same sum in main memory or a file.
+
+        Raises:
+            ScanError: neither main memory nor the disk has room.
+        """
+        self.say_device_is_full()
+        return self._off_device(tuple(total.shape)).copy_(total)
+
+    def say_device_is_full(self) -> None:
+        """Warns once."""
+        self._warn(
+            "device",
+            f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
+            "classes; they are kept in main memory, which takes longer",
+        )
+
+    def _off_device(self, shape: tuple[int, ...]) -> torch.Tensor:
+        needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
+        # Checked first: the system grants memory that it does not have, and kills the program when it writes there.
+        if needed_bytes <= free_bytes:
+            try:
+                return torch.zeros(shape)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+        needed = (
+            f"the scores of {shape[0]} classes for {' x '.join(map(str, shape[1:]))} prepared voxels take "
+            f"{needed_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are free"
+        )
+        try:
+            total = self._in_file(shape, needed_bytes)
+        except OSError as error:
+            raise ScanError(
+                f"{needed}; a file in {self._folder} cannot hold them either ({error.strerror}): free some memory or "
+                "disk space, use a machine with more, or crop the scan"
+            ) from None
+        self._warn("host", f"infer: {needed}; they are kept in a file in {self._folder}, which takes longer")
+        return total
+
+    def _in_file(self, shape: tuple[int, ...], needed_bytes: int) -> torch.Tensor:
+        if is_in_memory(file_system_of(self._folder)):
+            raise OSError(0, "that folder is in main memory")
+        if needed_bytes > (free_bytes := free_disk_bytes(self._folder)):
+            raise OSError(0, f"{free_bytes / 1e9:.1f} GB are free there")
+        with tempfile.TemporaryFile(dir=self._folder) as file:
+            # Reserved now: a full disk would otherwise end the process at a write to the mapped memory.
+            os.posix_fallocate(file.fileno(), 0, needed_bytes)
+            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))

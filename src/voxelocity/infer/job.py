@@ -1,0 +1,147 @@
+"""What a command will predict, known from names and headers: scans, outputs, windows and memory. Reads no voxels."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxelocity.core.errors import InputError, ScanError
+from voxelocity.core.volume import VolumeRef, VolumeSpec
+from voxelocity.data.decode import ScanHeader, read_header
+from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
+from voxelocity.infer.model import Model
+from voxelocity.infer.models import open_models
+from voxelocity.infer.outputs import (
+    Output,
+    OutputFormat,
+    check_no_scan_is_replaced,
+    check_nothing_is_replaced,
+    choose_output,
+)
+from voxelocity.infer.scans import find_scans
+from voxelocity.observe import available_memory_bytes
+from voxelocity.report.document import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionJob:
+    """Scans to predict with a model, into a folder.
+
+    Attributes:
+        model: one, or several as one.
+        out: the folder.
+        output: how predictions are stored.
+        refs: every scan to be predicted.
+        headers: of the files of each scan that the model can take, by case id.
+        memory: what each of these takes, by case id.
+        reasons: why the others cannot be predicted, by case id.
+    """
+
+    model: Model
+    out: Path
+    output: Output
+    refs: tuple[VolumeRef, ...]
+    headers: Mapping[str, Sequence[ScanHeader]]
+    memory: Mapping[str, ScanMemory]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def usable_refs(self) -> list[VolumeRef]:
+        return [ref for ref in self.refs if ref.case_id in self.headers]
+
+    @property
+    def largest(self) -> tuple[str, ScanMemory] | None:
+        """The scan that takes the most memory; None if no scan can be predicted."""
+        return max(self.memory.items(), key=lambda item: item[1].peak_bytes, default=None)
+
+    def num_passes(self, case_id: str) -> int:
+        """Forward passes for a scan by itself, mirrored ones included."""
+        window = self.model.spec.window
+        batches = -(-self.memory[case_id].num_windows // window.batch_size)
+        num_mirrorings: int = 2 ** len(set(window.mirror_axes))
+        return batches * num_mirrorings
+
+    def num_ahead(self, free_bytes: int) -> int:
+        """Scans that may be decoded and prepared while another is predicted, 0 to 2, if this much memory is free."""
+        if self.largest is None:
+            return 0
+        memory = self.largest[1]
+        return max(0, min(2, (free_bytes - memory.peak_bytes) // max(1, memory.preparing_bytes)))
+
+    def memory_document(self, device: torch.device) -> Document | None:
+        """What the largest scan takes on this device; None if no scan can be predicted."""
+        if self.largest is None:
+            return None
+        case_id, memory = self.largest
+        place = Accumulators(device, self.out, warn=lambda text: None).place(memory.scores_bytes)
+        free_bytes = available_memory_bytes()
+        return memory_document(case_id, memory, self.model.spec, place=place, free_bytes=free_bytes)
+
+    def fail(self, case_id: str, error: ScanError) -> str:
+        """Notes that a scan cannot be predicted, and returns why.
+
+        Raises:
+            ScanError: the error itself, if it is the only scan.
+        """
+        if len(self.refs) == 1:
+            raise error
+        self.reasons[case_id] = str(error)
+        return str(error)
+
+
+def plan_job(
+    models: Path | Sequence[Path],
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    format: OutputFormat = "auto",
+    overwrite: bool = False,
+    resume: bool = False,
+    factory: str = "",
+    on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> PredictionJob:
+    """The job for these arguments, which are those of `predict_files`. Writes nothing.
+
+    Raises:
+        ConfigError: the factory cannot be imported.
+        InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists or
+            would replace a scan, or the only scan cannot be used.
+    """
+    if overwrite and resume:
+        raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
+    model = open_models([models] if isinstance(models, Path) else models, factory=factory)
+    refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
+    output = choose_output(format, refs, warn)
+    check_no_scan_is_replaced(refs, out, output)
+    if resume:
+        refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
+    elif not overwrite:
+        check_nothing_is_replaced(refs, out, output)
+    headers: dict[str, Sequence[ScanHeader]] = {}
+    memory: dict[str, ScanMemory] = {}
+    job = PredictionJob(model=model, out=out, output=output, refs=refs, headers=headers, memory=memory)
+    for ref in refs:
+        try:
+            found = [read_header(file) for file in ref.images]
+            scan = _spec_of(ref, found, model)
+            memory[ref.case_id] = scan_memory(scan, model.spec, model.preparation)
+            headers[ref.case_id] = found
+        except ScanError as error:
+            on_failure(ref.case_id, job.fail(ref.case_id, error))
+    return job
+
+
+def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> VolumeSpec:
+    num_channels = sum(header.num_channels for header in headers)
+    where = f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})"
+    model.spec.check_channels(num_channels, where=where)
+    dtypes = ["float32" if header.is_scaled else header.dtype for header in headers]
+    return VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*dtypes)))

@@ -1,0 +1,98 @@
+"""Decides by the final validation of which classes predictions keep only the largest component (as nnU-Net does)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from voxelocity.core.records import CaseScore
+from voxelocity.core.volume import Volume
+from voxelocity.infer import ClassIndices, keep_largest
+from voxelocity.metrics import case_score, summarize
+
+# A smaller gain would not show in the three decimals of a Dice, and new scans may need what is removed.
+_LEAST_GAIN = 5e-4
+
+_Figure = TypeVar("_Figure")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalScores:
+    """The scores of the final validation, of predictions as `voxelocity predict` writes them.
+
+    Attributes:
+        scores: one per case.
+        keep_largest: mean Dice without and with this step, by the name of each class that keeps only its largest
+            component.
+    """
+
+    scores: list[CaseScore]
+    keep_largest: Mapping[str, tuple[float, float]]
+
+
+class LargestComponents:
+    """Collects what removing all but the largest component does to every class of every case.
+
+    Classes do not affect each other: what is removed becomes background, which is not scored.
+
+    Args:
+        class_names: by class index, background first.
+    """
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self._names = tuple(class_names)
+        self._pairs: list[tuple[CaseScore, CaseScore]] = []
+
+    def add(self, score: CaseScore, scan: Volume, prediction: ClassIndices) -> None:
+        """Scores the case again, only the classes in which something was removed."""
+        kept = keep_largest(prediction, range(1, len(self._names)))
+        if kept is prediction:
+            self._pairs.append((score, score))
+            return
+        assert scan.label is not None, "validation cases have labels"
+        changed = np.unique(prediction[kept != prediction])
+        only = np.zeros(len(self._names), np.uint8)
+        only[changed] = changed
+        again = case_score(
+            scan.case_id,
+            only[kept],
+            only[scan.label],
+            self._names,
+            scan.grid.spacing_mm,
+            surface=bool(score.hd95_mm),
+        )
+        self._pairs.append((score, _merged(score, again, [self._names[index] for index in changed])))
+
+    def settle(self) -> FinalScores:
+        """The scores, with the step for the classes whose mean Dice it raises."""
+        before, after = (summarize(scores).dice for scores in zip(*self._pairs, strict=True))
+        gains = {
+            name: (old, new)
+            for name, old in before.items()
+            if old is not None and (new := after[name]) is not None and new - old >= _LEAST_GAIN
+        }
+        return FinalScores(
+            scores=[_merged(old, new, list(gains)) for old, new in self._pairs],
+            keep_largest=gains,
+        )
+
+
+def _merged(score: CaseScore, other: CaseScore, names: Sequence[str]) -> CaseScore:
+    """The score with the figures of the other for these classes."""
+
+    def merged(figures: Mapping[str, _Figure], others: Mapping[str, _Figure]) -> dict[str, _Figure]:
+        return {name: others[name] if name in names else value for name, value in figures.items()}
+
+    estimated = {*score.hd95_estimated} - {*names} | {*other.hd95_estimated} & {*names}
+    return replace(
+        score,
+        dice=merged(score.dice, other.dice),
+        hd95_mm=merged(score.hd95_mm, other.hd95_mm),
+        nsd=merged(score.nsd, other.nsd),
+        truth_ml=merged(score.truth_ml, other.truth_ml),
+        prediction_ml=merged(score.prediction_ml, other.prediction_ml),
+        hd95_estimated=tuple(name for name in score.dice if name in estimated),
+    )

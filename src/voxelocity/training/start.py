@@ -1,0 +1,159 @@
+"""Fine-tuning: a run that starts from the network of a finished one (`train --from RUN`).
+
+The network and the grid that it was trained on are taken over, so that its weights fit; everything else is planned as
+for any run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxelocity.core.cases import Cases
+from voxelocity.core.config import flatten
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.data.pipeline import declare_channels
+from voxelocity.infer import ModelSpec, load_model
+from voxelocity.planning import Plan, SharedKeys, read_overrides
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.resume import SavedRun
+from voxelocity.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingPoint:
+    """The finished run that another one starts from.
+
+    Attributes:
+        folder: of the finished run.
+        network: with its weights, on the CPU.
+        spec: its description.
+    """
+
+    folder: Path
+    network: torch.nn.Module
+    spec: ModelSpec
+
+    @classmethod
+    def open(cls, folder: Path, *, overrides: Mapping[str, Any], out: Path) -> StartingPoint:
+        """The model in `folder`, which must not be that of the new run.
+
+        Raises:
+            InputError: there is no model in the folder, or it is damaged.
+            ConfigError: an override asks for another network.
+        """
+        if folder.resolve() == out.resolve():
+            raise InputError(f"train: --from and -o both name {out}; give the fine-tuned run a folder of its own")
+        chosen = read_overrides(overrides)
+        network, spec = load_model(folder, factory=str(chosen.get("network.factory", "")))
+        known = _network_keys(spec)
+        for key, value in chosen.items():
+            if key in known and value != known[key]:
+                raise ConfigError(
+                    f"train: {key}={value} does not fit the weights of {folder}, whose network has {known[key]}; leave "
+                    "it out, or train without --from"
+                )
+        return cls(folder=folder, network=network, spec=spec)
+
+    def shared_keys(self, cases: Cases, also: SharedKeys | None) -> SharedKeys:
+        """What the plan takes over: network, orientation, spacing and windows; intensities if the channels match.
+
+        Args:
+            cases: of the new run.
+            also: what else it shares with another run, which wins.
+        """
+        prepare = self.spec.prepare.to_plain()
+        values = _network_keys(self.spec) | {
+            "data.prepare.orientation": prepare["orientation"],
+            "data.prepare.spacing_mm": prepare["spacing_mm"],
+            "data.patch.shape_voxel": list(self.spec.window.shape_voxel),
+            "window.shape_voxel": list(self.spec.window.shape_voxel),
+        }
+        if declare_channels(cases).num_channels == len(self.spec.channels):
+            values |= {f"data.prepare.intensity.{key}": value for key, value in prepare["intensity"].items()}
+        values |= also.values if also else {}
+        return SharedKeys(values=values, reason=f"as in {self.folder}, whose weights this run starts from")
+
+    def to_plain(self) -> dict[str, str]:
+        """What `run.yaml` keeps, so that a resumed run starts from the same weights."""
+        return {"folder": str(self.folder.resolve()), "weights_sha256": self.spec.weights_sha256}
+
+    def copy_into(self, network: torch.nn.Module, *, class_names: tuple[str, ...], say: Callable[[str], None]) -> None:
+        """Copies every weight that fits; the first and last layer keep new ones if the channels or classes are others.
+
+        Args:
+            network: the new one, of the same configuration.
+            class_names: of the new one.
+            say: called with what was not copied, or may mean something else.
+        """
+        weights, new = self.network.state_dict(), network.state_dict()
+        other = [name for name, tensor in new.items() if tensor.shape != weights[name].shape]
+        with torch.no_grad():
+            for name, tensor in new.items():
+                if name not in other:
+                    tensor.copy_(weights[name])
+        if other:
+            say(
+                f"train: {len(other)} of {len(new)} tensors do not fit {self.folder}, which has "
+                f"{len(self.spec.channels)} channels and {len(self.spec.labels)} classes, and are initialized again: "
+                f"{', '.join(other)}"
+            )
+        if len(class_names) == len(self.spec.class_names) and class_names != self.spec.class_names:
+            say(
+                f"train: the classes of {self.folder} are {', '.join(self.spec.class_names)}, those of this data set "
+                f"{', '.join(class_names)}; the weights of the last layer are taken over in this order"
+            )
+
+
+def starting_point(
+    start_from: Path | str | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], folder: RunFolder
+) -> StartingPoint | None:
+    """Where a run starts: from the run that the command names, or from the one that a resumed run was started from.
+
+    Args:
+        start_from: what the command names.
+        saved: the run that is resumed.
+        overrides: of the command.
+        folder: of the run.
+
+    Raises:
+        InputError: a resumed run was started from another one, or that one has other weights now.
+        ConfigError: as `StartingPoint.open`.
+    """
+    named, out = None if start_from is None else Path(start_from), folder.path
+    if saved is None:
+        return None if named is None else StartingPoint.open(named, overrides=overrides, out=out)
+    check_start(named, saved, out=out)
+    before = saved.start.get("folder")
+    has_state = Checkpoints(folder.checkpoints, keep=1).latest_step() > 0
+    if before is None or (has_state and named is None):
+        return None
+    start = StartingPoint.open(Path(before), overrides=overrides, out=out)
+    if start.to_plain() != dict(saved.start):
+        raise InputError(
+            f"train: {before} has other weights than when {out} was started from it; restore them, or start again with "
+            "--overwrite"
+        )
+    return start
+
+
+def check_start(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
+    """Refuses to continue a run that was not started from `folder`; None stands for whatever it was started from.
+
+    Raises:
+        InputError: it was started from something else.
+    """
+    before = saved.start.get("folder")
+    if folder is not None and str(folder.resolve()) != before:
+        raise InputError(
+            f"train: {out} holds a run that was started from {before or 'new weights'}, not from {folder}; leave out "
+            "--from, choose another folder with -o, or replace the run with --overwrite"
+        )
+
+
+def _network_keys(spec: ModelSpec) -> dict[str, Any]:
+    return flatten(Plan, {"network": spec.network.to_plain()})

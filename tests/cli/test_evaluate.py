@@ -1,0 +1,41 @@
+"""`voxelocity evaluate`: what it prints, writes and ends with."""
+
+from __future__ import annotations
+
+import shutil
+
+
+def test_predictions_are_compared_with_a_data_set(voxelocity, tiny_msd, tmp_path):
+    shutil.copytree(tiny_msd / "labelsTr", tmp_path / "p")
+    ended = voxelocity("evaluate", tmp_path / "p", tiny_msd, "-o", tmp_path / "out", "--tolerance", "1")
+    assert ended.status == 0, ended.err
+    assert "Mean foreground Dice 1.000 over 6 cases" in ended.out
+    assert "NSD (1 mm)" in ended.out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "evaluation.csv", "evaluation.html", "evaluation.json",
+    ]  # fmt: skip
+
+
+def test_a_case_that_cannot_be_compared_shows_in_the_status(voxelocity, tiny_msd, tmp_path):
+    shutil.copytree(tiny_msd / "labelsTr", tmp_path / "p")
+    (tmp_path / "p" / "case_2.nii.gz").write_bytes(b"")
+    ended = voxelocity("evaluate", tmp_path / "p", tiny_msd / "labelsTr", "-o", tmp_path / "out")
+    assert ended.status == 1
+    assert "1 case could not be compared" in ended.out
+    assert "case_2.nii.gz: the file is empty" in " ".join(ended.out.split())
+    assert "over 5 cases" in ended.out
+
+
+def test_a_finished_run_is_pooled_without_a_truth(voxelocity, finished_run, tmp_path):
+    ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out")
+    assert ended.status == 0, ended.err
+    assert "over 2 cases" in ended.out
+    ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out", "--tolerance", "2")
+    assert ended.status == 2
+    assert "--tolerance is for folders of predictions" in ended.err
+    ended = voxelocity("evaluate", finished_run, tmp_path, "-o", tmp_path / "out")
+    assert ended.status == 2
+    assert f"{finished_run} is a run and {tmp_path} is none" in ended.err
+    ended = voxelocity("evaluate", tmp_path, "-o", tmp_path / "out")
+    assert ended.status == 2
+    assert "name the predictions, then the truth" in ended.err

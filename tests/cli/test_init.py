@@ -1,0 +1,158 @@
+"""`voxelocity init`: what a folder holds becomes a table that opens, or is refused with what was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from shared.dicom_series import write_series
+from voxelocity.data.decode import read_case, read_header, write_segmentation
+from voxelocity.data.source import open_cases
+
+
+@pytest.fixture
+def pairs(tmp_path, tiny_scan):
+    """Two folders, images/ and labels/, of three cases."""
+    for index in range(3):
+        for name, array in zip(("images", "labels"), tiny_scan(index), strict=True):
+            (tmp_path / "set" / name).mkdir(parents=True, exist_ok=True)
+            nib.save(nib.Nifti1Image(array, np.eye(4)), tmp_path / "set" / name / f"case_{index}.nii.gz")
+    return tmp_path / "set"
+
+
+def test_a_folder_becomes_a_table_that_plan_reads(voxelocity, pairs):
+    nib.save(nib.Nifti1Image(np.zeros((2, 2, 2), np.uint8), np.eye(4)), pairs / "labels" / "stray.nii.gz")
+    ended = voxelocity("init", pairs)
+    assert ended.status == 0, ended
+    for text in ("3 cases, 3 with a label; MRI", "case_0", "labels/stray.nii.gz", "no image has this name", "label_2"):
+        assert text in ended.out
+    assert (pairs / "cases.csv").read_text().splitlines()[:2] == [
+        "case,image,label",
+        "case_0,images/case_0.nii.gz,labels/case_0.nii.gz",
+    ]
+    assert json.loads((pairs / "dataset.json").read_text()) == {
+        "name": "set",
+        "channel_names": {"0": "MRI"},
+        "labels": {"background": 0, "label_1": 1, "label_2": 2},
+    }
+    cases = open_cases(pairs)
+    assert (len(cases), cases.channels, cases.class_names) == (3, ("MRI",), ("background", "label_1", "label_2"))
+    assert voxelocity("plan", pairs, "--device", "cpu").status == 0
+    (pairs / "images" / "gone").symlink_to(pairs / "nowhere")
+    assert voxelocity("init", pairs, "--overwrite").status == 0
+
+
+def test_what_was_written_is_replaced_only_on_request(voxelocity, pairs):
+    assert voxelocity("init", pairs).status == 0
+    (pairs / "dataset.json").write_text("{}")
+    ended = voxelocity("init", pairs)
+    assert ended.status == 2
+    assert f"{pairs / 'cases.csv'} exists" in ended.err
+    assert "--overwrite" in ended.err
+    assert (pairs / "dataset.json").read_text() == "{}"
+    assert voxelocity("init", pairs, "--overwrite").status == 0
+    assert open_cases(pairs).channels == ("MRI",)
+
+
+def test_a_description_that_lists_cases_is_never_replaced(voxelocity, own_msd, pairs):
+    before = (own_msd / "dataset.json").read_bytes()
+    ended = voxelocity("init", own_msd, "--overwrite")
+    assert ended.status == 2
+    assert f"lists the cases of this data set already; open it with `voxelocity plan {own_msd}`" in ended.err
+    ended = voxelocity("init", pairs, "-o", own_msd, "--overwrite")
+    assert ended.status == 2
+    assert "lists the cases of a data set and is never replaced" in ended.err
+    assert (own_msd / "dataset.json").read_bytes() == before
+    assert not (own_msd / "cases.csv").exists()
+
+
+def test_a_table_elsewhere_has_absolute_paths_and_other_tables_do_not_matter(voxelocity, pairs, tmp_path):
+    (pairs / "participants.tsv").write_text("participant_id\tage\n")
+    ended = voxelocity("init", pairs, "-o", tmp_path / "lists" / "new")
+    assert ended.status == 0, ended
+    assert open_cases(tmp_path / "lists" / "new").refs[0].images == (pairs / "images" / "case_0.nii.gz",)
+    assert not (pairs / "cases.csv").exists()
+    assert voxelocity("init", pairs).status == 0
+    assert len(open_cases(pairs)) == 3
+
+
+def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity, tmp_path, tiny_scan, tiny_sets):
+    for index in range(2):
+        image, label = tiny_scan(index)
+        folder = tmp_path / "set" / f"p{index}"
+        write_series(folder / "CT", image.T.astype(np.int16), name=f"CT{index}")
+        write_series(folder / "scout", image.T[:3].astype(np.int16), name=f"scout{index}")
+        header = read_header(folder / "CT")
+        write_segmentation(folder / "seg.dcm", label, header, ["ball", "core"])
+    ended = voxelocity("init", tmp_path / "set")
+    assert ended.status == 0, ended
+    assert "no DICOM SEG or RTSTRUCT refers to it" in ended.out
+    cases = open_cases(tmp_path / "set")
+    assert cases.channels == ("CT",)
+    assert cases.class_names == ("background", "ball", "core")
+    assert [(ref.case_id, ref.label.name) for ref in cases] == [("p0", "seg.dcm"), ("p1", "seg.dcm")]
+    run = tmp_path / "run"
+    ended = voxelocity("train", tmp_path / "set", "-o", run, "--device", "cpu", *tiny_sets)
+    assert ended.status == 0, ended
+    assert '"ball"' in (run / "scores.json").read_text()
+
+
+def test_a_folder_that_is_itself_a_series_is_one_case_of_its_name(voxelocity, tmp_path):
+    write_series(tmp_path / "p7", np.zeros((4, 5, 6), np.int16))
+    header = read_header(tmp_path / "p7")
+    write_segmentation(tmp_path / "p7" / "seg.dcm", np.ones(header.grid.shape, np.uint8), header, ["body"])
+    assert voxelocity("init", tmp_path / "p7").status == 0
+    (ref,) = open_cases(tmp_path / "p7").refs
+    assert (ref.case_id, ref.label) == ("p7", tmp_path / "p7" / "seg.dcm")
+    volume = read_case(ref, label_values=(0, 1))
+    assert volume.label.min() == 1
+
+
+def test_series_of_one_patient_stay_in_one_fold_and_the_table_keeps_no_id_of_a_patient(voxelocity, tmp_path):
+    for patient, visits in (("x", ("first", "second")), ("y", ("only",))):
+        for visit in visits:
+            folder = tmp_path / "set" / patient / visit
+            write_series(folder, np.zeros((4, 5, 6), np.int16), name=patient + visit)
+            header = read_header(folder)
+            write_segmentation(folder / "seg.dcm", np.ones(header.grid.shape, np.uint8), header, ["body"])
+    assert voxelocity("init", tmp_path / "set").status == 0
+    assert "MRN" not in (tmp_path / "set" / "cases.csv").read_text()
+    cases = open_cases(tmp_path / "set")
+    assert [(ref.case_id, ref.patient) for ref in cases] == [
+        ("x_first", "x_first"),
+        ("x_second", "x_first"),
+        ("y_only", "y_only"),
+    ]
+
+
+@pytest.mark.data
+def test_real_dicom_of_several_modalities_becomes_a_table_of_one(voxelocity, real_data, tmp_path):
+    ended = voxelocity("init", real_data / "dicom_sts_ct_mr_pet", "-o", tmp_path)
+    assert ended.status == 0, ended
+    for text in ("1 case, 1 with a label; CT", "MR; the table has CT", "GTV_Mass_CT"):
+        assert text in ended.out
+    (ref,) = open_cases(tmp_path).refs
+    assert ref.structures == (("GTV_Mass_CT", 1),)
+
+
+def test_what_cannot_be_understood_is_answered_with_what_was_found_and_an_example(voxelocity, tmp_path):
+    for name in ("a.nii.gz", "b.nii.gz"):
+        nib.save(nib.Nifti1Image(np.zeros((2, 2, 2), np.uint8), np.eye(4)), tmp_path / name)
+    ended = voxelocity("init", tmp_path)
+    assert ended.status == 2
+    for text in ("2 scan files, 0 DICOM series, and no label", "cases.csv", "image,label", "docs/data-sets.md"):
+        assert text in ended.err
+    ended = voxelocity("init", tmp_path / "gone")
+    assert ended.status == 2
+    assert "gone is not a folder" in ended.err
+    (tmp_path / "labels").mkdir()
+    values = np.arange(1000).reshape(10, 10, 10).astype(np.int16)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "labels" / "a.nii.gz")
+    ended = voxelocity("init", tmp_path)
+    assert ended.status == 2
+    assert "hold 1000 different values from 0 to 999" in ended.err
+    assert list(Path(tmp_path).glob("*.csv")) == []

@@ -1,0 +1,146 @@
+"""NRRD and MHA give what the NIfTI file of the same scan gives; every file of a scan counts for the cache."""
+
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK
+
+from shared.dicom_series import write_series
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Grid, VolumeRef
+from voxelocity.data.decode import read_case, read_header, read_scan, source_files, write_scan
+
+OBLIQUE = np.array([[0.9, -0.1, 0.2, -10.0], [0.1, 1.1, 0.1, 5.0], [-0.2, 0.3, 2.0, 7.0], [0, 0, 0, 1.0]])
+ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
+
+
+def itk_image(path):
+    """Four planes of five rows of six, whose affine is not a diagonal."""
+    image = SimpleITK.GetImageFromArray(np.arange(120, dtype=np.int16).reshape(4, 5, 6))
+    image.SetSpacing((0.5, 0.75, 3.0))
+    image.SetOrigin((10.0, -20.0, 30.0))
+    image.SetDirection((0, 1, 0, -1, 0, 0, 0, 0, 1))
+    SimpleITK.WriteImage(image, str(path), True)
+    return image
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_scan_is_the_same_in_every_format(tmp_path, ending):
+    image = itk_image(tmp_path / f"a{ending}")
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nii.gz"))
+    voxels, grid = read_scan(tmp_path / f"a{ending}")
+    expected, expected_grid = read_scan(tmp_path / "a.nii.gz")
+    assert voxels.dtype == expected.dtype == np.int16
+    assert np.array_equal(voxels, expected)
+    assert grid.is_close(expected_grid, atol_mm=1e-4)
+    header = read_header(tmp_path / f"a{ending}")
+    assert (header.grid, header.dtype, header.placement.form) == (grid, "int16", "patient")
+
+
+@pytest.mark.data
+def test_real_nrrd_lies_on_the_series_that_it_was_drawn_on(real_data):
+    case = real_data / "dicom_ct_seg"
+    ref = VolumeRef(case_id="a", images=(case / "ct",), label=case / "nrrd" / "liver_spine_seg.nrrd")
+    volume = read_case(ref, label_values=(0, 1, 2))
+    assert np.unique(volume.label).tolist() == [0, 1, 2]
+    # The liver is brighter than water, and bone is brighter than the liver.
+    liver, spine = (float(np.median(volume.image[0][volume.label == index])) for index in (1, 2))
+    assert 30 < liver < 200 < spine
+
+
+@pytest.mark.parametrize("name", ["v.nrrd", "v.mha"])
+def test_components_of_voxels_and_a_fourth_axis_are_channels(tmp_path, name):
+    array = np.arange(2 * 60, dtype=np.float32).reshape(3, 4, 5, 2)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(array, isVector=True), str(tmp_path / name))
+    voxels, _ = read_scan(tmp_path / name)
+    assert np.array_equal(voxels, array.transpose(3, 2, 1, 0))
+    array = np.arange(2 * 60, dtype=np.uint8).reshape(2, 3, 4, 5)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(array, isVector=False), str(tmp_path / f"t{name}"))
+    header, (voxels, _) = read_header(tmp_path / f"t{name}"), read_scan(tmp_path / f"t{name}")
+    assert header.num_channels == 2
+    assert np.array_equal(voxels, array.transpose(0, 3, 2, 1))
+
+
+def test_an_nrrd_file_without_a_space_is_not_placed(tmp_path):
+    path = tmp_path / "a.nrrd"
+    path.write_bytes(b"NRRD0004\ntype: uint8\ndimension: 3\nsizes: 2 2 2\nencoding: raw\n\n12345678")
+    assert read_header(path).placement.form == "none"
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha"])
+def test_truncated_and_foreign_files_are_refused(tmp_path, ending, capfd):
+    path = tmp_path / f"a{ending}"
+    itk_image(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert read_header(path).grid.shape == (6, 5, 4)
+    with pytest.raises(ScanError, match=rf"a\{ending}: SimpleITK cannot read the file \(.*\); it may be truncated"):
+        read_scan(path)
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(ScanError, match=rf"a\{ending}: SimpleITK cannot read the file"):
+        read_header(path)
+    path.unlink()
+    with pytest.raises(ScanError, match=rf"a\{ending}: the file cannot be read \(No such file"):
+        read_header(path)
+
+
+def test_voxel_types_that_are_no_numbers_are_refused(tmp_path):
+    image = SimpleITK.Image([2, 2, 2], SimpleITK.sitkComplexFloat32)
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nrrd"))
+    with pytest.raises(ScanError, match=r"a\.nrrd: the voxel type is complex of 32-bit float"):
+        read_header(tmp_path / "a.nrrd")
+
+
+def test_every_file_of_a_scan_is_named(tmp_path):
+    for ending in ENDINGS:
+        itk_image(tmp_path / f"a{ending}")
+    assert source_files(tmp_path / "a.mha") == (tmp_path / "a.mha",)
+    assert source_files(tmp_path / "a.mhd") == (tmp_path / "a.mhd", tmp_path / "a.zraw")
+    assert source_files(tmp_path / "a.nhdr") == (tmp_path / "a.nhdr", tmp_path / "a.raw.gz")
+    files = write_series(tmp_path / "ct", np.zeros((3, 4, 5), np.int16))
+    assert source_files(tmp_path / "ct") == source_files(files[0]) == tuple(sorted(files))
+    # By name alone: nothing is opened.
+    assert source_files(tmp_path / "gone.nii.gz") == (tmp_path / "gone.nii.gz",)
+
+
+def test_a_detached_header_without_its_voxels_is_refused(tmp_path):
+    itk_image(tmp_path / "a.mhd")
+    (tmp_path / "a.zraw").unlink()
+    with pytest.raises(ScanError, match=r"a\.mhd: .*a\.zraw is not a file; copy both files"):
+        read_header(tmp_path / "a.mhd")
+    text = (tmp_path / "a.mhd").read_text().replace("a.zraw", "LIST")
+    (tmp_path / "a.mhd").write_text(text)
+    with pytest.raises(ScanError, match=r"the voxels are in several files \(LIST\); save the scan as one"):
+        read_header(tmp_path / "a.mhd")
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "word"), [("a.nrrd", "SimpleITK", "SimpleITK"), ("ct", "pydicom", "pydicom")]
+)
+def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch, name, library, word):
+    itk_image(tmp_path / "a.nrrd")
+    write_series(tmp_path / "ct", np.zeros((3, 4, 5), np.int16))
+    monkeypatch.setitem(__import__("sys").modules, library, None)
+    with pytest.raises(ScanError, match=rf"needs {word}, which is not installed; pip install 'voxelocity\[formats\]'"):
+        read_header(tmp_path / name)
+
+
+def test_written_nrrd_is_read_at_its_place_by_simpleitk_and_by_us(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 300, (3, 4, 5)).astype(np.uint16)
+    write_scan(tmp_path / "a.nrrd", labels, Grid.of(labels.shape, OBLIQUE))
+    voxels, grid = read_scan(tmp_path / "a.nrrd")
+    assert np.array_equal(voxels[0], labels)
+    assert grid.is_close(Grid.of(labels.shape, OBLIQUE), atol_mm=1e-9)
+    image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
+    assert np.array_equal(SimpleITK.GetArrayFromImage(image), labels.T)
+    rows = np.array(nib.affines.apply_affine(OBLIQUE, [0, 0, 0])) * [-1, -1, 1]
+    assert image.GetOrigin() == pytest.approx(rows)
+
+
+def test_channels_may_come_in_different_formats(tmp_path):
+    itk_image(tmp_path / "a_0000.nrrd")
+    SimpleITK.WriteImage(itk_image(tmp_path / "b.mha"), str(tmp_path / "a_0001.nii.gz"))
+    ref = VolumeRef(case_id="a", images=(tmp_path / "a_0000.nrrd", tmp_path / "a_0001.nii.gz"))
+    volume = read_case(ref, label_values=(0,))
+    assert np.array_equal(volume.image[0], volume.image[1])

@@ -1,0 +1,102 @@
+"""Which files of a folder belong together, for the ways in which people name them."""
+
+from __future__ import annotations
+
+import pytest
+
+from voxelocity.data.source import group_files
+
+
+def cases_of(found):
+    return {case.case_id: (*case.images.values(), case.label) for case in found.cases}
+
+
+@pytest.mark.parametrize(
+    ("names", "channels", "cases"),
+    [
+        (
+            ["images/a.nii.gz", "images/b.nrrd", "labels/a.nii.gz", "labels/b.seg.nrrd"],
+            ("image",),
+            {"a": ("images/a.nii.gz", "labels/a.nii.gz"), "b": ("images/b.nrrd", "labels/b.seg.nrrd")},
+        ),
+        (
+            [
+                *(f"imagesTr/p_{k:03d}_{c:04d}.nii.gz" for k in (1, 2) for c in (0, 1)),
+                *(f"labelsTr/p_{k:03d}.nii.gz" for k in (1, 2)),
+            ],
+            ("0000", "0001"),
+            {
+                f"p_{k:03d}": (
+                    *(f"imagesTr/p_{k:03d}_{c:04d}.nii.gz" for c in (0, 1)),
+                    f"labelsTr/p_{k:03d}.nii.gz",
+                )
+                for k in (1, 2)
+            },
+        ),
+        (
+            ["images/s_2023.mha", "images/s_2024.mha", "labels/s_2023.mha", "labels/s_2024.mha"],
+            ("image",),
+            {f"s_{year}": (f"images/s_{year}.mha", f"labels/s_{year}.mha") for year in (2023, 2024)},
+        ),
+        (
+            [
+                "sub-01/ses-1/anat/sub-01_ses-1_T1w.nii.gz",
+                "sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz",
+                "derivatives/manual/sub-01/ses-1/anat/sub-01_ses-1_T1w_dseg.nii.gz",
+            ],
+            ("FLAIR", "T1w"),
+            {
+                "sub-01_ses-1": (
+                    "sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz",
+                    "sub-01/ses-1/anat/sub-01_ses-1_T1w.nii.gz",
+                    "derivatives/manual/sub-01/ses-1/anat/sub-01_ses-1_T1w_dseg.nii.gz",
+                )
+            },
+        ),
+        (
+            [f"data/{p}/{name}.nii.gz" for p in ("p1", "p2") for name in ("ct", "organs_seg")],
+            ("ct",),
+            {p: (f"data/{p}/ct.nii.gz", f"data/{p}/organs_seg.nii.gz") for p in ("p1", "p2")},
+        ),
+        (
+            [f"B_{p}/B_{p}_{name}.nii.gz" for p in "12" for name in ("t1", "flair", "seg")],
+            ("flair", "t1"),
+            {f"B_{p}": tuple(f"B_{p}/B_{p}_{name}.nii.gz" for name in ("flair", "t1", "seg")) for p in "12"},
+        ),
+        (
+            ["a.nii", "a_mask.nii", "b.nii", "b_mask.nii"],
+            ("image",),
+            {"a": ("a.nii", "a_mask.nii"), "b": ("b.nii", "b_mask.nii")},
+        ),
+        (
+            [f"{p}/{name}.nii.gz" for p in ("p1", "p2") for name in ("image", "label")],
+            ("image",),
+            {p: (f"{p}/image.nii.gz", f"{p}/label.nii.gz") for p in ("p1", "p2")},
+        ),
+    ],
+    ids=["two folders", "nnU-Net", "years", "BIDS", "folder a patient", "BraTS", "side by side", "same names"],
+)
+def test_images_and_labels_of_one_case_are_found(names, channels, cases):
+    found = group_files(names)
+    assert found.channels == channels
+    assert cases_of(found) == cases
+    assert not found.left_out
+
+
+def test_what_does_not_fit_is_left_out_with_its_reason():
+    names = [f"images/{case}.nii.gz" for case in "abc"] + [f"labels/{case}.nii.gz" for case in "abx"]
+    found = group_files(names)
+    assert cases_of(found)["c"] == ("images/c.nii.gz", "")
+    assert found.left_out == (("labels/x.nii.gz", "no image has this name"),)
+    names = [f"{p}/{name}.nii.gz" for p in ("p1", "p2", "p3", "p4") for name in ("t1", "t2", "seg")]
+    names = [name for name in names if name != "p3/t2.nii.gz"] + ["p1/odd.nii.gz", "p2/liver_mask.nii.gz"]
+    found = group_files(names)
+    assert {case: files[-1] for case, files in cases_of(found).items()} == {
+        "p1": "p1/seg.nii.gz",
+        "p2": "",
+        "p4": "p4/seg.nii.gz",
+    }
+    reasons = dict(found.left_out)
+    assert reasons["p3"] == "no t2"
+    assert reasons["p1/odd.nii.gz"] == "most cases have no such file"
+    assert reasons["p2"].startswith("2 label files")

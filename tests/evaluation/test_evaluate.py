@@ -1,0 +1,226 @@
+"""Scores of predictions on disk: known answers, the values of MONAI and nnU-Net, and everything that has none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from monai.metrics import compute_dice, compute_hausdorff_distance, compute_surface_dice
+
+import voxelocity
+from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
+from voxelocity.core.errors import InputError
+from voxelocity.evaluation import evaluate, pool_runs
+
+
+def by_case(evaluation):
+    return {score.case_id: score for score in evaluation.scores}
+
+
+def test_every_case_has_its_scores_and_volumes_under_the_names_of_the_data_set(folders):
+    evaluation = evaluate(*folders, tolerance_mm=1.0)
+    assert evaluation.labels_from.endswith("raw/dataset.json")
+    scores = by_case(evaluation)
+    assert list(scores) == ["a", "b", "c"]
+    organ, tumor = 6 * 6 * 4 - 8, 8
+    shifted = 2 * (5 * 6 * 4 - 8) / (2 * organ)
+    assert scores["a"].dice == {"organ": pytest.approx(shifted), "tumor": 1.0}
+    assert scores["a"].hd95_mm == {"organ": pytest.approx(1.0), "tumor": 0.0}
+    assert scores["a"].nsd == {"organ": 1.0, "tumor": 1.0}
+    assert scores["b"].dice == {"organ": 1.0, "tumor": None}
+    assert scores["b"].nsd == {"organ": 1.0, "tumor": None}
+    assert scores["c"].dice == {"organ": 1.0, "tumor": 0.0}
+    assert scores["c"].hd95_mm == {"organ": 0.0, "tumor": None}
+    assert scores["c"].nsd == {"organ": 1.0, "tumor": 0.0}
+    assert scores["c"].truth_ml["tumor"] == pytest.approx(tumor * 3.0 / 1000)
+    assert scores["c"].prediction_ml["tumor"] == 0.0
+
+
+def test_dice_and_surface_figures_are_those_of_monai(folders, tmp_path):
+    rng = np.random.default_rng(1)
+    noise = torch.from_numpy(rng.standard_normal((2, 1, 24, 22, 20)).astype(np.float32))
+    smooth = torch.nn.functional.avg_pool3d(noise, 5, stride=1, padding=2)
+    truth, predicted = (smooth[:, 0] > 0.05).numpy().astype(np.uint8)
+    save(tmp_path / "p", {"x": predicted})
+    save(tmp_path / "t", {"x": truth})
+    for tolerance_mm in (0.9, 1.6, 2.1):
+        (score,) = evaluate(tmp_path / "p", tmp_path / "t", tolerance_mm=tolerance_mm).scores
+        hot = [torch.from_numpy(np.stack([v == 0, v == 1])[None].astype(np.float32)) for v in (predicted, truth)]
+        nsd = compute_surface_dice(*hot, class_thresholds=[tolerance_mm], spacing=SPACING_MM)
+        assert score.nsd["class 1"] == pytest.approx(float(nsd), abs=1e-6)
+    assert 0.2 < score.nsd["class 1"] < 1.0
+    assert score.dice["class 1"] == pytest.approx(float(compute_dice(*hot, include_background=False)), abs=1e-6)
+    hd95 = compute_hausdorff_distance(*hot, percentile=95, spacing=SPACING_MM)
+    assert score.hd95_mm["class 1"] == pytest.approx(float(hd95), abs=1e-5)
+
+
+def test_dice_is_that_of_nnunet_for_every_class_and_case(folders):
+    nnunet = pytest.importorskip("nnunetv2.evaluation.evaluate_predictions")
+    reader = pytest.importorskip("nnunetv2.imageio.simpleitk_reader_writer").SimpleITKIO()
+    predictions, truth = folders
+    for case, score in by_case(evaluate(predictions, truth)).items():
+        files = (str(truth / f"{case}.nii.gz"), str(predictions / f"{case}.nii.gz"))
+        theirs = nnunet.compute_metrics(*files, reader, [3, 7])["metrics"]
+        for value, name in list(VALUES.items())[1:]:
+            ours, expected = score.dice[name], theirs[value]["Dice"]
+            assert (ours is None) == np.isnan(expected)
+            assert ours is None or ours == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("form", ["model.json", "dataset.json", "mapping"])
+def test_a_run_a_data_set_or_a_file_names_the_classes(folders, tmp_path, form):
+    predictions, truth = folders
+    folder = tmp_path / "names"
+    folder.mkdir()
+    labels = {str(value): name.upper() for value, name in VALUES.items()}
+    file = folder / ("names.json" if form == "mapping" else form)
+    file.write_text(json.dumps(labels if form == "mapping" else {"labels": labels}))
+    found = evaluate(predictions, truth, labels=file if form == "mapping" else folder)
+    assert list(found.scores[0].dice) == ["ORGAN", "TUMOR"]
+    assert found.labels_from == str(file)
+
+
+def test_values_that_nothing_declares_are_classes_in_all_cases(folders, tmp_path):
+    predictions, truth = folders
+    (truth.parent / "dataset.json").unlink()
+    evaluation = evaluate(predictions, truth)
+    assert evaluation.labels_from == ""
+    assert {tuple(score.dice) for score in evaluation.scores} == {("class 3", "class 7")}
+    assert by_case(evaluation)["b"].dice == {"class 3": 1.0, "class 7": None}
+    assert by_case(evaluation)["b"].truth_ml["class 7"] == 0.0
+
+
+def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
+    shutil.copytree(tiny_msd / "labelsTr", tmp_path / "p")
+    (tmp_path / "p" / "case_5.nii.gz").unlink()
+    evaluation = voxelocity.evaluate(tmp_path / "p", tiny_msd)
+    assert [score.mean_dice for score in evaluation.scores] == [1.0] * 5
+    assert evaluation.missing == ("case_5",)
+    assert list(evaluation.scores[0].dice) == ["ball", "core"]
+
+
+def test_what_has_no_counterpart_is_listed(folders):
+    predictions, truth = folders
+    (predictions / "b.nii.gz").rename(predictions / "z.nii.gz")
+    (predictions / "predictions.csv").write_text("case\n")
+    evaluation = evaluate(predictions, truth)
+    assert [score.case_id for score in evaluation.scores] == ["a", "c"]
+    assert evaluation.missing == ("b",)
+    assert evaluation.extra == (str(predictions / "z.nii.gz"),)
+    assert evaluation.others == (str(predictions / "predictions.csv"),)
+
+
+def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
+    predictions, truth = folders
+    save(predictions, {"a": PREDICTED["a"][:-1]})
+    save(predictions, {"b": PREDICTED["b"] * 2})
+    evaluation = evaluate(predictions, truth)
+    assert [score.case_id for score in evaluation.scores] == ["c"]
+    assert "shape (11, 10, 8)" in evaluation.refused["a"]
+    assert "resample the prediction onto the grid of the truth" in evaluation.refused["a"]
+    assert "6 (64 voxels)" in evaluation.refused["b"]
+    assert "declared are 0, 3, 7" in evaluation.refused["b"]
+    save(predictions, PREDICTED, affine=np.diag([1.0, 2.0, 1.6, 1.0]))
+    with pytest.raises(InputError, match=r"none of 3 cases can be compared: .* lie up to 0\.7 mm apart"):
+        evaluate(predictions, truth)
+
+
+def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
+    predictions, truth = folders
+    one = save(tmp_path / "fold_0", {"a": PREDICTED["a"]})
+    two = save(tmp_path / "fold_1", {name: PREDICTED[name] for name in ("b", "c")}, ending=".nii")
+    pooled = evaluate([one, two], truth)
+    assert pooled.scores == evaluate(predictions, truth).scores
+    assert pooled.folders == {"a": str(one), "b": str(two), "c": str(two)}
+    with pytest.raises(
+        InputError, match=r"3 cases are predicted in two folders.*'a' \(.*fold_0/a.nii.gz and .*predicted"
+    ):
+        evaluate([one, two, predictions], truth)
+    save(two, {"b": PREDICTED["b"]})
+    with pytest.raises(InputError, match=r"b\.nii and .*b\.nii\.gz are both case 'b'"):
+        evaluate(two, truth)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p, t: (p / "nowhere", t), "nowhere does not exist"),
+        (lambda p, t: (p, t / "nowhere"), "nowhere does not exist"),
+        (lambda p, t: (p / "a.nii.gz", t), "a.nii.gz is not a folder"),
+        (lambda p, t: (t.parent, t), "holds no NIfTI, NRRD or MHA file"),
+        (lambda p, t: ([], t), "no folder of predictions was given"),
+    ],
+)
+def test_folders_that_cannot_be_used_are_named(folders, change, words):
+    with pytest.raises(InputError, match=words):
+        evaluate(*change(*folders))
+
+
+def test_options_that_cannot_be_used_are_named(folders, tmp_path):
+    with pytest.raises(InputError, match=r"tolerance is -1 mm"):
+        evaluate(*folders, tolerance_mm=-1)
+    with pytest.raises(InputError, match=r"declares no classes; name the folder of a finished run"):
+        evaluate(*folders, labels=tmp_path)
+    save(tmp_path / "other", {"x": TRUTH["a"]})
+    with pytest.raises(InputError, match=r"none of the 1 predictions has a truth of the same name: .*x\.nii\.gz"):
+        evaluate(tmp_path / "other", folders[1])
+
+
+def run(folder, cases, *, classes=("background", "organ"), status="run_finished", **dataset):
+    """The folder of a run with these scores."""
+    folder.mkdir()
+    record = {"dataset": {"classes": list(classes), "held_out": True, "num_validation": len(cases), **dataset}}
+    (folder / "run.yaml").write_text(json.dumps(record))
+    finish = {"seconds": 1.0, "step": 1, "mean_dice": 0.5, "num_images": 1, "images_per_s": 1.0, "wait_share": 0.0}
+    (folder / "events.jsonl").write_text(
+        json.dumps({"event": status, "time_s": 1.0, "budget_s": None, **finish}) + "\n"
+    )
+    scores = [{"case_id": case, "dice": {"organ": dice}, "nsd": {"organ": 1.0}} for case, dice in cases.items()]
+    (folder / "scores.json").write_text(json.dumps({"cases": scores}))
+    return folder
+
+
+def test_runs_are_pooled_from_their_final_validations(tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7}, num_validation=2)]
+    pooled = pool_runs(runs)
+    assert [(score.case_id, score.dice["organ"]) for score in pooled.scores] == [("a", 0.7), ("b", 0.5)]
+    assert pooled.folders == {"a": str(runs[1]), "b": str(runs[0])}
+    assert len(pooled.notices) == 1
+    assert "f1 validated 1 of 2 cases" in pooled.notices[0]
+
+
+def test_runs_that_cannot_be_pooled_are_named(tmp_path):
+    first = run(tmp_path / "f0", {"a": 0.5})
+    with pytest.raises(InputError, match=r"1 cases were validated by two runs.*'a' \(.*f0 and .*f1"):
+        pool_runs([first, run(tmp_path / "f1", {"a": 0.5})])
+    with pytest.raises(InputError, match=r"f2 has the classes liver, .*f0 has organ"):
+        pool_runs([first, run(tmp_path / "f2", {"b": 0.5}, classes=("background", "liver"))])
+    with pytest.raises(InputError, match=r"f3 is unfinished .*voxelocity train --resume"):
+        pool_runs([first, run(tmp_path / "f3", {"b": 0.5}, status="other")])
+    seen = pool_runs([run(tmp_path / "f4", {"b": 0.5}, held_out=False)])
+    assert "validated on the cases it was trained on" in seen.notices[0]
+
+
+def test_a_folder_of_labels_may_hold_its_dataset_json_and_a_flat_data_set_its_images(folders, tmp_path):
+    predictions, truth = folders
+    (truth.parent / "dataset.json").rename(truth / "dataset.json")
+    (truth / "predictions.csv").write_text("case,file\n")
+    assert list(evaluate(predictions, truth).scores[0].dice) == ["organ", "tumor"]
+    flat = save(tmp_path / "flat", {"a_label": TRUTH["a"], "a": PREDICTED["a"]})
+    (flat / "cases.csv").write_text("image,label\na.nii.gz,a_label.nii.gz\n")
+    found = evaluate(predictions, flat)
+    assert [(score.case_id, score.dice["class 7"]) for score in found.scores] == [("a", 1.0)]
+    assert found.extra == tuple(str(predictions / f"{case}.nii.gz") for case in "bc")
+
+
+def test_a_prediction_may_have_another_format_than_its_truth(folders):
+    sitk = pytest.importorskip("SimpleITK")
+    predictions, truth = folders
+    expected = evaluate(predictions, truth).scores
+    file = predictions / "a.nii.gz"
+    sitk.WriteImage(sitk.ReadImage(str(file)), str(predictions / "a.nrrd"))
+    file.unlink()
+    assert evaluate(predictions, truth).scores == expected

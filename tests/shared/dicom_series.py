@@ -1,0 +1,72 @@
+"""DICOM series made for tests: a few slices of known voxels, with any field changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ORIGIN_LPS = (-30.0, -20.0, 100.0)
+STEP_MM, SPACING_MM = 2.5, (0.8, 0.6)
+"""Between slices; between rows, between columns."""
+
+
+def write_series(
+    folder: Path,
+    voxels_zyx: npt.NDArray[Any],
+    *,
+    name: str = "CT",
+    places: Sequence[float] | None = None,
+    edit: Callable[[int, Any], None] = lambda index, dataset: None,
+    directions: Sequence[float] = (1, 0, 0, 0, 1, 0),
+    shear_mm: float = 0.0,
+) -> list[Path]:
+    """Writes one file per plane, in an order of names that is not that of the places.
+
+    Args:
+        voxels_zyx: stored values, int16.
+        name: of the series; equal names are one series.
+        places: of each plane along the normal in steps, 0, 1, 2, ... if it is not given.
+        edit: changes each data set before it is written.
+        shear_mm: how far each plane lies beside the one before it, along a row.
+    """
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    folder.mkdir(parents=True, exist_ok=True)
+    normal = np.cross(directions[:3], directions[3:])
+    files = []
+    for index, plane in enumerate(voxels_zyx):
+        place = float(index if places is None else places[index])
+        dataset = Dataset()
+        dataset.file_meta = FileMetaDataset()
+        dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = CTImageStorage
+        uid = generate_uid(entropy_srcs=[str(folder), name, str(index)])
+        dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = uid
+        dataset.SeriesInstanceUID = generate_uid(entropy_srcs=["series", name])
+        dataset.StudyInstanceUID = dataset.FrameOfReferenceUID = UID("1.2.3.4")
+        dataset.PatientID, dataset.PatientName = f"MRN-{folder.parent.name}", "Doe^Jane"
+        dataset.PatientBirthDate = dataset.PatientSex = dataset.AccessionNumber = dataset.StudyID = ""
+        dataset.StudyDate = dataset.StudyTime = dataset.ReferringPhysicianName = ""
+        dataset.Modality, dataset.SeriesDescription, dataset.SeriesNumber = "CT", name, 3
+        dataset.InstanceNumber = index + 1
+        shift = place * (STEP_MM * normal + shear_mm * np.array(directions[:3]))
+        dataset.ImagePositionPatient = [round(float(v), 6) for v in np.add(ORIGIN_LPS, shift)]
+        dataset.ImageOrientationPatient = list(directions)
+        dataset.PixelSpacing, dataset.SliceThickness = list(SPACING_MM), STEP_MM
+        dataset.Rows, dataset.Columns = plane.shape
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+        dataset.PixelRepresentation = 1
+        dataset.RescaleSlope, dataset.RescaleIntercept = 1, 0
+        dataset.PixelData = plane.astype("<i2").tobytes()
+        edit(index, dataset)
+        # Names count down, so that they cannot be what sorts the planes.
+        file = folder / f"{name}_{len(voxels_zyx) - index:03d}.dcm"
+        dataset.save_as(file, enforce_file_format=True)
+        files.append(file)
+    return files

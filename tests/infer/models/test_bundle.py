@@ -180,6 +180,11 @@ def test_a_bundle_is_read_as_its_files_describe_it(tmp_path):
     assert torch.equal(model.network(image), network_of(3)(image))
 
 
+def test_a_checkpoint_that_holds_other_things_than_weights_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"model\.pt holds other weights than .* \(the first is epoch\)"):
+        open_model(save(tmp_path / "b", config(), weights={**network_of(3).state_dict(), "epoch": 3}))
+
+
 def test_disabled_transforms_are_left_out(tmp_path):
     disabled = {"_target_": "RandFlipd", "_disabled_": True}
     assert len(open_model(save(tmp_path / "b", config(disabled, WINDOWED))).preparation.stages) == 1
@@ -247,9 +252,12 @@ def test_a_damaged_file_is_named(tmp_path, name, content):
         open_model(folder)
 
 
-def test_metadata_without_channels_is_refused(tmp_path):
+@pytest.mark.parametrize("num_channels", [None, 0, 10**15, "3"])
+def test_metadata_without_a_number_of_channels_is_refused(tmp_path, num_channels):
     folder = save(tmp_path / "b", config())
-    (folder / "configs" / "metadata.json").write_text("{}")
+    described = json.loads((folder / "configs" / "metadata.json").read_text())
+    described["network_data_format"]["outputs"]["pred"]["num_channels"] = num_channels
+    (folder / "configs" / "metadata.json").write_text(json.dumps(described))
     with pytest.raises(InputError, match=r"metadata\.json does not describe network_data_format"):
         open_model(folder)
 

@@ -23,6 +23,7 @@ _METADATA = Path("configs") / "metadata.json"
 _WEIGHTS = Path("models") / "model.pt"
 # Those that return logits in evaluation mode, and load nothing.
 _NETWORKS = ("AttentionUnet", "BasicUNet", "DynUNet", "SegResNet", "SegResNetDS", "SwinUNETR", "UNETR", "UNet", "VNet")
+_MAX_CHANNELS = 256
 _WITHOUT_EFFECT = ("SaveImaged", "EnsureTyped", "ToTensord", "DeleteItemsd")
 
 
@@ -63,10 +64,10 @@ def _names(path: Path) -> tuple[list[str], dict[int, str]]:
         image, output = formats["inputs"]["image"], formats["outputs"]["pred"]
         found = []
         for each in (image, output):
-            names = each.get("channel_def") or {}
-            found.append(
-                {index: str(names.get(str(index), f"channel {index}")) for index in range(each["num_channels"])}
-            )
+            names, num_channels = each.get("channel_def") or {}, each["num_channels"]
+            if not 1 <= num_channels <= _MAX_CHANNELS:
+                raise TypeError(f"num_channels is {num_channels}")
+            found.append({index: str(names.get(str(index), f"channel {index}")) for index in range(num_channels)})
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"infer: {path} does not describe network_data_format with inputs.image and outputs.pred and their "

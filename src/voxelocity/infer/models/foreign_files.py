@@ -78,7 +78,7 @@ def load_weights(network: torch.nn.Module, weights: Mapping[str, torch.Tensor], 
     Raises:
         InputError: names or shapes are others, or a weight is not finite.
     """
-    both = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (network.state_dict(), weights)]
+    both = [{name: _shape_of(value) for name, value in each.items()} for each in (network.state_dict(), weights)]
     if different := sorted(dict(both[0].items() ^ both[1].items())):
         raise InputError(
             f"infer: {path} holds other weights than the network that its folder describes (the first is "
@@ -88,3 +88,7 @@ def load_weights(network: torch.nn.Module, weights: Mapping[str, torch.Tensor], 
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"infer: {path} holds NaN or infinity in '{name}'; take another copy of it")
     network.load_state_dict(dict(weights))
+
+
+def _shape_of(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

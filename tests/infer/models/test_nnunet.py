@@ -206,6 +206,7 @@ def with_key(**changes):
         (with_key(configuration={"normalization_schemes": ["Mine"]}), "normalization_schemes.0 = 'Mine'"),
         (with_key(configuration={"resampling_fn_data": "Mine"}), "resampling_fn_data = 'Mine'"),
         (with_key(configuration={"resampling_fn_probabilities_kwargs": {"order": 3}}), "order = 3 is not valid"),
+        (with_key(configuration={"spacing": [1, 0, 1]}), "spacing.1 = 0 is not valid"),
         (with_key(configuration={"inherits_from": "2d"}), "the configuration '2d' is missing"),
         (with_key(configuration={"inherits_from": "3d_fullres"}), "'3d_fullres' is missing or inherits from itself"),
         (

@@ -17,7 +17,6 @@ from pydantic import AliasChoices, ConfigDict, Field
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.region import Index3
-from voxelocity.core.volume import Spacing
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
@@ -29,6 +28,9 @@ _CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
+
+
+_Length = Annotated[float, Field(gt=0.0)]
 
 
 class _Known(Config):
@@ -67,7 +69,7 @@ class _ResampleLogits(_Known):
 class _Configuration(_Known):
     preprocessor_name: Literal["DefaultPreprocessor"] = "DefaultPreprocessor"
     patch_size: Index3
-    spacing: Spacing
+    spacing: tuple[_Length, _Length, _Length]
     normalization_schemes: tuple[Scheme, ...]
     use_mask_for_norm: tuple[bool, ...]
     resampling_fn_data: Literal["resample_data_or_seg_to_shape"]

@@ -16,6 +16,7 @@ from voxelocity.core.config import Config
 from voxelocity.core.region import Index3
 
 _Count = Annotated[int, Field(ge=1, le=4096)]
+_Sides = tuple[_Count, _Count, _Count]
 _Levels = Annotated[tuple[_Count, ...], Field(min_length=2, max_length=12)]
 _CLASSES = "dynamic_network_architectures.architectures"
 NETWORKS = (
@@ -50,8 +51,8 @@ class Architecture(Config):
     n_stages: int
     features_per_stage: _Levels
     conv_op: Literal["torch.nn.modules.conv.Conv3d"]
-    kernel_sizes: tuple[Index3, ...]
-    strides: tuple[Index3, ...]
+    kernel_sizes: tuple[_Sides, ...]
+    strides: tuple[_Sides, ...]
     n_conv_per_stage: tuple[_Count, ...] = ()
     """Convolutions of each level on the way down."""
     n_blocks_per_stage: tuple[_Count, ...] = ()

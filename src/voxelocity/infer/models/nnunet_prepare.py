@@ -115,7 +115,9 @@ class NnunetPreparation:
         turned = self._order.turn_grid(spec.grid)
         grid = _resized(turned, self._new_shape(turned, who="the scan"))
         new = VolumeSpec(num_channels=spec.num_channels, grid=grid, dtype="float32")
-        return StageEffect(spec=new, scratch_bytes=4 * (turned.num_voxels + 3 * grid.num_voxels))
+        # All channels are normalized first; resizing one holds two arrays between its size and the new one.
+        scratch_bytes = 4 * (spec.num_channels * turned.num_voxels + 2 * max(turned.num_voxels, grid.num_voxels))
+        return StageEffect(spec=new, scratch_bytes=scratch_bytes)
 
     def fingerprint(self) -> str:
         return f"nnunet-v1-{hashlib.blake2b(repr(self).encode(), digest_size=12).hexdigest()}"

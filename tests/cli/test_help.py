@@ -29,6 +29,7 @@ COMMANDS = (
     "plan",
     "train",
     "predict",
+    "export",
     "evaluate",
     "report",
     "diagnose",

@@ -14,8 +14,8 @@ from voxelocity.core.config import check_value
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.quantities import value_text
+from voxelocity.observe.interleaved_timing import Times
 from voxelocity.planning import Plan, make, make_plan, read_overrides, step_timing
-from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.report import dataset_panel

@@ -5,8 +5,8 @@ import torch
 
 from shared.plan_facts import fingerprint, machine
 from voxelocity.core.records import Measured
+from voxelocity.observe.interleaved_timing import Times
 from voxelocity.planning.facts import PlanFacts, Request
-from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.step_timing import time_steps
 

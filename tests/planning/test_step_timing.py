@@ -3,8 +3,9 @@ import json
 import pytest
 import torch
 
-from voxelocity.planning import interleaved_timing, step_timing
-from voxelocity.planning.interleaved_timing import MIN_ROUNDS
+from voxelocity.observe import interleaved_timing
+from voxelocity.observe.interleaved_timing import MIN_ROUNDS
+from voxelocity.planning import step_timing
 from voxelocity.planning.step_timing import StepTask, StepVariant, describe, time_steps
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shared.plan_facts import machine
+from voxelocity.observe.interleaved_timing import Times
 from voxelocity.planning import step_timing
-from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.step_timing import CachedStepTimer, StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import voxelocity
 from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
 from voxelocity.infer import Predictor
-from voxelocity.planning.interleaved_timing import Times
+from voxelocity.observe.interleaved_timing import Times
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation

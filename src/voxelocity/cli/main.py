@@ -18,6 +18,7 @@ from voxelocity.cli import (
     doctor,
     evaluate,
     explain,
+    export,
     init,
     interrupt,
     monitor,
@@ -43,6 +44,7 @@ app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)

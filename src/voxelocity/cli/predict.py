@@ -19,7 +19,7 @@ _SHOWN_CLASSES = 5
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a finished run, an nnU-Net training or a MONAI bundle.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training or a MONAI bundle.")],
     inputs: Annotated[
         list[Path],
         typer.Argument(
@@ -49,8 +49,21 @@ def predict(
         bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
     ] = False,
     network: Annotated[
-        str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
+        str,
+        typer.Option(
+            "--network",
+            help="Code that may run: the builder of the run's network, if it is your own (package.module:name), or "
+            "the compiled file of an export (network.pt2).",
+        ),
     ] = "",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            help="What runs the network: eager, compile, cuda-graphs, aot-inductor, onnxruntime, openvino, tensorrt; "
+            "or auto, the quickest by measurement.",
+        ),
+    ] = "eager",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
     chosen_device = options.read_device(device)
@@ -87,10 +100,12 @@ def predict(
                 out,
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
+                runtime=runtime,
                 postprocess=not no_postprocess,
                 on_start=screen.start,
                 on_windows=screen.show_pass,
                 on_case=screen.show,
+                on_runtime=screen.say,
                 **options_of_files,
             )
     finally:

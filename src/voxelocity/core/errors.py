@@ -13,6 +13,7 @@ VoxelocityError
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
 ├── CommandError                      the user's own command cannot be started; carries a shell's exit status
+├── ExportError                       an exported network does not answer as its run does; nothing is written
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
 ├── UnpredictedError                  some scans could not be predicted, all others were; carries the reasons
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
@@ -81,6 +82,10 @@ class CommandError(VoxelocityError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ExportError(VoxelocityError):
+    """A network cannot be exported, or its export does not answer as it does."""
 
 
 class NonFiniteLossError(VoxelocityError):

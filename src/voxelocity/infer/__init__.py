@@ -1,24 +1,29 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
-from voxelocity.infer.components import keep_largest
-from voxelocity.infer.files import PredictedScan, predict_files
-from voxelocity.infer.job import PredictionJob, plan_job
-from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
-from voxelocity.infer.models import (
-    SPEC_NAME,
-    WEIGHTS_NAME,
-    ModelSpec,
-    load_model,
-    open_model,
-    save_keep_largest,
-    save_model,
-    split_models,
-)
-from voxelocity.infer.outputs import OutputFormat
-from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.scans import find_scans
-from voxelocity.infer.sinks import ClassIndices
-from voxelocity.infer.window import WindowConfig
+from typing import TYPE_CHECKING
+
+from voxelocity.core.first_use import first_use
+
+if TYPE_CHECKING:
+    from voxelocity.infer.components import keep_largest
+    from voxelocity.infer.files import PredictedScan, predict_files
+    from voxelocity.infer.job import PredictionJob, plan_job
+    from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
+    from voxelocity.infer.models import (
+        SPEC_NAME,
+        WEIGHTS_NAME,
+        ModelSpec,
+        load_model,
+        open_model,
+        save_keep_largest,
+        save_model,
+        split_models,
+    )
+    from voxelocity.infer.outputs import OutputFormat
+    from voxelocity.infer.predictor import Predictor
+    from voxelocity.infer.scans import find_scans
+    from voxelocity.infer.sinks import ClassIndices
+    from voxelocity.infer.window_config import WindowConfig
 
 __all__ = [
     "SPEC_NAME",
@@ -43,3 +48,28 @@ __all__ = [
     "save_model",
     "split_models",
 ]
+
+__getattr__ = first_use(
+    __name__,
+    {
+        "components": ("keep_largest",),
+        "files": ("PredictedScan", "predict_files"),
+        "job": ("PredictionJob", "plan_job"),
+        "model": ("Model", "PredictionSpec", "TrainedOn"),
+        "models": (
+            "SPEC_NAME",
+            "WEIGHTS_NAME",
+            "ModelSpec",
+            "load_model",
+            "open_model",
+            "save_keep_largest",
+            "save_model",
+            "split_models",
+        ),
+        "outputs": ("OutputFormat",),
+        "predictor": ("Predictor",),
+        "scans": ("find_scans",),
+        "sinks": ("ClassIndices",),
+        "window_config": ("WindowConfig",),
+    },
+)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
 
-Blend = Literal["gaussian", "uniform", "nnunet"]
+from voxelocity.infer.window_config import Blend
 
 
 @lru_cache(maxsize=8)

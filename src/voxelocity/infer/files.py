@@ -20,6 +20,8 @@ from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.predictor import STAGES, Prediction, Predictor
+from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
+from voxelocity.infer.runtimes.table import EAGER
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import available_memory_bytes, peak_device_bytes, peak_host_bytes
 
@@ -62,12 +64,14 @@ def predict_files(
     overwrite: bool = False,
     resume: bool = False,
     factory: str = "",
+    runtime: str = EAGER,
     postprocess: bool = True,
     on_start: Callable[[PredictionJob], None] = lambda job: None,
     on_windows: Callable[[], None] | None = None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
+    on_runtime: Callable[[str], None] = lambda text: None,
 ) -> tuple[PredictedScan, ...]:
     """Writes one file per scan into `out`: class values as in the training labels, on the scan's own grid.
 
@@ -84,7 +88,9 @@ def predict_files(
         overwrite: whether to replace predictions of the same name, each file in one piece.
         resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
             place when it is complete.
-        factory: if the run trained your own network, its `network.factory`.
+        factory: if the run trained your own network, its `network.factory`; the file of an export that holds machine
+            code you trust.
+        runtime: which of `infer.runtimes.table.RUNTIMES` runs the network, or "auto" for the quickest on this machine.
         postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
         on_start: called with what will be predicted.
         on_windows: called before each forward pass.
@@ -92,14 +98,16 @@ def predict_files(
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
         warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
             that are left out, and for a device with too little memory.
+        on_runtime: called with the runtime that "auto" chose, and why.
 
     Raises:
-        ConfigError: the factory cannot be imported.
+        ConfigError: the factory cannot be imported, or the runtime cannot be used here.
         InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists, or
             `out` cannot be written; or the only scan cannot be used. Errors visible in names and headers are raised
             before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
+    check_name(runtime, device)
     job = plan_job(
         models,
         inputs,
@@ -112,11 +120,14 @@ def predict_files(
         warn=warn,
     )
     model, spec = job.model, job.model.spec
+    check_model(runtime, model, device)
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
     for text in (*model.doubts, *device_doubts(spec, device)):
         warn(f"predict: {text}")
     on_start(job)
     make_folder(out, job.refs, job.output)
+    num_windows = sum(memory.num_windows for memory in job.memory.values())
+    forward = load_chosen(runtime, model, num_windows=num_windows, device=device, warn=warn, note=on_runtime)
     predictor = Predictor(
         model.network,
         spec,
@@ -125,6 +136,7 @@ def predict_files(
         folder=out,
         warn=warn,
         on_windows=on_windows,
+        forward=forward,
     )
     written: list[PredictedScan] = []
     table = PredictionTable(out, columns=_columns(spec), replaced={ref.case_id for ref in job.refs})

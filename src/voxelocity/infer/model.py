@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 
 from voxelocity.core.cases import MAX_LABEL_VALUE
@@ -14,8 +13,11 @@ from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.errors import ConfigError, ScanError
 from voxelocity.core.laterality import swapped_classes
-from voxelocity.infer.window import WindowConfig
+from voxelocity.infer.window_config import WindowConfig
 from voxelocity.step import PrecisionConfig
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_CLASSES = 256
 

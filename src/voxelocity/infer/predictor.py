@@ -22,11 +22,14 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.runtimes.contract import Forward
+from voxelocity.infer.runtimes.native import eager
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
-from voxelocity.infer.window import WindowConfig, stitch_volumes
+from voxelocity.infer.window import stitch_volumes
+from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import Clock, system_clock
-from voxelocity.step import autocast, precision_on
+from voxelocity.step import precision_on
 
 _MOST_ROUNDS = 5
 STAGES = ("decode", "prepare", "network", "blend", "restore")
@@ -70,6 +73,7 @@ class Predictor:
         folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
         warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
+        forward: the network loaded by one of `infer.runtimes` for this device, in place of eager mode.
     """
 
     def __init__(
@@ -82,13 +86,14 @@ class Predictor:
         folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
+        forward: Forward | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
         self._folder, self._warn = folder, warn
         self._preparation = preparation or spec.preparation()
-        self._precision = precision_on(spec.precision, device)
+        self._run = forward or eager(self._network, precision_on(spec.precision, device), device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
         self._restores_behind = device.type != "cpu"
         self._on_windows = on_windows
@@ -287,10 +292,7 @@ class Predictor:
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         if self._on_windows is not None:
             self._on_windows()
-        with autocast(self._precision, self._device):
-            logits = self._network(windows.to(memory_format=self._precision.memory_format))
-        assert isinstance(logits, torch.Tensor)
-        return logits
+        return self._run(windows)
 
 
 class _Failed(NamedTuple):

@@ -19,7 +19,7 @@ from voxelocity.infer.blending import importance, weight_sums
 from voxelocity.observe import system_clock
 
 if TYPE_CHECKING:
-    from voxelocity.infer.window import WindowConfig
+    from voxelocity.infer.window_config import WindowConfig
 
 _NOT_FINITE = (
     "the network returned NaN or infinity for some voxels, so there is no prediction; check the intensities of the "
@@ -176,9 +176,7 @@ class Stitched:
         assert self._sum is not None
         held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
         # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
-        fresh = held.narrow(1 + self._axis, self._done - self._low, stop - self._done)
-        extremes = torch.stack([value for channel in fresh for value in torch.aminmax(channel)])
-        is_finite = torch.isfinite(extremes).all()
+        is_finite = _is_finite(held.narrow(1 + self._axis, self._done - self._low, stop - self._done))
         self._is_finite = is_finite if self._is_finite is None else self._is_finite.to(is_finite.device) & is_finite
         weights = self._weights(self._low, stop) if len(self.boxes) > 1 else None
         start = [self._low if axis == self._axis else 0 for axis in range(3)]
@@ -194,12 +192,20 @@ class Stitched:
             self._sum = self._strip = None
             self._image = self._image.new_empty(0)
             return
-        num_gone = stop - 1 - self._low
-        for channel in self._sum:
-            num_left = channel.shape[self._axis] - num_gone
-            channel.narrow(self._axis, 0, num_left).copy_(channel.narrow(self._axis, num_gone, num_left).clone())
-            channel.narrow(self._axis, num_left, num_gone).zero_()
+        self._move_up(stop - 1 - self._low)
         self._low = stop - 1
+
+    def _move_up(self, num_gone: int) -> None:
+        """Moves the planes after the first `num_gone` to the front, and clears the room behind them."""
+        if num_gone == 0:
+            return
+        assert self._sum is not None
+        dim, num_held = 1 + self._axis, self._sum.shape[1 + self._axis]
+        # In parts that do not overlap their new places.
+        for start in range(num_gone, num_held, num_gone):
+            part = self._sum.narrow(dim, start, min(num_gone, num_held - start))
+            self._sum.narrow(dim, start - num_gone, part.shape[dim]).copy_(part)
+        self._sum.narrow(dim, num_held - num_gone, num_gone).zero_()
 
     def _inside_of(self, box: Region) -> Region:
         """The part of a box of the padded image that is not padding, counted from the start of the box."""
@@ -243,6 +249,14 @@ def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]
         ends = [side for n in reversed(missing) for side in (n // 2, n - n // 2)]
         image_cxyz = torch.nn.functional.pad(image_cxyz, ends)
     return image_cxyz, Region.whole(inside).shifted((x, y, z))
+
+
+def _is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
+    """Whether all values are finite, a scalar on their device."""
+    if values_kxyz.device.type == "cpu" and bool(torch.isfinite(total := values_kxyz.sum())):
+        # Half the time; a sum may also overflow, so one that is not finite proves nothing.
+        return torch.isfinite(total)
+    return torch.isfinite(torch.stack([value for channel in values_kxyz for value in torch.aminmax(channel)])).all()
 
 
 def _constant_value(window_cxyz: torch.Tensor) -> tuple[float, ...] | None:

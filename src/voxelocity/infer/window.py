@@ -13,19 +13,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import Field
 
-from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Region
 from voxelocity.core.warn_once import WarnOnce
-from voxelocity.data.patch import Spread
 from voxelocity.infer.accumulator import Accumulators
-from voxelocity.infer.blending import Blend
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
+from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import system_clock
 from voxelocity.step import is_out_of_memory
 
@@ -36,34 +32,8 @@ _MOST_PASSES_SHARED = 4
 # Answers for constant windows: air and padding have two values; more would be chance.
 _MOST_KEPT, _MOST_KEPT_BYTES = 2, 256 << 20
 
-_Edge = Annotated[int, Field(ge=1, le=2048)]
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
-
-
-class WindowConfig(Config):
-    """How volumes are covered with windows."""
-
-    shape_voxel: tuple[_Edge, _Edge, _Edge]
-    """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
-    overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
-    """Share of a window that the next one covers too, on each axis."""
-    spread: Spread = "monai"
-    """Where windows are: a fixed step apart with the last one moved back, or at equal distances as in nnU-Net."""
-    blend: Blend = "gaussian"
-    """Weight of a window's voxels: falling from the center to the edges, the same everywhere, or exactly as in nnU-Net,
-    whose Gaussian lies half a voxel off the center of an even edge."""
-    sigma_scale: float = Field(default=0.125, gt=0.0)
-    """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
-    batch_size: int = Field(default=1, ge=1, le=4096)
-    """Windows in one forward pass, from one volume or several."""
-    mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
-    """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
-    swap_pairs: tuple[tuple[str, str], ...] = ()
-    """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
-    reuse_constant: bool = True
-    """Whether the network runs only once on windows that hold the same constant value, such as clipped air or padding.
-    Its output for them is the same, so results do not change."""
 
 
 def stitch_volumes(

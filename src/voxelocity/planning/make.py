@@ -16,6 +16,7 @@ from voxelocity.core.records import Choice
 from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import ModelSpec
+from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
@@ -23,7 +24,7 @@ from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
-from voxelocity.planning.step_timing import FOLDER_NAME, CachedStepTimer
+from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Measured
+from voxelocity.observe.interleaved_timing import SpeedRatio, Times
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.interleaved_timing import SpeedRatio, Times
 from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 

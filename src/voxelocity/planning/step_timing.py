@@ -5,9 +5,6 @@ The times are kept in the user's cache folder, so that each network is measured 
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +15,10 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.device import numbered
-from voxelocity.core.errors import OutputError
 from voxelocity.core.region import Index3
-from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import Clock, cpu_name, system_clock
-from voxelocity.planning.interleaved_timing import MIN_ROUNDS, Times, time_interleaved
+from voxelocity.observe.interleaved_timing import MIN_ROUNDS, Times, time_interleaved
+from voxelocity.observe.measured import keep_measured, read_measured
 from voxelocity.planning.machine import Machine
 from voxelocity.step import (
     BackendConfig,
@@ -37,7 +33,6 @@ from voxelocity.step import (
     set_backend,
 )
 
-FOLDER_NAME = "measured"
 _FORMAT_VERSION = 1
 _FORECAST_VOXELS = 32**3
 
@@ -107,17 +102,14 @@ class CachedStepTimer:
     def __call__(self, task: StepTask, ways: Mapping[str, StepVariant], *, limit_s: float) -> Times:
         """Times of a step by way. If the folder cannot be read or written, the step is measured again."""
         about = {"format_version": _FORMAT_VERSION, "machine": _machine(self.machine), "step": describe(task, ways)}
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
-        path = self.folder / f"{digest}.json"
-        kept = None if self.refresh else _read(path, about)
+        kept = None if self.refresh else _read(self.folder, about)
         if kept is not None:
             return kept
         times = time_steps(task, ways, self.machine.torch_device, limit_s=limit_s, clock=self.clock)
         if times.seconds:
-            record = {**about, "seconds": {name: list(values) for name, values in times.seconds.items()}}
-            # With a full or protected folder, the next plan measures again; this plan is not affected.
-            with contextlib.suppress(OutputError):
-                write_whole(path, json.dumps(record, indent=1).encode())
+            keep_measured(
+                self.folder, about, {"seconds": {name: list(values) for name, values in times.seconds.items()}}
+            )
         return times
 
 
@@ -132,13 +124,10 @@ def _machine(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _read(path: Path, about: Mapping[str, Any]) -> Times | None:
-    """The times in a file about exactly this; None if there is no such file or it is damaged."""
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(record, dict) or any(record.get(key) != value for key, value in about.items()):
+def _read(folder: Path, about: Mapping[str, Any]) -> Times | None:
+    """The times kept about exactly this; None if there are none or their file is damaged."""
+    record = read_measured(folder, about)
+    if record is None:
         return None
     seconds = record.get("seconds")
     if not isinstance(seconds, dict) or not all(_are_seconds(values) for values in seconds.values()):

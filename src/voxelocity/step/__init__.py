@@ -1,19 +1,24 @@
 """One training step: network, precision, loss, optimizer, schedule."""
 
-from voxelocity.step.loss import LossConfig, build_loss
-from voxelocity.step.network import NetworkConfig, build_network
-from voxelocity.step.optimizer import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
-from voxelocity.step.precision import (
-    BackendConfig,
-    CompileMode,
-    PrecisionConfig,
-    autocast,
-    backend_as_found,
-    check_compiler,
-    precision_on,
-    set_backend,
-)
-from voxelocity.step.training_step import TrainingStep, is_out_of_memory
+from typing import TYPE_CHECKING
+
+from voxelocity.core.first_use import first_use
+
+if TYPE_CHECKING:
+    from voxelocity.step.loss import LossConfig, build_loss
+    from voxelocity.step.network import build_network
+    from voxelocity.step.network_config import NetworkConfig
+    from voxelocity.step.optimizer import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
+    from voxelocity.step.precision import (
+        BackendConfig,
+        autocast,
+        backend_as_found,
+        check_compiler,
+        precision_on,
+        set_backend,
+    )
+    from voxelocity.step.precision_config import CompileMode, PrecisionConfig
+    from voxelocity.step.training_step import TrainingStep, is_out_of_memory
 
 __all__ = [
     "BackendConfig",
@@ -35,3 +40,16 @@ __all__ = [
     "precision_on",
     "set_backend",
 ]
+
+__getattr__ = first_use(
+    __name__,
+    {
+        "loss": ("LossConfig", "build_loss"),
+        "network": ("build_network",),
+        "network_config": ("NetworkConfig",),
+        "optimizer": ("OptimizerConfig", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
+        "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "precision_on", "set_backend"),
+        "precision_config": ("CompileMode", "PrecisionConfig"),
+        "training_step": ("TrainingStep", "is_out_of_memory"),
+    },
+)

@@ -8,32 +8,16 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe import cpu_has_fast_bfloat16
-
-CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
+from voxelocity.step.precision_config import CompileMode, PrecisionConfig
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class PrecisionConfig(Config):
-    """Number formats, memory format and compilation of the forward and backward pass."""
-
-    compute: Literal["float32", "bfloat16", "float16"]
-    """Format of convolutions under autocast; float16 also scales the loss."""
-    channels_last: bool = False
-    """Whether tensors are in memory with the channels innermost (channels_last_3d)."""
-    compile: CompileMode = "none"
-    """The mode of `torch.compile` for the training's forward and backward pass; "none" does not compile."""
-
-    @property
-    def memory_format(self) -> torch.memory_format:
-        return torch.channels_last_3d if self.channels_last else torch.contiguous_format
 
 
 def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[object]:

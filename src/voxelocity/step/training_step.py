@@ -15,7 +15,8 @@ from voxelocity.core.rng import generator
 from voxelocity.observe import span
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer
-from voxelocity.step.precision import PrecisionConfig, autocast, compiled
+from voxelocity.step.precision import autocast, compiled
+from voxelocity.step.precision_config import PrecisionConfig
 
 # The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
 # does not support fails earlier, at the descriptor of the primitive.

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, open_model, save_keep_largest, save_model
-from voxelocity.infer.models.run import KNOWN_VERSIONS
+from voxelocity.infer.models.spec import KNOWN_VERSIONS
 from voxelocity.step import build_network
 
 

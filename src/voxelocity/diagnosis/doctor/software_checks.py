@@ -31,6 +31,8 @@ GIVES = {
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
     "docs": "the documentation site in a checkout (`make docs`)",
+    "runtimes": "`predict --runtime` and `export` with ONNX Runtime and OpenVINO",
+    "tensorrt": "`predict --runtime tensorrt` and `export --to tensorrt`",
     "nvtx": "spans with colors in Nsight Systems",
     "tensorboard": "curves of a run in TensorBoard",
     "wandb": "curves of a run in Weights & Biases",

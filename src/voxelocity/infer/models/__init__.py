@@ -1,15 +1,13 @@
 """Models on disk, each format read as data: no code in a model's folder is run unless the user names it."""
 
-from voxelocity.infer.models.open import open_model, open_models, split_models
-from voxelocity.infer.models.run import (
-    SPEC_NAME,
-    WEIGHTS_NAME,
-    ModelSpec,
-    load_model,
-    open_run,
-    save_keep_largest,
-    save_model,
-)
+from typing import TYPE_CHECKING
+
+from voxelocity.core.first_use import first_use
+
+if TYPE_CHECKING:
+    from voxelocity.infer.models.open import open_model, open_models, split_models
+    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, open_run, save_keep_largest, save_model
+    from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
 
 __all__ = [
     "SPEC_NAME",
@@ -23,3 +21,12 @@ __all__ = [
     "save_model",
     "split_models",
 ]
+
+__getattr__ = first_use(
+    __name__,
+    {
+        "open": ("open_model", "open_models", "split_models"),
+        "run": ("WEIGHTS_NAME", "load_model", "open_run", "save_keep_largest", "save_model"),
+        "spec": ("SPEC_NAME", "ModelSpec"),
+    },
+)

@@ -6,62 +6,21 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import torch
-from pydantic import Field, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.errors import InputError
 from voxelocity.core.whole_file import check_is_file, put_in_place
-from voxelocity.data.prepare import Preparation, PrepareConfig
-from voxelocity.infer.model import Model, PredictionSpec
-from voxelocity.step import NetworkConfig, build_network
+from voxelocity.infer.model import Model
+from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec
+from voxelocity.step import build_network
 
 WEIGHTS_NAME = "model.safetensors"
-SPEC_NAME = "model.json"
 # What a run writes besides its model; a model copied elsewhere lacks these files.
 _RUN_RECORD, _SCORES = "run.yaml", "scores.json"
 _SAFE_DTYPES = {"F32": torch.float32, "I64": torch.int64}
-KNOWN_VERSIONS = (1, 2, 3)
-"""Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
-that time were trained on flipped patches without swapped labels, and their windows are mirrored the same way. Version 2
-has no `region_order`, no `restored` and no `keep_largest`."""
-
-
-class ModelSpec(PredictionSpec):
-    """What a network that we trained expects and returns, and how its weights are stored."""
-
-    format_version: int = KNOWN_VERSIONS[-1]
-    """Version of this description."""
-    network: NetworkConfig
-    """Which network the weights belong to."""
-    prepare: PrepareConfig
-    """How a scan is prepared before the network sees it."""
-    num_steps: int | None = Field(default=None, ge=0)
-    """Steps that the network was trained for."""
-    weights_sha256: str = ""
-    """Checksum of the weights file; "" in models of earlier releases."""
-
-    @model_validator(mode="after")
-    def _window_fits_the_network(self) -> Self:
-        shape, divisor = self.window.shape_voxel, self.network.divisor
-        if any(length % part for length, part in zip(shape, divisor, strict=True)):
-            raise ValueError(f"window.shape_voxel {shape} is not a multiple of {divisor}, which network.strides need")
-        if shape == divisor and self.network.norm == "instance":
-            raise ValueError(
-                f"window.shape_voxel {shape} leaves one voxel at the coarsest level of the network, which instance "
-                "normalization cannot scale"
-            )
-        return self
-
-    def preparation(self) -> Preparation:
-        return Preparation(self.prepare)
-
-    @property
-    def is_scale_free(self) -> bool:
-        return self.prepare.intensity.mode == "zscore"
 
 
 def open_run(folder: Path, *, factory: str = "") -> Model:
@@ -90,7 +49,7 @@ def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
     Raises:
         InputError: as `load_model`, about the description.
     """
-    spec = _read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)})
+    spec = read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)})
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
@@ -120,7 +79,7 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
             raise InputError(
                 f"infer: {folder / name} cannot be read ({error.strerror}); check that it is a file you may read"
             ) from None
-    spec = _read_spec(folder / SPEC_NAME)
+    spec = read_spec(folder / SPEC_NAME)
     _check_factory(spec.network.factory, factory, folder)
     _check_weights(spec, folder / WEIGHTS_NAME)
     network = _network(spec)
@@ -152,35 +111,6 @@ def _check_factory(trained: str, given: str, folder: Path) -> None:
 
 def _network(spec: ModelSpec) -> torch.nn.Module:
     return build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
-
-
-def _read_spec(path: Path) -> ModelSpec:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"infer: {path} cannot be read ({error.strerror}); check that it is a file you may read"
-        ) from None
-    # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    if not isinstance(values, dict):
-        raise InputError(
-            f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); "
-            "train the model again"
-        )
-    version = values.get("format_version", KNOWN_VERSIONS[0])
-    # Before the keys are read, which may differ in another version.
-    if version not in KNOWN_VERSIONS:
-        raise InputError(
-            f"infer: {path} has the format_version {version!r}, but this release reads "
-            f"{', '.join(map(str, KNOWN_VERSIONS))}; install the release of voxelocity that wrote it, "
-            "or train the model again"
-        )
-    try:
-        return ModelSpec.parse(values, where=str(path))
-    except ConfigError as error:
-        raise InputError(f"infer: {error}; train the model again") from None
 
 
 def _check_weights(spec: ModelSpec, path: Path) -> None:

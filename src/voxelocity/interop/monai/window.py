@@ -24,7 +24,8 @@ from monai.utils import (
 )
 
 from voxelocity.core.errors import InputError
-from voxelocity.infer.blending import Blend, importance
+from voxelocity.infer.blending import importance
+from voxelocity.infer.window_config import Blend
 from voxelocity.interop.monai.stitch import (
     WHERE,
     Canvas,

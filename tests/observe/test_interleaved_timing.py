@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.observe import FakeClock
-from voxelocity.planning.interleaved_timing import MAX_ROUNDS, MIN_ROUNDS, Times, time_interleaved
+from voxelocity.observe.interleaved_timing import MAX_ROUNDS, MIN_ROUNDS, Times, time_interleaved
 
 
 class Machine:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from voxelocity.observe import Clock, Stopwatch, system_clock
+from voxelocity.observe.clock import Clock, Stopwatch, system_clock
 
 MIN_ROUNDS = 3
 MAX_ROUNDS = 21

@@ -1,0 +1,173 @@
+"""An exported network on disk: a file of another runtime, and `model.json` with everything else.
+
+A file for ONNX Runtime or OpenVINO is data. One of AOTInductor or TensorRT is machine code, which runs only if the user
+names it, as with a network of the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from voxelocity.core.errors import InputError
+from voxelocity.core.whole_file import check_is_file
+from voxelocity.infer.model import Model
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec
+from voxelocity.infer.runtimes import onnxruntime, openvino, program, tensorrt
+from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
+from voxelocity.infer.runtimes.table import in_one_line
+from voxelocity.step import precision_on
+
+MAIN_FILES: dict[ExportFormat, str] = {
+    "onnx": "network.onnx",
+    "openvino": "network.xml",
+    "pt2": "network.pt2",
+    "tensorrt": "network.ep",
+}
+"""The file that is opened; OpenVINO's weights are in `network.bin`."""
+MACHINE_CODE: tuple[ExportFormat, ...] = ("pt2", "tensorrt")
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds an exported network. No file is opened."""
+    return (folder / SPEC_NAME).is_file() and any((folder / name).is_file() for name in MAIN_FILES.values())
+
+
+def open_export(folder: Path, *, factory: str = "") -> Model:
+    """The model of an export, its files compared with their checksums.
+
+    Args:
+        folder: which `voxelocity export` wrote.
+        factory: the name of the file if it holds machine code that the user trusts.
+
+    Raises:
+        InputError: a file is missing or is not the one that was written, or holds machine code that was not named.
+    """
+    spec = read_spec(folder / SPEC_NAME)
+    exported = spec.exported
+    if exported is None:
+        raise InputError(
+            f"infer: {folder} holds the file of an export, but its {SPEC_NAME} describes none; take another copy of "
+            "the folder, or export the run again"
+        )
+    main = MAIN_FILES[exported.format]
+    if exported.format in MACHINE_CODE and factory != main:
+        raise InputError(
+            f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust its "
+            f"maker, give --network {main}"
+        )
+    if exported.format not in MACHINE_CODE and factory:
+        raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")
+    for name, wanted in exported.sha256.items():
+        _check_file(folder / name, wanted)
+    return Model(
+        folder=folder, network=ExportedNetwork(folder / main, spec).eval(), spec=spec, preparation=spec.preparation()
+    )
+
+
+class ExportedNetwork(torch.nn.Module):
+    """A network in its own runtime, opened for the device of its first windows.
+
+    Args:
+        path: of the main file.
+        spec: of the model.
+    """
+
+    def __init__(self, path: Path, spec: ModelSpec) -> None:
+        super().__init__()
+        assert spec.exported is not None
+        self.format = spec.exported.format
+        self._exported, self._path, self._spec = spec.exported, path, spec
+        self._forward: Forward | None = None
+
+    def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
+        """Logits (b, k, x, y, z), maybe in a buffer that the next call overwrites."""
+        if self._forward is None:
+            self.open(windows_bcxyz.device)
+        assert self._forward is not None
+        return self._forward(windows_bcxyz)
+
+    def open(self, device: torch.device) -> None:
+        """Opens the file, which takes a fraction of a second to a few seconds.
+
+        Raises:
+            InputError: its runtime is not installed or does not run on the device, or refuses the file.
+        """
+        if why_not := self._why_not(device):
+            raise InputError(f"infer: {self._path} cannot be used here: {why_not}")
+        window = self._spec.window
+        task = RuntimeTask(
+            num_channels=len(self._spec.channels),
+            shape_voxel=window.shape_voxel,
+            batch_size=window.batch_size,
+            device=device,
+            precision=precision_on(self._spec.precision, device),
+        )
+        try:
+            self._forward = self._opened(task)
+        # Each runtime has errors of its own, and a damaged file may cause any of them.
+        except Exception as error:
+            raise InputError(
+                f"infer: {self._path} cannot be opened ({in_one_line(error)}); export the run again, with the "
+                "versions that are installed here"
+            ) from error
+
+    def _why_not(self, device: torch.device) -> str:
+        if self._exported.device not in ("any", device.type):
+            return (
+                f"it was compiled for {self._exported.device}, not {device.type}; choose --device "
+                f"{self._exported.device}, or export the run with --device {device.type}"
+            )
+        match self.format:
+            case "onnx":
+                return onnxruntime.why_not(device)
+            case "openvino":
+                return openvino.why_not(device)
+            case "tensorrt":
+                return tensorrt.why_not(device)
+        return ""
+
+    def _opened(self, task: RuntimeTask) -> Forward:
+        match self.format:
+            case "onnx":
+                return onnxruntime.open_model(self._path, task)
+            case "openvino":
+                return openvino.open_model(self._path, task)
+            case "tensorrt":
+                return tensorrt.open_engine(self._path, task)
+        return program.open_package(self._path)
+
+
+def checksums(folder: Path, names: list[str]) -> dict[str, str]:
+    """SHA-256 of each of these files, by name."""
+    return {name: _sha256(folder / name) for name in names}
+
+
+def describe_export(spec: ModelSpec, exported: ExportedFiles) -> ModelSpec:
+    """The model of an export: as trained, with the file in place of the weights."""
+    precision = spec.precision.model_copy(
+        # Its runtime orders memory itself, and ONNX Runtime computes in the float32 of the file.
+        update={"channels_last": False} | ({"compute": "float32"} if exported.format == "onnx" else {})
+    )
+    return spec.model_copy(update={"exported": exported, "precision": precision})
+
+
+def _check_file(path: Path, wanted: str) -> None:
+    try:
+        found = _sha256(check_is_file(path))
+    except OSError as error:
+        raise InputError(
+            f"infer: {path} cannot be read ({error.strerror}); take another copy of the folder, or export the run again"
+        ) from None
+    if found != wanted:
+        raise InputError(
+            f"infer: {path} is not the file that was exported with the {SPEC_NAME} next to it (its SHA-256 is "
+            f"{found[:12]}..., not {wanted[:12]}...); take another copy of the folder, or export the run again"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,187 @@
+"""The contract of runtimes on each of them, and what is refused by name."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import voxelocity as package
+from voxelocity.core.errors import ConfigError
+from voxelocity.infer.runtimes import contract, openvino, tensorrt
+from voxelocity.infer.runtimes.contract import Runtime, missing
+from voxelocity.infer.runtimes.onnxruntime import OnnxSession
+from voxelocity.infer.runtimes.program import has_dynamic_space, to_onnx
+from voxelocity.infer.runtimes.table import RUNTIMES, check_runtime, load_named
+from voxelocity.observe import cpu_has_fast_bfloat16
+from voxelocity.testing.runtime_contract import RuntimeContract, example_network, example_task, example_windows
+
+CPU = torch.device("cpu")
+
+
+class TestEager(RuntimeContract):
+    name = "eager"
+
+
+class TestOnnxRuntime(RuntimeContract):
+    name = "onnxruntime"
+
+
+class TestOpenVino(RuntimeContract):
+    name = "openvino"
+
+
+@pytest.mark.nightly  # builds C++ code for half a minute
+class TestCompile(RuntimeContract):
+    name = "compile"
+
+
+@pytest.mark.nightly  # builds C++ code for half a minute
+class TestAotInductor(RuntimeContract):
+    name = "aot-inductor"
+
+
+@pytest.mark.gpu
+class TestCudaGraphs(RuntimeContract):
+    name, device = "cuda-graphs", "cuda"
+
+
+@pytest.mark.gpu
+class TestOnnxRuntimeOnCuda(RuntimeContract):
+    name, device = "onnxruntime", "cuda"
+
+
+@pytest.mark.gpu
+class TestTensorRt(RuntimeContract):
+    name, device = "tensorrt", "cuda"
+
+
+@pytest.fixture(scope="module")
+def onnx_model():
+    return to_onnx(example_network(), example_task())
+
+
+def test_an_onnx_model_names_no_file_of_the_machine_that_wrote_it(onnx_model):
+    assert b".py" not in onnx_model
+    assert b"stack_trace" not in onnx_model
+
+
+def test_an_onnx_model_takes_windows_of_any_size_that_the_network_takes(onnx_model):
+    assert has_dynamic_space(onnx_model)
+    windows = torch.randn(5, 2, 8, 16, 6, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = example_network()(windows).numpy()
+    np.testing.assert_allclose(OnnxSession(onnx_model, num_threads=1)(windows.numpy()), wanted, atol=1e-5)
+
+
+def test_openvino_computes_in_float32_unless_bfloat16_is_asked_for(onnx_model):
+    network, task = example_network(), example_task()
+    windows = example_windows(task, 1).numpy()
+    sizes = {"num_threads": 1, "batch_size": 1, "shape_voxel": task.shape_voxel}
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(windows)).numpy()
+    exact = openvino.OpenVinoSession(onnx_model, **sizes)(windows)
+    np.testing.assert_allclose(exact, wanted, atol=1e-5)
+    if cpu_has_fast_bfloat16():
+        rounded = openvino.OpenVinoSession(onnx_model, **sizes, is_bfloat16=True)(windows)
+        assert np.abs(rounded - wanted).max() > 1e-4
+
+
+@pytest.mark.nightly  # traces each for seconds
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dynunet", {}),
+        ("dynunet", {"num_res_units": 1}),
+        ("dynunet", {"stem_stride": (2, 2, 2)}),
+        ("dynunet", {"norm": "batch"}),
+        ("unet", {"num_res_units": 2, "norm": "batch"}),
+        ("segresnet", {"widths": (8, 16, 32), "strides": ((2, 2, 2),) * 2}),
+    ],
+)
+def test_each_of_our_networks_gives_its_logits_in_onnx_and_openvino(name, settings):
+    network, task = example_network(name, **settings), replace(example_task(), shape_voxel=(16, 32, 16))
+    model, windows = to_onnx(network, task), example_windows(task, 3).numpy()
+    assert has_dynamic_space(model)
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(windows)).numpy()
+    sizes = {"num_threads": 1, "batch_size": 3, "shape_voxel": task.shape_voxel}
+    for session in (OnnxSession(model, num_threads=1), openvino.OpenVinoSession(model, **sizes)):
+        np.testing.assert_allclose(session(windows), wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+_LOOK = """
+import sys, threading
+from pathlib import Path
+from voxelocity.infer.runtimes.openvino import write_model
+try:
+    write_model(b"no model", Path("network.xml"))
+except Exception:
+    pass
+assert "openvino" in sys.modules
+assert not [name for name in sys.modules if "openvino_telemetry" in name], "telemetry is loaded"
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def test_openvino_reports_nothing_to_its_makers(tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    ended = subprocess.run([sys.executable, "-c", _LOOK], env=environment, cwd=tmp_path, capture_output=True, text=True,
+                           timeout=60, check=False)  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert not list(tmp_path.iterdir()), "a client id was left in the user's home"
+
+
+def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():
+    task, seen = example_task(), []
+
+    def run(windows):
+        seen.append(windows.shape)
+        return windows * 2
+
+    forward = tensorrt.padded(run, task)
+    windows = example_windows(task, 2)
+    assert torch.equal(forward(windows), windows * 2)
+    assert torch.equal(forward(example_windows(task, 3)), example_windows(task, 3) * 2)
+    assert seen == [task.batch_shape] * 2
+
+
+def test_an_unknown_runtime_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"--runtime 'tpu' is not known; choose auto, eager, openvino, onnxruntime"):
+        check_runtime("tpu", CPU)
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "cuda-graphs"])
+def test_a_runtime_of_gpus_is_refused_on_a_cpu_with_the_cure(name):
+    with pytest.raises(
+        ConfigError, match=rf"--runtime {name} cannot be used here: .* need.? a CUDA device, not cpu.*--runtime eager"
+    ):
+        check_runtime(name, CPU)
+
+
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(monkeypatch):
+    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: None if name == "openvino" else object())
+    assert missing(("openvino",), extra="runtimes") == "openvino is not installed; pip install 'voxelocity[runtimes]'"
+    with pytest.raises(ConfigError, match=r"openvino is not installed; pip install 'voxelocity\[runtimes\]'"):
+        check_runtime("openvino", CPU)
+
+
+def test_a_runtime_that_cannot_be_built_is_a_warning_and_eager_is_used(monkeypatch):
+    def load(network, task):
+        raise RuntimeError("no kernel for InstanceNormalization\nat line 3")
+
+    broken = Runtime(why_not=lambda device: "", load=load, build_s=1.0)
+    monkeypatch.setattr("voxelocity.infer.runtimes.table.RUNTIMES", {**RUNTIMES, "openvino": broken})
+    network, task, warnings = example_network(), example_task(), []
+    forward = load_named("openvino", network, task, warn=warnings.append)
+    assert warnings == [
+        "predict: the runtime openvino could not be built (RuntimeError: no kernel for InstanceNormalization); "
+        "eager is used"
+    ]
+    windows = example_windows(task, 3)
+    with torch.no_grad():
+        assert torch.equal(forward(windows), network(windows))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.data.utils import compute_importance_map
+from scipy.ndimage import gaussian_filter
 
 from voxelocity.data.patch import axis_starts
 from voxelocity.infer.blending import importance, weight_sums
@@ -20,6 +21,19 @@ def test_importance_is_monais_on_any_number_of_axes(shape, sigma_scale):
     ours = importance(shape, "gaussian", sigma_scale, CPU)
     assert torch.equal(ours, compute_importance_map(shape, mode="gaussian", sigma_scale=sigma_scale))
     assert torch.equal(importance(shape, "uniform", sigma_scale, CPU), torch.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(7,), (16, 9), (24, 32, 20)])
+def test_weights_of_nnunet_are_its_gaussian_in_float16(shape):
+    peak = np.zeros(shape)
+    peak[tuple(n // 2 for n in shape)] = 1
+    expected = gaussian_filter(peak, [n / 8 for n in shape], 0, mode="constant", cval=0)
+    expected = (expected / (expected.max() / 10)).astype(np.float16)
+    expected[expected == 0] = expected[expected > 0].min()
+    found = importance(shape, "nnunet", 0.125, CPU)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected.astype(np.float32), rtol=1e-3, atol=6e-8)
+    assert float(found.min()) > 0
 
 
 @settings(max_examples=30)

@@ -19,7 +19,7 @@ _SHOWN_CLASSES = 5
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a finished run, or of an export.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training or a MONAI bundle.")],
     inputs: Annotated[
         list[Path],
         typer.Argument(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from voxelocity.infer.window_config import Blend
@@ -21,7 +22,7 @@ def importance(
 
     Args:
         shape: voxels of a window on each axis.
-        blend: falling from the center to the edges, or 1 everywhere.
+        blend: falling from the center to the edges, 1 everywhere, or the weights of nnU-Net's predictor.
         sigma_scale: standard deviation of the Gaussian as a share of the window's edge, for all axes or for each.
         device: where the weights will be.
     """
@@ -30,11 +31,26 @@ def importance(
         if blend == "uniform":
             return torch.ones(shape, device=device)
         scales = sigma_scale if isinstance(sigma_scale, tuple) else (sigma_scale,) * len(shape)
+        if blend == "nnunet":
+            return _as_nnunet(shape, scales).to(device)
         weights = torch.ones((), device=device)
         for length, scale in zip(shape, scales, strict=True):
             weights = weights[..., None] * _bell(length, length * scale, device)
         # A corner's weight would otherwise be lost to rounding; the minimum is MONAI's.
         return weights.clamp_(min=1e-3)
+
+
+def _as_nnunet(shape: tuple[int, ...], scales: Sequence[float]) -> torch.Tensor:
+    """The weights of nnU-Net v2's `compute_gaussian`: 10 at voxel n // 2 of each axis, rounded to float16."""
+    from scipy.ndimage import gaussian_filter1d
+
+    weights = np.ones(())
+    for length, scale in zip(shape, scales, strict=True):
+        peak = np.zeros(length)
+        peak[length // 2] = 1.0
+        weights = weights[..., np.newaxis] * gaussian_filter1d(peak, length * scale, mode="constant")
+    rounded = torch.from_numpy(weights / (weights.max() / 10.0)).half().float()
+    return rounded.clamp_(min=float(rounded[rounded > 0].min()))
 
 
 def weight_sums(weights: torch.Tensor, starts: Sequence[Sequence[int]], shape: Sequence[int]) -> torch.Tensor:

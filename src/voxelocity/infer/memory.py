@@ -62,7 +62,8 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
     prepared = effect.spec
     window = spec.window.shape_voxel
     x, y, z = (max(n, w) for n, w in zip(prepared.grid.shape, window, strict=True))
-    num_voxels, num_windows = x * y * z, len(grid_regions((x, y, z), window, spec.window.overlap))
+    boxes = grid_regions((x, y, z), window, spec.window.overlap, spread=spec.window.spread)
+    num_voxels, num_windows = x * y * z, len(boxes)
     held = math.prod(window) if num_windows == 1 else math.prod(held_shape((x, y, z), window))
     values_per_window = (prepared.num_channels + spec.num_outputs) * math.prod(window)
     return ScanMemory(

@@ -145,7 +145,7 @@ class Predictor:
         window = self._spec.window.model_copy(update={"mirror_axes": (), "reuse_constant": False})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
-        num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap))
+        num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap, spread=window.spread))
         # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)

@@ -72,7 +72,7 @@ class Stitched:
         image_cxyz, self._inside = _pad(image_cxyz.to(torch.float32), config.shape_voxel)
         shape = self._shape = spatial_shape(image_cxyz)
         self._axis = _slab_axis(shape, config.shape_voxel)
-        grid = grid_regions(shape, config.shape_voxel, config.overlap)
+        grid = grid_regions(shape, config.shape_voxel, config.overlap, spread=config.spread)
         self.boxes = sorted(grid, key=lambda box: box.start[self._axis])
         self.constant_values: Mapping[Region, tuple[float, ...]] = {}
         # Read from a device, each would have to wait for it.

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from voxelocity.core.config import Config
+from voxelocity.data.patch import Spread
 
-Blend = Literal["gaussian", "uniform"]
+Blend = Literal["gaussian", "uniform", "nnunet"]
 _Edge = Annotated[int, Field(ge=1, le=2048)]
 
 
@@ -19,8 +20,11 @@ class WindowConfig(Config):
     """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
     """Share of a window that the next one covers too, on each axis."""
+    spread: Spread = "monai"
+    """Where windows are: a fixed step apart with the last one moved back, or at equal distances as in nnU-Net."""
     blend: Blend = "gaussian"
-    """Weight of a window's voxels: falling from the center to the edges, or the same everywhere."""
+    """Weight of a window's voxels: falling from the center to the edges, the same everywhere, or exactly as in nnU-Net,
+    whose Gaussian lies half a voxel off the center of an even edge."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
     batch_size: int = Field(default=1, ge=1, le=4096)

@@ -134,7 +134,8 @@ class ValidationCost:
 
 def num_passes(shapes: Sequence[Index3], window: WindowConfig) -> int:
     """The number of windows that the network predicts to cover volumes of these shapes, including mirrored ones."""
-    num_windows = sum(len(grid_regions(shape, window.shape_voxel, window.overlap)) for shape in shapes)
+    grids = (grid_regions(shape, window.shape_voxel, window.overlap, spread=window.spread) for shape in shapes)
+    num_windows = sum(map(len, grids))
     num_mirrorings: int = 2 ** len(set(window.mirror_axes))
     return num_windows * num_mirrorings
 

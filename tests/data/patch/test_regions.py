@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from monai.inferers.utils import _get_scan_interval
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Region
-from voxelocity.data.patch import PatchConfig, choose_region, grid_regions
+from voxelocity.data.patch import PatchConfig, axis_starts, choose_region, grid_regions
 
 SIDES = st.tuples(*[st.integers(1, 20)] * 3)
 
@@ -107,6 +108,27 @@ def test_positions_are_those_of_monai(shape, patch, overlap):
     shape = tuple(max(n, side) for n, side in zip(shape, patch, strict=True))
     slices = dense_patch_slices(shape, patch, _get_scan_interval(shape, patch, 3, [overlap] * 3))
     assert [region.slices for region in grid_regions(shape, patch, overlap)] == list(slices)
+
+
+@given(shape=SIDES, patch=SIDES, overlap=OVERLAPS)
+def test_evenly_spread_boxes_cover_every_voxel_and_none_is_further_from_the_next_than_asked(shape, patch, overlap):
+    covered = np.zeros(shape, bool)
+    for region in grid_regions(shape, patch, overlap, spread="even"):
+        assert region.shape == patch
+        covered[region.clip(shape).slices] = True
+    assert covered.all()
+    for n, side in zip(shape, patch, strict=True):
+        starts = axis_starts(n, side, overlap, spread="even")
+        assert all(0 < b - a <= side * (1 - overlap) + 1 for a, b in pairwise(starts))
+        assert starts[-1] == max(n - side, starts[0])
+
+
+@pytest.mark.parametrize(
+    ("n", "side", "starts"), [(110, 64, [0, 23, 46]), (64, 64, [0]), (65, 64, [0, 1]), (97, 64, [0, 16, 33])]
+)
+def test_evenly_spread_boxes_are_those_of_nnunet(n, side, starts):
+    # The first is the example in nnU-Net's `compute_steps_for_sliding_window`; 16.5 is rounded to the even number.
+    assert axis_starts(n, side, 0.5, spread="even") == starts
 
 
 def test_grid_covers_every_voxel_once_where_the_patch_divides_the_volume():

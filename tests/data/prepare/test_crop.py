@@ -60,3 +60,10 @@ def test_putting_back_fills_with_zeros() -> None:
     assert restored.dtype == np.uint8
     assert int(restored.sum()) == 72
     assert (restored[1:3, 0:2, 2:4] == 9).all()
+
+
+def test_only_values_above_zero_count_where_asked(make_volume, oblique: np.ndarray) -> None:
+    image = np.zeros((2, 5, 6, 7), np.int16)
+    image[0, 1, 2, 3], image[1, 2, 4, 3], image[0, 0, 0, 0] = 7, 3, -9
+    assert CropToNonzero(positive_only=True)(make_volume(image, oblique)).trace[0]["start"] == [1, 2, 3]
+    assert CropToNonzero()(make_volume(image, oblique)).trace[0]["start"] == [0, 0, 0]

@@ -2,13 +2,14 @@
 
 from voxelocity.data.patch.config import PatchConfig, PatchStage
 from voxelocity.data.patch.order import CaseOrder, PartitionedOrder, partition, share_of_rank
-from voxelocity.data.patch.regions import axis_starts, choose_region, grid_regions
+from voxelocity.data.patch.regions import Spread, axis_starts, choose_region, grid_regions
 
 __all__ = [
     "CaseOrder",
     "PartitionedOrder",
     "PatchConfig",
     "PatchStage",
+    "Spread",
     "axis_starts",
     "choose_region",
     "grid_regions",

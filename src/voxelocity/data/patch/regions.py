@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import product
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.patch.config import PatchConfig
+
+Spread = Literal["monai", "even"]
 
 
 def choose_region(
@@ -41,7 +45,7 @@ def choose_region(
     return Region((x, y, z), (x + patch_shape[0], y + patch_shape[1], z + patch_shape[2]))
 
 
-def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Region, ...]:
+def grid_regions(shape: Index3, patch_shape: Index3, overlap: float, *, spread: Spread = "monai") -> tuple[Region, ...]:
     """Boxes of one shape that together cover every voxel of a volume, z fastest.
 
     Neighbors start `patch * (1 - overlap)` voxels apart, rounded down; the last box of an axis is moved back to end
@@ -52,6 +56,7 @@ def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Re
         shape: of the volume along (x, y, z).
         patch_shape: of the boxes.
         overlap: share of a box that its neighbor covers too, from 0 to below 1.
+        spread: "even": as many boxes as needed, at equal distances from the first to the last, as in nnU-Net.
 
     Raises:
         ConfigError: the overlap is out of range, or a side is below 1.
@@ -60,16 +65,19 @@ def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Re
         raise ConfigError(f"patch.grid: overlap {overlap} is not valid; choose from 0 to below 1, for example 0.5")
     if min(*shape, *patch_shape) < 1:
         raise ConfigError(f"patch.grid: a volume of {shape} voxels cannot be covered by patches of {patch_shape}")
-    starts = [axis_starts(n, side, overlap) for n, side in zip(shape, patch_shape, strict=True)]
+    starts = [axis_starts(n, side, overlap, spread=spread) for n, side in zip(shape, patch_shape, strict=True)]
     dx, dy, dz = patch_shape
     return tuple(Region((x, y, z), (x + dx, y + dy, z + dz)) for x, y, z in product(*starts))
 
 
-def axis_starts(num_voxels: int, side: int, overlap: float) -> list[int]:
+def axis_starts(num_voxels: int, side: int, overlap: float, *, spread: Spread = "monai") -> list[int]:
     """The first voxels of the boxes along one axis, ascending; see `grid_regions`."""
     last = num_voxels - side
     if last <= 0:
         return [-(-last // 2)]
+    if spread == "even":
+        num_steps = math.ceil(last / (side * (1.0 - overlap)))
+        return sorted({round(last / num_steps * step) for step in range(num_steps + 1)})
     stride = max(int(side * (1.0 - overlap)), 1)
     return [*range(0, last, stride), last]
 

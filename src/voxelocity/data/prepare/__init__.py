@@ -2,16 +2,27 @@
 
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
+from voxelocity.data.prepare.crop import CropToNonzero
+from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
+from voxelocity.data.prepare.orient import AxisOrder, OrientToRAS, orient_record
+from voxelocity.data.prepare.resample import resize_record
 from voxelocity.data.prepare.restore import Restoration, Trace, is_resampled, restore_labels, restore_probabilities
 
 __all__ = [
     "PREPARATION_VERSION",
+    "AxisOrder",
+    "CropToNonzero",
     "IntensityConfig",
+    "OrientToRAS",
     "Preparation",
     "PrepareConfig",
     "Restoration",
     "Trace",
+    "first_positions",
     "is_resampled",
+    "nearest_positions",
+    "orient_record",
+    "resize_record",
     "restore_labels",
     "restore_probabilities",
 ]

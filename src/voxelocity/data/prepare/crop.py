@@ -21,20 +21,22 @@ class CropToNonzero:
     """Stage: keeps the box that holds every voxel that is not zero in some channel, and `margin_voxel` around it.
 
     The label does not matter, as a scan to predict has none. A scan of zeros is kept whole. The image and label of the
-    result are views on those of the argument.
+    result are views on those of the argument. With `positive_only`, a voxel counts if it is above zero, as in MONAI.
     """
 
     margin_voxel: int = 0
+    positive_only: bool = False
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The spec unchanged, as an upper bound: only the voxels show the box."""
         return StageEffect(spec=spec, scratch_bytes=min(_SLAB_BYTES, spec.image_bytes))
 
     def fingerprint(self) -> str:
-        return f"crop(nonzero, margin_voxel={self.margin_voxel})"
+        kind = "positive" if self.positive_only else "nonzero"
+        return f"crop({kind}, margin_voxel={self.margin_voxel})"
 
     def __call__(self, volume: Volume) -> Volume:
-        box = nonzero_box(volume.image)
+        box = nonzero_box(volume.image > 0 if self.positive_only else volume.image)
         margin = self.margin_voxel
         start = (box.start[0] - margin, box.start[1] - margin, box.start[2] - margin)
         stop = (box.stop[0] + margin, box.stop[1] + margin, box.stop[2] + margin)

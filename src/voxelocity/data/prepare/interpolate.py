@@ -31,6 +31,20 @@ def sample_positions(num_before: int, num_after: int, step_voxel: float) -> Posi
     return np.clip(centered * step_voxel + (num_before - 1) / 2, 0.0, num_before - 1.0)
 
 
+def first_positions(num_before: int, num_after: int, step_voxel: float) -> Positions:
+    """As `sample_positions`, but the axes share the center of their first voxel, as in MONAI's `Spacing`."""
+    return np.clip(np.arange(num_after, dtype=np.float64) * step_voxel, 0.0, num_before - 1.0)
+
+
+def nearest_positions(num_before: int, num_after: int) -> Positions:
+    """The whole positions on an old axis that are nearest to the samples of a new one of the same extent.
+
+    Of two, the higher, rounded as in nnU-Net v2, whose thick slices are repeated or left out.
+    """
+    positions = num_before / num_after * (np.arange(num_after, dtype=np.float64) + 0.5) - 0.5
+    return np.clip(np.floor(positions + 0.5), 0.0, num_before - 1.0)
+
+
 def sample_along(array: Array, positions: Positions, axis: int) -> npt.NDArray[np.float32]:
     """The array as float32, linearly interpolated at `positions` of one axis. The order in memory is kept.
 

@@ -75,7 +75,7 @@ class OrientToRAS:
             image=order.turn(volume.image),
             label=None if volume.label is None else order.turn(volume.label),
             grid=order.turn_grid(volume.grid),
-            trace=(*volume.trace, {"step": STEP, "axes": list(order.axes), "flips": list(order.flips)}),
+            trace=(*volume.trace, orient_record(order)),
         )
 
 
@@ -95,6 +95,11 @@ def nearest_ras(grid: Grid) -> AxisOrder:
         flips[new] = bool(directions[new, old] < 0)
         directions[new] = 0.0
     return AxisOrder(axes=(axes[0], axes[1], axes[2]), flips=(flips[0], flips[1], flips[2]))
+
+
+def orient_record(order: AxisOrder) -> dict[str, Any]:
+    """The record of a turn in a volume's trace."""
+    return {"step": STEP, "axes": list(order.axes), "flips": list(order.flips)}
 
 
 def undo_orient(array: Array, record: Mapping[str, Any]) -> Array:

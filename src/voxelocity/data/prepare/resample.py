@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,14 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
-from voxelocity.data.prepare.interpolate import Positions, resample_label, sample_along, sample_positions
+from voxelocity.data.prepare.interpolate import (
+    Positions,
+    first_positions,
+    nearest_positions,
+    resample_label,
+    sample_along,
+    sample_positions,
+)
 
 ResampleEngine = Literal["auto", "numpy"]
 
@@ -120,9 +127,33 @@ def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: 
 
 
 def positions_back(record: Mapping[str, Any]) -> tuple[Positions, ...]:
-    """For each axis, where the voxels before this step lie on the axis after it."""
+    """For each axis, where the voxels before this step lie on the axis after it; whole on its `nearest_axes`.
+
+    Both axes share their center, or their first voxel if the record has `first_stays`.
+    """
     steps = zip(record["shape"], record["new_shape"], record["step_voxel"], strict=True)
-    return tuple(sample_positions(int(after), int(before), 1.0 / float(step)) for before, after, step in steps)
+    if record.get("first_stays"):
+        return tuple(first_positions(int(after), int(before), 1.0 / float(step)) for before, after, step in steps)
+    nearest = record.get("nearest_axes", ())
+    return tuple(
+        nearest_positions(int(after), int(before))
+        if axis in nearest
+        else sample_positions(int(after), int(before), 1.0 / float(step))
+        for axis, (before, after, step) in enumerate(steps)
+    )
+
+
+def resize_record(shape: Index3, new_shape: Index3, *, nearest_axes: Sequence[int] = ()) -> dict[str, Any]:
+    """The record in a volume's trace of the same field of view with another number of voxels.
+
+    Args:
+        shape: before.
+        new_shape: after.
+        nearest_axes: along which scores are not interpolated on the way back.
+    """
+    steps = [before / after for before, after in zip(shape, new_shape, strict=True)]
+    record = {"step": STEP, "shape": list(shape), "new_shape": list(new_shape), "step_voxel": steps}
+    return {**record, "nearest_axes": list(nearest_axes)} if nearest_axes else record
 
 
 def _is_identity(positions: Positions, num: int) -> bool:

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer.model import Model
+from voxelocity.infer.models.bundle import is_bundle, open_bundle
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.exported import is_export, open_export
+from voxelocity.infer.models.nnunet import is_nnunet, open_nnunet
 from voxelocity.infer.models.run import open_run
 from voxelocity.infer.models.spec import SPEC_NAME
 
 
 def is_model(path: Path) -> bool:
     """Whether `path` is the folder of a model, not of scans. No file is opened."""
-    return (path / SPEC_NAME).is_file()
+    return (path / SPEC_NAME).is_file() or is_nnunet(path) or is_bundle(path)
 
 
 def split_models(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -38,14 +40,20 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     """The model in `folder`, whatever wrote it.
 
     Args:
-        folder: of a finished run, or of an export.
+        folder: of a finished run, of an export, of an nnU-Net v2 training (or a fold of it), or of a MONAI bundle.
         factory: as in `load_model`, for a run that trained your own network; or the file of an export whose machine
             code you trust.
 
     Raises:
         ConfigError: the factory cannot be imported.
-        InputError: the folder holds no model, or a damaged one.
+        InputError: the folder holds no model, a damaged one, or one that Voxelocity cannot run.
     """
+    if is_nnunet(folder):
+        return open_nnunet(folder)
+    if is_bundle(folder):
+        return open_bundle(folder)
+    if not is_model(folder) and (inside := sorted(each.name for each in folder.glob("*") if is_nnunet(each))):
+        raise InputError(f"infer: {folder} holds the nnU-Net models {', '.join(inside)}; name one of these folders")
     return (open_export if is_export(folder) else open_run)(folder, factory=factory)
 
 

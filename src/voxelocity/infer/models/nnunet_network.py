@@ -1,0 +1,233 @@
+"""The two networks of nnU-Net v2's plans, built from plain data: no class that a plan names is imported.
+
+Names of weights are those of the package dynamic_network_architectures, in which nnU-Net has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
+
+_Count = Annotated[int, Field(ge=1, le=4096)]
+_Sides = tuple[_Count, _Count, _Count]
+_Levels = Annotated[tuple[_Count, ...], Field(min_length=2, max_length=12)]
+_CLASSES = "dynamic_network_architectures.architectures"
+NETWORKS = (
+    f"{_CLASSES}.unet.PlainConvUNet",
+    f"{_CLASSES}.unet.ResidualEncoderUNet",
+    # In plans of earlier releases.
+    f"{_CLASSES}.residual_unet.ResidualEncoderUNet",
+    "PlainConvUNet",
+    "ResidualEncoderUNet",
+)
+"""Every name of the two networks in plans."""
+_NORMS: Mapping[str, type[nn.Module]] = {
+    "torch.nn.modules.instancenorm.InstanceNorm3d": nn.InstanceNorm3d,
+    "torch.nn.modules.batchnorm.BatchNorm3d": nn.BatchNorm3d,
+}
+_ACTIVATIONS: Mapping[str, type[nn.Module]] = {"torch.nn.LeakyReLU": nn.LeakyReLU, "torch.nn.ReLU": nn.ReLU}
+
+
+class _NormOptions(Config):
+    eps: float = Field(default=1e-5, gt=0.0)
+    affine: bool = False
+
+
+class _ActivationOptions(Config):
+    inplace: bool = False
+    negative_slope: float = 0.01
+
+
+class Architecture(Config):
+    """The keys `arch_kwargs` of a plan, level by level, finest first. Axes in the order of the plan."""
+
+    n_stages: int
+    features_per_stage: _Levels
+    conv_op: Literal["torch.nn.modules.conv.Conv3d"]
+    kernel_sizes: tuple[_Sides, ...]
+    strides: tuple[_Sides, ...]
+    n_conv_per_stage: tuple[_Count, ...] = ()
+    """Convolutions of each level on the way down."""
+    n_blocks_per_stage: tuple[_Count, ...] = ()
+    """Residual blocks of each level, in place of convolutions."""
+    n_conv_per_stage_decoder: tuple[_Count, ...]
+    conv_bias: bool = False
+    norm_op: Literal["torch.nn.modules.instancenorm.InstanceNorm3d", "torch.nn.modules.batchnorm.BatchNorm3d"]
+    norm_op_kwargs: _NormOptions = _NormOptions()
+    dropout_op: str | None = None
+    """Dropout does nothing in a prediction."""
+    dropout_op_kwargs: Mapping[str, Any] | None = None
+    nonlin: Literal["torch.nn.LeakyReLU", "torch.nn.ReLU"]
+    nonlin_kwargs: _ActivationOptions = _ActivationOptions()
+
+    @model_validator(mode="after")
+    def _levels_agree(self) -> Self:
+        num = self.n_stages
+        lengths = (len(self.features_per_stage), len(self.kernel_sizes), len(self.strides), self._num_encoder_levels)
+        if any(length != num for length in lengths) or len(self.n_conv_per_stage_decoder) != num - 1:
+            raise ValueError(f"its lists do not all have n_stages = {num} entries ({num - 1} for the decoder)")
+        return self
+
+    @property
+    def _num_encoder_levels(self) -> int:
+        if bool(self.n_conv_per_stage) == bool(self.n_blocks_per_stage):
+            return 0
+        return len(self.n_conv_per_stage or self.n_blocks_per_stage)
+
+    def norm(self, num_features: int) -> nn.Module:
+        return _NORMS[self.norm_op](num_features, **self.norm_op_kwargs.model_dump())
+
+    def activation(self) -> nn.Module:
+        options = self.nonlin_kwargs.model_dump()
+        if self.nonlin == "torch.nn.ReLU":
+            del options["negative_slope"]
+        return _ACTIVATIONS[self.nonlin](**options)
+
+
+class PlannedUNet(nn.Module):
+    """nnU-Net's PlainConvUNet or ResidualEncoderUNet without deep supervision.
+
+    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z).
+
+    Args:
+        plan: of its layers; residual if it counts blocks.
+        num_channels: of the image.
+        num_classes: of the logits.
+    """
+
+    def __init__(self, plan: Architecture, *, num_channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.encoder = _Encoder(plan, num_channels)
+        self.decoder = _Decoder(plan, num_classes)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.decoder(self.encoder(image))
+        return logits
+
+
+class _Encoder(nn.Module):
+    def __init__(self, plan: Architecture, num_channels: int) -> None:
+        super().__init__()
+        widths, kernels = plan.features_per_stage, plan.kernel_sizes
+        levels = zip(kernels, plan.strides, plan.n_conv_per_stage or plan.n_blocks_per_stage, strict=True)
+        self.stem: nn.Module = nn.Identity()
+        if plan.n_blocks_per_stage:
+            self.stem = _Convolutions(num_channels, widths[0], kernels[0], (1, 1, 1), 1, plan)
+            num_channels = widths[0]
+        level_class = _ResidualLevel if plan.n_blocks_per_stage else _PlainLevel
+        self.stages = nn.Sequential()
+        for width, (kernel, stride, count) in zip(widths, levels, strict=True):
+            self.stages.append(level_class(num_channels, width, kernel, stride, count, plan))
+            num_channels = width
+
+    def forward(self, image: torch.Tensor) -> list[torch.Tensor]:
+        features = self.stem(image)
+        skips = []
+        for stage in self.stages:
+            features = stage(features)
+            skips.append(features)
+        return skips
+
+
+class _Decoder(nn.Module):
+    def __init__(self, plan: Architecture, num_classes: int) -> None:
+        super().__init__()
+        widths, kernels, strides = plan.features_per_stage, plan.kernel_sizes, plan.strides
+        self.transpconvs, self.stages = nn.ModuleList(), nn.ModuleList()
+        # Those of the coarser levels serve training only; checkpoints have their weights too.
+        self.seg_layers = nn.ModuleList()
+        for level, count in zip(reversed(range(plan.n_stages - 1)), plan.n_conv_per_stage_decoder, strict=True):
+            width, stride = widths[level], strides[level + 1]
+            self.transpconvs.append(nn.ConvTranspose3d(widths[level + 1], width, stride, stride, bias=plan.conv_bias))
+            self.stages.append(_Convolutions(2 * width, width, kernels[level], (1, 1, 1), count, plan))
+            self.seg_layers.append(nn.Conv3d(width, num_classes, 1))
+
+    def forward(self, skips: list[torch.Tensor]) -> torch.Tensor:
+        features = skips.pop()
+        for up, stage in zip(self.transpconvs, self.stages, strict=True):
+            features = stage(torch.cat((up(features), skips.pop()), dim=1))
+        logits: torch.Tensor = self.seg_layers[-1](features)
+        return logits
+
+
+class _Convolution(nn.Module):
+    """A convolution, normalized; `is_active`: with an activation."""
+
+    def __init__(
+        self,
+        before: int,
+        after: int,
+        kernel: Index3,
+        stride: Index3,
+        plan: Architecture,
+        *,
+        has_bias: bool | None = None,
+        is_active: bool = True,
+    ) -> None:
+        super().__init__()
+        x, y, z = ((k - 1) // 2 for k in kernel)
+        bias = plan.conv_bias if has_bias is None else has_bias
+        self.conv = nn.Conv3d(before, after, kernel, stride, (x, y, z), bias=bias)
+        self.norm = plan.norm(after)
+        self.nonlin = plan.activation() if is_active else nn.Identity()
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.nonlin(self.norm(self.conv(features)))
+        return result
+
+
+class _Convolutions(nn.Module):
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
+        super().__init__()
+        rest = (_Convolution(after, after, kernel, (1, 1, 1), plan) for _ in range(count - 1))
+        self.convs = nn.Sequential(_Convolution(before, after, kernel, stride, plan), *rest)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.convs(features)
+        return result
+
+
+class _PlainLevel(nn.Sequential):
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
+        super().__init__(_Convolutions(before, after, kernel, stride, count, plan))
+
+
+class _ResidualLevel(nn.Module):
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
+        super().__init__()
+        rest = (_ResidualBlock(after, after, kernel, (1, 1, 1), plan) for _ in range(count - 1))
+        self.blocks = nn.Sequential(_ResidualBlock(before, after, kernel, stride, plan), *rest)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.blocks(features)
+        return result
+
+
+class _ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut that is pooled where they have a stride (ResNet-D)."""
+
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, plan: Architecture) -> None:
+        super().__init__()
+        self.conv1 = _Convolution(before, after, kernel, stride, plan)
+        self.conv2 = _Convolution(after, after, kernel, (1, 1, 1), plan, is_active=False)
+        self.nonlin2 = plan.activation()
+        shortcut: list[nn.Module] = []
+        if stride != (1, 1, 1):
+            shortcut.append(nn.AvgPool3d(stride, stride))
+        if before != after:
+            one = (1, 1, 1)
+            shortcut.append(_Convolution(before, after, one, one, plan, has_bias=False, is_active=False))
+        self.skip = nn.Sequential(*shortcut)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        inner = self.conv2(self.conv1(features))
+        inner += self.skip(features)
+        result: torch.Tensor = self.nonlin2(inner)
+        return result

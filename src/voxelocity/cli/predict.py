@@ -133,6 +133,8 @@ class _Screen:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            # Where nobody watches, it would only print an empty line at its end.
+            disable=not console.is_interactive,
         )
         self._task = self._bar.add_task("reading the model", total=None)
         self._job: PredictionJob | None = None

@@ -105,12 +105,13 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
 def test_what_has_no_counterpart_is_listed(folders):
     predictions, truth = folders
     (predictions / "b.nii.gz").rename(predictions / "z.nii.gz")
-    (predictions / "predictions.csv").write_text("case\n")
+    for name in ("predictions.csv", "predictions.html", "notes.txt"):
+        (predictions / name).write_text("case\n")
     evaluation = evaluate(predictions, truth)
     assert [score.case_id for score in evaluation.scores] == ["a", "c"]
     assert evaluation.missing == ("b",)
     assert evaluation.extra == (str(predictions / "z.nii.gz"),)
-    assert evaluation.others == (str(predictions / "predictions.csv"),)
+    assert evaluation.others == (str(predictions / "notes.txt"),)
 
 
 def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):

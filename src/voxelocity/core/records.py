@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+PREDICTIONS_TABLE, PREDICTIONS_PAGE = "predictions.csv", "predictions.html"
+"""What `predict` writes next to the predictions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
@@ -149,10 +150,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
-    """The scans of a folder by case id, and its other entries. Hidden files are neither."""
+    """The scans of a folder by case id, and its other entries. Hidden files and what `predict` adds are neither."""
     scans: dict[str, Path] = {}
     others: list[Path] = []
-    for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
+    for name in sorted(os.listdir(folder)):
+        if name.startswith(".") or name in (PREDICTIONS_TABLE, PREDICTIONS_PAGE):
+            continue
         path, case = folder / name, stem_of(name)
         if not name.lower().endswith(SCAN_ENDINGS) or path.is_dir():
             others.append(path)

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from voxelocity.core.errors import UnpredictedError
+from voxelocity.core.records import PREDICTIONS_PAGE
 from voxelocity.core.volume import Array, slabs
 from voxelocity.infer.components import keep_largest
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.outputs import OutputFormat, make_folder
-from voxelocity.infer.page import PAGE_NAME, predictions_document
+from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import STAGES, Prediction, Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.runtimes.table import EAGER
@@ -183,7 +184,7 @@ def predict_files(
             warnings=told,
             seconds=time.perf_counter() - start_s,
         )
-        write_page(document, out / PAGE_NAME)
+        write_page(document, out / PREDICTIONS_PAGE)
     if job.reasons:
         raise UnpredictedError(
             f"predict: {len(job.reasons)} of {len(job.refs)} scans could not be predicted, for the reasons above: "

@@ -15,7 +15,6 @@ from voxelocity.report.slices import slices_block
 if TYPE_CHECKING:
     from voxelocity.infer.files import PredictedScan
 
-PAGE_NAME = "predictions.html"
 # More classes would make rows wider than a page; `predictions.csv` has all.
 _MOST_CLASSES = 8
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.whole_file import put_in_place
 
-TABLE_NAME = "predictions.csv"
 _CASE = "case"
 
 
@@ -27,7 +27,7 @@ class PredictionTable:
     """
 
     def __init__(self, folder: Path, *, columns: Collection[str], replaced: Collection[str]) -> None:
-        self._path = folder / TABLE_NAME
+        self._path = folder / PREDICTIONS_TABLE
         rows, kept_columns = self._read()
         self._columns = list(dict.fromkeys([_CASE, *columns, *kept_columns]))
         kept = [row for row in rows if row[_CASE] not in replaced]

@@ -116,8 +116,9 @@ class _Look:
 
     def slices(self, volume: Array, places: npt.NDArray[np.intp]) -> Array:
         """The slices (n, h, w), a fresh array."""
-        cut = np.take(volume, places, axis=self._axes[0]).transpose(self._axes)
-        cut = cut[:, :: self._every, :: self._every]
+        # Slice by slice: `np.take` first copies a volume that is not in C order, 3 s for 512 x 512 x 300.
+        across = volume.transpose(self._axes)
+        cut = np.stack([across[place, :: self._every, :: self._every] for place in places])
         for axis in (1, 2):
             cut = np.flip(cut, axis) if self._is_flipped[axis] else cut
         return np.ascontiguousarray(cut)

@@ -4,7 +4,8 @@
 
 A phantom CT with as many organs as the network has classes less one, or a real scan repeated to that size (in which
 the stand-in network finds whatever has the intensity of an organ). Every prediction runs in a process of its own
-(`inference_sides.py`), the sides in turn. Writes `benchmarks/results/inference.json`.
+(`inference_sides.py`), the sides in turn. Writes `benchmarks/results/inference_SCENARIO.json`, or
+`inference.json` for all.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> None:
         found = measure(scenario, chosen.rounds or scenario.rounds, chosen.sides.split(","))
         record["scenarios"][name] = {"scenario": asdict(scenario), "sides": found}
         _show(name, found)
-    print(write_record(record, "inference", out=chosen.out))
+    print(write_record(record, "_".join(["inference", *(chosen.scenario or ())]), out=chosen.out))
 
 
 def measure(scenario: Scenario, rounds: int, sides: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import monai, watching
+from tables_of import inference, monai, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -26,6 +26,7 @@ _NAMED_TABLES = {
         "the held-out programs": watching.held_out_lines,
         "the planted waits": watching.planted_lines,
     },
+    "inference.md": {"the surroundings of the network": inference.around_lines},
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {
         "the random transforms": monai.parity_lines,

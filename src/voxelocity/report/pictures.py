@@ -133,7 +133,7 @@ def png_data_uri(pixels: Pixels) -> str:
     buffer = io.BytesIO()
     colored = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=-1)
     # No version of the drawing library inside: the same facts give the same bytes.
-    imsave(buffer, colored, format="png", metadata={"Software": "voxelocity"}, pil_kwargs={"optimize": True})
+    imsave(buffer, colored, format="png", metadata={"Software": "voxelocity"})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from voxelocity.data.decode import read_scan, write_scan
-from voxelocity.infer import ModelSpec, files, load_model, save_keep_largest, save_model
+from voxelocity.infer import ModelSpec, load_model, save_keep_largest, save_model, writing
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
@@ -412,7 +412,7 @@ def test_largest_components_are_kept_unless_that_is_switched_off(predict, model,
         asked.append(list(classes))
         return prediction * 0 if classes else prediction
 
-    monkeypatch.setattr(files, "keep_largest", nothing_stays)
+    monkeypatch.setattr(writing, "keep_largest", nothing_stays)
     for name, options in (("kept", []), ("all", ["--no-postprocess"])):
         assert predict(run, tmp_path / "p1", out=tmp_path / name, options=options).status == 0
     assert asked == [[1], []]

@@ -214,7 +214,9 @@ def test_a_run_predicts_the_same_in_a_runtime_of_choice(run, tiny_msd):
 
     ref = open_cases(tiny_msd).refs[0]
     found, wanted = (
-        next(Predictor(model.network, model.spec, device=CPU, **options).stream([ref], num_threads=0)).classes
+        next(
+            Predictor(model.network, model.spec, model.preparation, device=CPU, **options).stream([ref], num_threads=0)
+        ).classes
         for options in ({"forward": forward}, {})
     )
     np.testing.assert_array_equal(found, wanted)

@@ -28,7 +28,7 @@ def predictor(*, channels=("CT",), batch_size=4, num_classes=2, spacing_mm="keep
         }
     )
     network = build_network(spec.network, num_channels=len(channels), num_classes=num_classes, seed=3).eval()
-    return Predictor(network, spec, device=torch.device("cpu"))
+    return Predictor(network, spec, spec.preparation(), device=torch.device("cpu"))
 
 
 def scans(folder, num, *, shape=(8, 8, 8)):

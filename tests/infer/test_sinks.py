@@ -40,7 +40,7 @@ def predict(volume, *, spacing_mm, labels=LABELS, **more):
             **more,
         }
     )
-    return Predictor(Blobs().eval(), spec, device=torch.device("cpu")).predict(volume)
+    return Predictor(Blobs().eval(), spec, spec.preparation(), device=torch.device("cpu")).predict(volume)
 
 
 def scan(values=None):

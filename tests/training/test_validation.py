@@ -19,7 +19,7 @@ from voxelocity.training.validation import score_cases, validate_prepared
 class _BackgroundEverywhere:
     """In place of `Predictor`."""
 
-    def __init__(self, network, spec, **options):
+    def __init__(self, network, spec, preparation, **options):
         pass
 
     def predict_prepared(self, volumes):
@@ -35,7 +35,10 @@ def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_
     prepared = [SimpleNamespace(load=lambda: volume)]
     names = ("background", *(f"class {index}" for index in range(1, 105)))
     spec = SimpleNamespace(
-        class_names=names, labels=dict.fromkeys(names, 0), window=WindowConfig(shape_voxel=(4, 4, 4), overlap=0.5)
+        class_names=names,
+        labels=dict.fromkeys(names, 0),
+        window=WindowConfig(shape_voxel=(4, 4, 4), overlap=0.5),
+        preparation=lambda: None,
     )
     mean, dice = validate_prepared(torch.nn.Identity(), prepared, spec, device=torch.device("cpu"))
     assert mean == 0.0
@@ -82,10 +85,16 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
     network, device = LeftAndRight(), torch.device("cpu")
     on_the_way, _ = validate_prepared(network, cases, spec, device=device)
     assert network.num_passes == 2
-    ((score, _, _),) = score_cases(Predictor(network, spec, device=device), refs, spec, num_threads=0)
+    ((score, _, _),) = score_cases(
+        Predictor(network, spec, spec.preparation(), device=device), refs, spec, num_threads=0
+    )
     assert on_the_way == pytest.approx(score.mean_dice) == pytest.approx(dice)
     ((score, _, _),) = score_cases(
-        Predictor(network, spec, device=device), refs, spec, num_threads=0, may_measure_surface=lambda: False
+        Predictor(network, spec, spec.preparation(), device=device),
+        refs,
+        spec,
+        num_threads=0,
+        may_measure_surface=lambda: False,
     )
     assert score.mean_dice == pytest.approx(dice)
     assert not score.hd95_mm

@@ -136,7 +136,7 @@ def _lists_cases(path: Path) -> bool:
     """Whether `path` is a data set that says which of its files are labels. nnU-Net copies a `dataset.json` without
     such a list next to its predictions.
     """
-    # A folder of predictions has a table of them, which is no list of cases.
+    # The table in a folder of predictions does not list cases of a data set.
     if not path.is_dir() or any(table.name != "predictions.csv" for table in path.glob("*.[ct]sv")):
         return True
     description = path / "dataset.json"

@@ -6,7 +6,7 @@ from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.infer.components import keep_largest
-    from voxelocity.infer.files import PredictedScan, predict_files
+    from voxelocity.infer.files import predict_files
     from voxelocity.infer.job import PredictionJob, plan_job
     from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
     from voxelocity.infer.models import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from voxelocity.infer.scans import find_scans
     from voxelocity.infer.sinks import ClassIndices
     from voxelocity.infer.window_config import WindowConfig
+    from voxelocity.infer.writing import PredictedScan
 
 __all__ = [
     "SPEC_NAME",
@@ -53,7 +54,8 @@ __getattr__ = first_use(
     __name__,
     {
         "components": ("keep_largest",),
-        "files": ("PredictedScan", "predict_files"),
+        "files": ("predict_files",),
+        "writing": ("PredictedScan",),
         "job": ("PredictionJob", "plan_job"),
         "model": ("Model", "PredictionSpec", "TrainedOn"),
         "models": (

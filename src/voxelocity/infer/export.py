@@ -214,7 +214,9 @@ def _compared(
     """Both networks on the windows of a prepared case or on noise, and both predictions of each case."""
     assert isinstance(after.spec, ModelSpec)
     assert after.spec.exported is not None
-    one, other = (Predictor(model.network, model.spec, device=task.device) for model in (before, after))
+    one, other = (
+        Predictor(model.network, model.spec, model.preparation, device=task.device) for model in (before, after)
+    )
     windows = _windows_of(one.load(refs[0]).volume, task) if refs else _noise(task)
     with torch.no_grad():
         logits = load_eager(before.network, task)(windows).float()

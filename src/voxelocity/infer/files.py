@@ -4,58 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from voxelocity.core.errors import UnpredictedError
 from voxelocity.core.records import PREDICTIONS_PAGE
-from voxelocity.core.volume import Array, slabs
-from voxelocity.infer.components import keep_largest
+from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
-from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.page import predictions_document
-from voxelocity.infer.predictor import STAGES, Prediction, Predictor
+from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.runtimes.table import EAGER
-from voxelocity.infer.table import PredictionTable
-from voxelocity.observe import available_memory_bytes, peak_device_bytes, peak_host_bytes
-from voxelocity.report import cut_slices, write_page
-from voxelocity.report.records import SliceFigure
-
-_COUNTED_VALUES = 1 << 20
-_MOST_FIGURES = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedScan:
-    """A prediction that was written.
-
-    Attributes:
-        case_id: of the scan.
-        path: the file.
-        seconds: since the prediction before it was written, or since the start.
-        stage_seconds: of each stage, as in `Prediction`, and "write". Stages of different scans overlap.
-        peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
-        device: where the network ran.
-        num_voxels: voxels of each class except the first, by name.
-        voxel_ml: volume of one voxel.
-    """
-
-    case_id: str
-    path: Path
-    seconds: float
-    stage_seconds: Mapping[str, float]
-    peak_bytes: int
-    device: str
-    num_voxels: Mapping[str, int]
-    voxel_ml: float
+from voxelocity.infer.writing import PredictedScan, PredictionWriter
+from voxelocity.observe import available_memory_bytes
+from voxelocity.report import write_page
 
 
 def predict_files(
@@ -144,40 +110,28 @@ def predict_files(
     predictor = Predictor(
         model.network,
         spec,
-        preparation=model.preparation,
+        model.preparation,
         device=device,
         folder=out,
         warn=tell,
         on_windows=on_windows,
         forward=forward,
     )
-    written: list[PredictedScan] = []
     start_s = time.perf_counter()
-    table = PredictionTable(out, columns=_columns(spec), replaced={ref.case_id for ref in job.refs})
     num_ahead = job.num_ahead(available_memory_bytes())
-    with _Writer(job, device, kept_largest) as writer:
-
-        def note(scan: PredictedScan | None) -> None:
-            if scan is not None:
-                table.add(scan.case_id, _row(scan))
-                written.append(scan)
-                on_case(scan)
-
+    with PredictionWriter(job, device, kept_largest, on_case) as writer:
         for prediction in predictor.stream(
             job.usable_refs,
             num_threads=num_threads,
             num_ahead=num_ahead,
             on_failure=lambda case_id, error: on_failure(case_id, job.fail(case_id, error)),
         ):
-            scan = prediction.scan
-            doubts = [*grid_doubts(job.headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
-            if doubts:
-                tell(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
-            note(writer.write(prediction))
-        note(writer.finish())
+            _tell_doubts(prediction.scan, job, tell)
+            writer.write(prediction)
+        writer.finish()
     if page:
         document = predictions_document(
-            written,
+            writer.scans,
             writer.figures,
             class_names=spec.class_names,
             failures=job.reasons,
@@ -191,81 +145,11 @@ def predict_files(
             f"{', '.join(sorted(job.reasons))}; the others are in {out}",
             reasons=job.reasons,
         )
-    return tuple(written)
+    return tuple(writer.scans)
 
 
-class _Writer:
-    """Writes predictions in a separate thread, at most one behind the current prediction.
-
-    Attributes:
-        figures: slices of the first scans.
-    """
-
-    def __init__(self, job: PredictionJob, device: torch.device, kept_largest: Sequence[int]) -> None:
-        self.figures: list[SliceFigure] = []
-        self._job, self._device, self._kept_largest = job, device, kept_largest
-        self._since = time.perf_counter()
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._writing: Future[PredictedScan] | None = None
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-
-    def write(self, prediction: Prediction) -> PredictedScan | None:
-        """Begins to write this prediction; returns the one that was written before it."""
-        before = self.finish()
-        self._writing = self._thread.submit(self._write, prediction)
-        return before
-
-    def finish(self) -> PredictedScan | None:
-        """Waits for the prediction that is being written and returns it."""
-        writing, self._writing = self._writing, None
-        return None if writing is None else writing.result()
-
-    def _write(self, prediction: Prediction) -> PredictedScan:
-        scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
-        path, names = self._job.out / output.file_name(scan.case_id), spec.class_names
-        start_s = time.perf_counter()
-        classes = keep_largest(prediction.classes, self._kept_largest)
-        output.write(path, classes, self._job.headers[scan.case_id][0], spec)
-        counts = _counts(classes, len(names))
-        if len(self.figures) < _MOST_FIGURES:
-            self.figures.append(SliceFigure(title=scan.case_id, stacks=cut_slices(scan, classes)))
-        now_s = time.perf_counter()
-        seconds, self._since = now_s - self._since, now_s
-        return PredictedScan(
-            case_id=scan.case_id,
-            path=path,
-            seconds=seconds,
-            stage_seconds={**prediction.seconds, "write": now_s - start_s},
-            peak_bytes=peak_device_bytes() or peak_host_bytes(),
-            device=str(self._device),
-            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
-            voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
-        )
-
-
-def _columns(spec: PredictionSpec) -> list[str]:
-    stages = [f"{stage}_s" for stage in (*STAGES, "write")]
-    return ["file", "seconds", *stages, "peak_bytes", "device", *(f"{name}_ml" for name in spec.class_names[1:])]
-
-
-def _row(scan: PredictedScan) -> dict[str, object]:
-    return {
-        "file": scan.path.name,
-        "seconds": round(scan.seconds, 4),
-        **{f"{stage}_s": round(seconds, 4) for stage, seconds in scan.stage_seconds.items()},
-        "peak_bytes": scan.peak_bytes,
-        "device": scan.device,
-        **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
-    }
-
-
-def _counts(prediction: Array, num_classes: int) -> list[int]:
-    counts = np.zeros(num_classes, dtype=np.int64)
-    for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
-        counts += np.bincount(slab.reshape(-1), minlength=num_classes)
-    return [int(count) for count in counts]
+def _tell_doubts(scan: Volume, job: PredictionJob, tell: Callable[[str], None]) -> None:
+    spec = job.model.spec
+    doubts = [*grid_doubts(job.headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
+    if doubts:
+        tell(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")

@@ -91,10 +91,6 @@ class PredictionSpec(Config):
             )
         return self
 
-    def preparation(self) -> DeterministicStage:
-        """How a scan is prepared before the network sees it; its trace leads back to the scan's grid. Thread-safe."""
-        raise NotImplementedError
-
     @property
     def is_scale_free(self) -> bool:
         """Whether each scan is normalized by its own intensities, so that their scale does not matter."""
@@ -146,7 +142,8 @@ class Model:
         folder: where it was read from.
         network: (b, c, x, y, z) to logits (b, k, x, y, z), in evaluation mode, on the CPU.
         spec: its description.
-        preparation: how a scan is prepared before the network sees it.
+        preparation: how a scan is prepared before the network sees it; its trace leads back to the scan's grid. Safe
+            from several threads.
         doubts: about its quality, as whole sentences.
     """
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text
 from voxelocity.core.time_parts import TimeShare
+from voxelocity.infer.writing import PredictedScan
 from voxelocity.report.document import Card, Document, Lines, Section, Table, TimeBars, time_split
 from voxelocity.report.records import SliceFigure
 from voxelocity.report.slices import slices_block
-
-if TYPE_CHECKING:
-    from voxelocity.infer.files import PredictedScan
 
 # More classes would make rows wider than a page; `predictions.csv` has all.
 _MOST_CLASSES = 8

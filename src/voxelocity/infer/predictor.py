@@ -68,7 +68,7 @@ class Predictor:
     Args:
         network: in evaluation mode; moved to `device`.
         spec: how scans are prepared and covered.
-        preparation: in place of `spec.preparation()`.
+        preparation: of scans, as the network was trained; safe from several threads.
         device: where the network runs.
         folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
         warn: called with one sentence for each way in which memory was too small.
@@ -80,9 +80,9 @@ class Predictor:
         self,
         network: torch.nn.Module,
         spec: PredictionSpec,
+        preparation: DeterministicStage,
         *,
         device: torch.device,
-        preparation: DeterministicStage | None = None,
         folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
@@ -92,7 +92,7 @@ class Predictor:
         self._spec = spec
         self._device = device
         self._folder, self._warn = folder, warn
-        self._preparation = preparation or spec.preparation()
+        self._preparation = preparation
         self._run = forward or eager(self._network, precision_on(spec.precision, device), device)
         # A CPU would gain nothing from it and would hold the scores of two slabs.
         self._restores_behind = device.type != "cpu"

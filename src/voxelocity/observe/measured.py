@@ -37,7 +37,7 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def keep_measured(folder: Path, about: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Keeps `values` for `read_measured`. A full or protected folder is no error: the next run measures again."""
+    """Keeps `values` for `read_measured`; if the folder is full or protected, the next run measures again."""
     with contextlib.suppress(OutputError):
         write_whole(_path(folder, about), json.dumps({**about, **values}, indent=1).encode())
 

@@ -49,7 +49,7 @@ def validate_prepared(
         on_windows: called before each forward pass; what it raises ends the validation.
     """
     was_training = network.training
-    predictor = Predictor(network, spec, device=device, on_windows=on_windows)
+    predictor = Predictor(network, spec, spec.preparation(), device=device, on_windows=on_windows)
     names = spec.class_names[1:]
     scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
@@ -140,7 +140,9 @@ class Validation:
             StopAskedError: a stop was asked for.
         """
         session = self._session
-        predictor = Predictor(network, self._spec, device=session.device, on_windows=session.stop.check)
+        predictor = Predictor(
+            network, self._spec, self._spec.preparation(), device=session.device, on_windows=session.stop.check
+        )
         limit_s = _REHEARSAL_SHARE * session.plan.train.time_budget_s
         self._cost = rehearse(predictor, self._held, self._spec, limit_s=limit_s, load_s=load_s, clock=session.clock)
 
@@ -269,7 +271,7 @@ class Validation:
         def may_measure_surface() -> bool:
             return self._is_full or (has_surface and session.clock() + surface_s <= until_s)
 
-        predictor = Predictor(network, spec, device=session.device, on_windows=check, warn=warn)
+        predictor = Predictor(network, spec, spec.preparation(), device=session.device, on_windows=check, warn=warn)
         try:
             for score, scan, prediction in score_cases(
                 predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface

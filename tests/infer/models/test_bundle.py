@@ -132,7 +132,7 @@ def as_monai(folder, ending, scan):
 def as_ours(folder, scan):
     model = open_model(folder)
     volume = read_case(VolumeRef(case_id="x", images=(scan,)), label_values=model.spec.label_values)
-    indices = Predictor(model.network, model.spec, preparation=model.preparation, device=CPU).predict(volume)
+    indices = Predictor(model.network, model.spec, model.preparation, device=CPU).predict(volume)
     return np.array(model.spec.label_values)[indices]
 
 

@@ -39,7 +39,7 @@ def scan(seed=0, *, num_empty=0):
 
 
 def predictor(model):
-    return Predictor(model.network, model.spec, preparation=model.preparation, device=CPU)
+    return Predictor(model.network, model.spec, model.preparation, device=CPU)
 
 
 class Kept(torch.nn.Module):
@@ -70,7 +70,7 @@ def test_an_ensemble_predicts_from_the_mean_of_the_logits(tmp_path, intensities)
     singles = [open_model(folder) for folder in folders]
     answers = [asked(model, scan()) for model in singles]
     means = [(one + other) / 2 for one, other in zip(*answers, strict=True)]
-    expected = Predictor(Kept(means), singles[0].spec, device=CPU).predict(scan())
+    expected = Predictor(Kept(means), singles[0].spec, singles[0].preparation, device=CPU).predict(scan())
     found = predictor(open_models(folders)).predict(scan())
     assert np.array_equal(found, expected)
     assert not np.array_equal(found, predictor(singles[0]).predict(scan()))

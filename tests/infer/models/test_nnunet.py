@@ -123,7 +123,7 @@ def phantom(seed=0, shape=(30, 26, 14), spacing=(0.9, 1.3, 4.0)):
 
 
 def labels_of(model, scan):
-    indices = Predictor(model.network, model.spec, preparation=model.preparation, device=CPU).predict(scan)
+    indices = Predictor(model.network, model.spec, model.preparation, device=CPU).predict(scan)
     return np.array(model.spec.label_values)[indices]
 
 

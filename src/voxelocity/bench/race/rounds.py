@@ -190,7 +190,7 @@ def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
         # MONAI's DynUNet registers its blocks twice.
         network.load_state_dict({name: state[name] for name in network.state_dict()})
     machine = planned.machine
-    predictor = Predictor(network.eval(), spec, device=machine.torch_device)
+    predictor = Predictor(network.eval(), spec, spec.preparation(), device=machine.torch_device)
     held_out = planned.cases.split(planned.fold).validation
     for score, _, _ in score_cases(
         predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False

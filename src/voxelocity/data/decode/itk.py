@@ -113,6 +113,7 @@ def _open(path: Path) -> Any:
     reader.SetImageIO(_READERS[path.suffix.lower()])
     try:
         reader.ReadImageInformation()
+    # SimpleITK raises this class alone, whatever is wrong with a file.
     except RuntimeError as error:
         raise _unreadable(path, error) from None
     return reader

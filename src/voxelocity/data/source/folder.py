@@ -127,7 +127,7 @@ def _bids_key(name: str) -> tuple[str, str]:
 
 def _name_key(name: str, label_keys: Mapping[str, int]) -> tuple[str, str]:
     whole, numbered = name_without_label(name) or "case", _NUMBERED.fullmatch(stem_of(os.path.basename(name)))
-    # A number at the end counts channels only where it is no part of the name of a case.
+    # A number at the end counts channels only where it does not belong to the name of a case.
     if numbered is None or (whole in label_keys and numbered["channel"] != "0000"):
         return whole, ONLY_CHANNEL
     return name_without_label(numbered["case"]), numbered["channel"]

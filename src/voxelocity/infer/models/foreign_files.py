@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import torch
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.whole_file import check_is_file
+from voxelocity.infer.models.spec import read_object
 
 # The log in a checkpoint has numbers of these types. Earlier releases of numpy have its scalars in another module.
 _SCALAR = np.float64(0).__reduce__()[0]
@@ -24,6 +24,9 @@ _NUMPY_TYPES: list[Any] = [
 ]
 
 
+_COPY = "it belongs to the model: copy it too"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
@@ -31,16 +34,10 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: the file is missing, cannot be read, or holds something else.
     """
     try:
-        values = json.loads(check_is_file(path).read_text(encoding="utf-8"))
+        check_is_file(path)
     except OSError as error:
-        raise InputError(
-            f"infer: {path} cannot be read ({error.strerror}); it belongs to the model: copy it too"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); take another copy of it") from None
-    if not isinstance(values, dict):
-        raise InputError(f"infer: {path} is damaged (it holds no keys and values); take another copy of it")
-    return values
+        raise InputError(f"infer: {path} cannot be read ({error.strerror}); {_COPY}") from None
+    return read_object(path, unreadable=_COPY, damaged="take another copy of it")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -75,26 +75,38 @@ class ModelSpec(PredictionSpec):
         return self.prepare.intensity.mode == "zscore"
 
 
+def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:
+    """The keys and values of a JSON file that belongs to a model.
+
+    Args:
+        path: the file.
+        unreadable: the cure if it cannot be read.
+        damaged: the cure if it holds something else.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"infer: {path} cannot be read ({error.strerror}); {unreadable}") from None
+    # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"infer: {path} is damaged ({error}); {damaged}") from None
+    if not isinstance(values, dict):
+        raise InputError(
+            f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); {damaged}"
+        )
+    return values
+
+
 def read_spec(path: Path) -> ModelSpec:
     """What a `model.json` describes.
 
     Raises:
         InputError: it cannot be read, is damaged, or is of another release.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"infer: {path} cannot be read ({error.strerror}); check that it is a file you may read"
-        ) from None
-    # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    if not isinstance(values, dict):
-        raise InputError(
-            f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); "
-            "train the model again"
-        )
+    values = read_object(path, unreadable="check that it is a file you may read", damaged="train the model again")
     version = values.get("format_version", KNOWN_VERSIONS[0])
     # Before the keys are read, which may differ in another version.
     if version not in KNOWN_VERSIONS:

@@ -188,7 +188,7 @@ class _Contest:
             return Trial(build_s=self._clock() - begin_s, why_not=f"could not be built: {in_one_line(error)}")
         build_s = self._clock() - begin_s
         found, most = relative_difference(logits, wanted), tolerance(self._task)
-        # Not `found > most`: a NaN is no agreement.
+        # Not `found > most`: a NaN must not pass.
         if not found <= most:
             del self._built[name]
             text = f"its logits differ from eager's by {found:.2g} of the largest, more than {most:.2g}"

@@ -217,7 +217,8 @@ def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], A
     if len(ordered) == 1:
         if first.step_mm is None:
             raise ScanError(
-                f"decode: {path}: the series has one slice and no thickness, so it is no volume; name a whole series"
+                f"decode: {path}: the series has one slice and no thickness, which does not make a volume; name a "
+                "whole series"
             )
         return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
     _check_steps(path, ordered, positions @ normal)

@@ -160,7 +160,7 @@ def test_bytes_changed_at_random_end_in_our_error_or_in_a_label(tmp_path, series
         write_contours(path, series, {"a": [(2, SQUARE), (3, SQUARE)]})
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
-    for _ in range(40):
+    for _ in range(100):
         content = bytearray(whole)
         for place in rng.integers(132, len(whole), 8):
             content[place] = rng.integers(256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,8 +33,6 @@ _TAGS = (
     *("RescaleSlope", "RescaleIntercept"),
 )
 _IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
-DAMAGED = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error)
-"""What pydicom and its plugins raise on damaged bytes, besides InvalidDicomError, which is an Exception of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +81,27 @@ class Slice:
         return (-(1 << num_bits - 1), (1 << num_bits - 1) - 1) if self.is_signed else (0, (1 << num_bits) - 1)
 
 
+def damage_errors() -> tuple[type[Exception], ...]:
+    """What pydicom and its plugins raise on damaged bytes, also later, when a field is used for the first time."""
+    from pydicom.errors import BytesLengthException, InvalidDicomError
+
+    builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, OSError)
+    return (*builtin, struct.error, BytesLengthException, InvalidDicomError)
+
+
+@contextlib.contextmanager
+def named_damage(path: Path) -> Iterator[None]:
+    """Turns what a missing or garbled attribute raises into an error that names the file."""
+    try:
+        yield
+    except ScanError:
+        raise
+    except damage_errors() as error:
+        raise ScanError(
+            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({error}); export it again"
+        ) from None
+
+
 def is_dicom(path: Path) -> bool:
     """Whether a file has DICOM's mark.
 
@@ -101,7 +121,11 @@ def read_slice(path: Path) -> Slice | None:
     Raises:
         ScanError: pydicom is not installed, or the file is damaged.
     """
-    dataset = read_dataset(path, tags=_TAGS)
+    with named_damage(path):
+        return _slice(path, read_dataset(path, tags=_TAGS))
+
+
+def _slice(path: Path, dataset: Any) -> Slice | None:
     fields = _Fields(path, dataset)
     modality = fields.text("Modality")
     if modality in _OTHER_MODALITIES or "Rows" not in dataset:
@@ -138,6 +162,11 @@ def read_pixels(slice_: Slice) -> Array:
     Raises:
         ScanError: the pixels are missing, truncated or damaged.
     """
+    with named_damage(slice_.path):
+        return _pixels(slice_)
+
+
+def _pixels(slice_: Slice) -> Array:
     from pydicom.uid import UID
 
     dataset = read_dataset(slice_.path, tags=("PixelData",) if not UID(slice_.syntax).is_compressed else ())
@@ -146,7 +175,7 @@ def read_pixels(slice_: Slice) -> Array:
     if UID(slice_.syntax).is_compressed:
         try:
             stored = dataset.pixel_array
-        except DAMAGED as error:
+        except damage_errors() as error:
             raise ScanError(
                 f"decode: {slice_.path}: the compressed pixels cannot be read ({error}); copy or export the file again"
             ) from None
@@ -186,7 +215,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
         return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
     except OSError as error:
         reason = error.strerror or str(error)
-    except (*DAMAGED, pydicom.errors.InvalidDicomError) as error:
+    except damage_errors() as error:
         reason = str(error) or type(error).__name__
     raise ScanError(f"decode: {path}: the DICOM file cannot be read ({reason}); copy or export it again")
 
@@ -274,7 +303,7 @@ def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
     if int(dataset.BitsAllocated) != 1 or UID(dataset.file_meta.TransferSyntaxUID).is_compressed:
         try:
             frames = np.asarray(dataset.pixel_array).reshape((num_frames, *shape))
-        except DAMAGED as error:
+        except damage_errors() as error:
             raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
         # Of probabilities and occupancies, what is more likely inside than outside.
         least = int(dataset.get("MaximumFractionalValue", 255)) / 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import DAMAGED, frames_of, numbers_of, read_dataset
+from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
 
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
@@ -33,7 +32,7 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
     Raises:
         ScanError: pydicom is not installed, or the file is damaged.
     """
-    with _named_damage(path):
+    with named_damage(path):
         return _structures_header(read_dataset(path, with_pixels=False))
 
 
@@ -72,7 +71,7 @@ def read_structures(path: Path, grid: Grid, values: Mapping[str, int]) -> Array:
     Raises:
         ScanError: the file holds none of these structures, does not lie on the grid, or is damaged.
     """
-    with _named_damage(path):
+    with named_damage(path):
         return _painted(path, read_dataset(path), grid, values)
 
 
@@ -108,19 +107,6 @@ def needed_names(found: tuple[str, ...], declared: tuple[str, ...] = ()) -> str:
         f"{what} ({listed}); name the ones to learn in a dataset.json next to the table of cases: "
         f'{{"labels": {{"background": 0, {example}}}}}'
     )
-
-
-@contextlib.contextmanager
-def _named_damage(path: Path) -> Iterator[None]:
-    """Turns what a missing or garbled attribute raises into an error that names the file."""
-    try:
-        yield
-    except ScanError:
-        raise
-    except DAMAGED as error:
-        raise ScanError(
-            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({error}); export it again"
-        ) from None
 
 
 def _segments(dataset: Any) -> dict[int, str]:

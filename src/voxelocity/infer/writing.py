@@ -1,0 +1,147 @@
+"""Predictions on their way to the disk, one behind the network, each with its row in the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxelocity.core.volume import Array, slabs
+from voxelocity.infer.components import keep_largest
+from voxelocity.infer.job import PredictionJob
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.predictor import STAGES, Prediction
+from voxelocity.infer.table import PredictionTable
+from voxelocity.observe import peak_device_bytes, peak_host_bytes
+from voxelocity.report import cut_slices
+from voxelocity.report.records import SliceFigure
+
+_COUNTED_VALUES = 1 << 20
+_MOST_FIGURES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedScan:
+    """A prediction that was written.
+
+    Attributes:
+        case_id: of the scan.
+        path: the file.
+        seconds: since the prediction before it was written, or since the start.
+        stage_seconds: of each stage, as in `Prediction`, and "write". Stages of different scans overlap.
+        peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
+        device: where the network ran.
+        num_voxels: voxels of each class except the first, by name.
+        voxel_ml: volume of one voxel.
+    """
+
+    case_id: str
+    path: Path
+    seconds: float
+    stage_seconds: Mapping[str, float]
+    peak_bytes: int
+    device: str
+    num_voxels: Mapping[str, int]
+    voxel_ml: float
+
+
+class PredictionWriter:
+    """Writes predictions in a separate thread, at most one behind the current prediction.
+
+    Args:
+        job: what is predicted.
+        device: where the network runs.
+        kept_largest: classes of which only the largest component is kept.
+        on_case: called with each prediction that was written, in the calling thread.
+
+    Attributes:
+        scans: what was written.
+        figures: slices of the first scans.
+    """
+
+    def __init__(
+        self,
+        job: PredictionJob,
+        device: torch.device,
+        kept_largest: Sequence[int],
+        on_case: Callable[[PredictedScan], None],
+    ) -> None:
+        self.scans: list[PredictedScan] = []
+        self.figures: list[SliceFigure] = []
+        self._job, self._device, self._kept_largest, self._on_case = job, device, kept_largest, on_case
+        columns = _columns(job.model.spec)
+        self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
+        self._since = time.perf_counter()
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._writing: Future[PredictedScan] | None = None
+
+    def __enter__(self) -> PredictionWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def write(self, prediction: Prediction) -> None:
+        """Begins to write this prediction, once the one before it is written."""
+        self.finish()
+        self._writing = self._thread.submit(self._write, prediction)
+
+    def finish(self) -> None:
+        """Waits for the prediction that is being written, and gives it a row in the table."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        scan = writing.result()
+        self._table.add(scan.case_id, _row(scan))
+        self.scans.append(scan)
+        self._on_case(scan)
+
+    def _write(self, prediction: Prediction) -> PredictedScan:
+        scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
+        path, names = self._job.out / output.file_name(scan.case_id), spec.class_names
+        start_s = time.perf_counter()
+        classes = keep_largest(prediction.classes, self._kept_largest)
+        output.write(path, classes, self._job.headers[scan.case_id][0], spec)
+        counts = _counts(classes, len(names))
+        if len(self.figures) < _MOST_FIGURES:
+            self.figures.append(SliceFigure(title=scan.case_id, stacks=cut_slices(scan, classes)))
+        now_s = time.perf_counter()
+        seconds, self._since = now_s - self._since, now_s
+        return PredictedScan(
+            case_id=scan.case_id,
+            path=path,
+            seconds=seconds,
+            stage_seconds={**prediction.seconds, "write": now_s - start_s},
+            peak_bytes=peak_device_bytes() or peak_host_bytes(),
+            device=str(self._device),
+            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
+            voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
+        )
+
+
+def _columns(spec: PredictionSpec) -> list[str]:
+    stages = [f"{stage}_s" for stage in (*STAGES, "write")]
+    return ["file", "seconds", *stages, "peak_bytes", "device", *(f"{name}_ml" for name in spec.class_names[1:])]
+
+
+def _row(scan: PredictedScan) -> dict[str, object]:
+    return {
+        "file": scan.path.name,
+        "seconds": round(scan.seconds, 4),
+        **{f"{stage}_s": round(seconds, 4) for stage, seconds in scan.stage_seconds.items()},
+        "peak_bytes": scan.peak_bytes,
+        "device": scan.device,
+        **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
+    }
+
+
+def _counts(prediction: Array, num_classes: int) -> list[int]:
+    counts = np.zeros(num_classes, dtype=np.int64)
+    for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
+        counts += np.bincount(slab.reshape(-1), minlength=num_classes)
+    return [int(count) for count in counts]

@@ -93,10 +93,15 @@ def percents(figure: dict[str, float]) -> str:
 def demo_words(demo: dict[str, Any]) -> str:
     """When each side of the demo reached its target: the median, the range and how many of its seeds got there."""
     words = []
+    within = f" within {duration_text(demo['limit_s'])}" if demo.get("limit_s") else ""
     for label, seconds in demo["seconds_to_target"].items():
         known = [each for each in seconds if each is not None]
+        missed = f"not{within} in {len(seconds) - len(known)} of {len(seconds)}"
         middle = statistics.median([math.inf if each is None else each for each in seconds])
-        spread = f" ({duration_text(min(known))} to {duration_text(max(known))})" if len(known) > 1 else ""
-        missed = f", {len(seconds) - len(known)} of {len(seconds)} not" if len(known) < len(seconds) else ""
-        words.append(f"{label} {duration_text(middle) if math.isfinite(middle) else 'not'}{spread}{missed}")
+        found = [duration_text(middle)] if math.isfinite(middle) else []
+        if found and len(known) > 1:
+            found = [f"{found[0]} ({duration_text(min(known))} to {duration_text(max(known))})"]
+        if len(known) < len(seconds):
+            found.append(missed)
+        words.append(f"{label} {', '.join(found)}")
     return f"Dice {demo['target_dice']:g} after: {'; '.join(words)}; n = {len(seconds)} seeds"

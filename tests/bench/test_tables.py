@@ -110,8 +110,8 @@ def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
     from tables_of.results import demo_words
 
     seconds = {"MONAI": [60.0, None, None], "Voxelocity": [40.0, 30.0, 50.0]}
-    assert demo_words({"target_dice": 0.9, "seconds_to_target": seconds}) == (
-        "Dice 0.9 after: MONAI not, 2 of 3 not; Voxelocity 40 s (30 s to 50 s); n = 3 seeds"
+    assert demo_words({"target_dice": 0.9, "limit_s": 120.0, "seconds_to_target": seconds}) == (
+        "Dice 0.9 after: MONAI not within 2 min in 2 of 3; Voxelocity 40 s (30 s to 50 s); n = 3 seeds"
     )
 
 

@@ -134,7 +134,7 @@ def _interleaved(loaded: dict[str, Forward], windows: torch.Tensor, rounds: int)
 def _chosen(network: torch.nn.Module, task: RuntimeTask, names: tuple[str, ...]) -> tuple[str, list[str]]:
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        load_quickest(
+        chosen = load_quickest(
             network,
             task,
             num_windows=_MANY_WINDOWS,
@@ -142,7 +142,7 @@ def _chosen(network: torch.nn.Module, task: RuntimeTask, names: tuple[str, ...])
             note=notes.append,
             runtimes={name: RUNTIMES[name] for name in names},
         )
-    return notes[-1].split("runtime ")[1].split()[0], notes
+    return chosen.runtime, notes
 
 
 def main() -> None:

@@ -26,7 +26,11 @@ _NAMED_TABLES = {
         "the held-out programs": watching.held_out_lines,
         "the planted waits": watching.planted_lines,
     },
-    "inference.md": {"the surroundings of the network": inference.around_lines},
+    "inference.md": {
+        "nnU-Net's folders": inference.nnunet_lines,
+        "the runtimes": inference.runtime_lines,
+        "the surroundings of the network": inference.around_lines,
+    },
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {
         "the random transforms": monai.parity_lines,

@@ -1,4 +1,4 @@
-"""The tables of predictions: what surrounds the network, in seconds and memory."""
+"""The tables of predictions: what surrounds the network, the runtimes, and nnU-Net's folders."""
 
 from __future__ import annotations
 
@@ -58,3 +58,56 @@ def _row(name: str, side: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ..
         "" if side is ours else f"{side['agreement'] * 100:.2f} %",
         str(len(around_s)),
     )
+
+
+@of_records("runtimes.json")
+def runtime_lines(record: dict[str, Any]) -> list[str]:
+    """For each network, window and format: milliseconds of a window in every runtime, and the choice of `auto`."""
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["runtimes"]))
+    used = [name for name in names if any("window_s" in row["runtimes"].get(name, {}) for row in record["rows"])]
+    rows = [
+        (
+            row["network"],
+            f"{row['edge_voxel']}³",
+            row["compute"],
+            *(_runtime_cell(row["runtimes"].get(name, {})) for name in used),
+            f"{row['auto']['choice']} ({row['auto']['over_best']:.2f})",
+        )
+        for row in record["rows"]
+    ]
+    heads = ("network", "window", "format", *used, "`auto` (over the best)")
+    return [
+        "Milliseconds of a window (largest difference from eager's logits, as a share of the largest):",
+        "",
+        *markdown_table(heads, rows),
+        "",
+        f"Load average before: {record['load_average']:.1f}. {source_line(record)}",
+    ]
+
+
+def _runtime_cell(figures: dict[str, Any]) -> str:
+    if "window_s" not in figures:
+        return "n/a"
+    difference = f" ({figures['relative_difference']:.0e})" if figures["relative_difference"] else ""
+    return f"{figures['window_s'] * 1e3:.0f}{difference}" + (", refused" if figures.get("refused") else "")
+
+
+@of_records("nnunet_folder.json")
+def nnunet_lines(record: dict[str, Any]) -> list[str]:
+    """For each small nnU-Net: lowest agreement of a case, and seconds of all cases with both predictors."""
+    rows = []
+    for name, found in record["scenarios"].items():
+        ratios = [a / b for a, b in zip(found["seconds"]["nnunet"], found["seconds"]["voxelocity"], strict=True)]
+        rows.append(
+            (
+                name,
+                str(found["num_cases"]),
+                f"{found['lowest_agreement'] * 100:.2f} %",
+                f"{found['median_s']['nnunet']:.2f}",
+                f"{found['median_s']['voxelocity']:.2f}",
+                f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})",
+            )
+        )
+    heads = ("model", "cases", "lowest agreement of a case", "nnU-Net, s", "Voxelocity, s", "ours quicker by")
+    source = f"n = {record['repeats']}. Load average before: {record['load_average']:.1f}. {source_line(record)}"
+    return [*markdown_table(heads, rows), "", source]

@@ -5,18 +5,23 @@ from __future__ import annotations
 import csv
 import os
 import re
+from functools import partial
 
 import nibabel as nib
 import numpy as np
 import pydicom
 import pytest
+import torch
+from matplotlib.image import imread
 
 from shared.dicom_series import write_series
+from voxelocity.core.errors import UnpredictedError
 from voxelocity.data.decode import read_scan, write_scan
-from voxelocity.infer import ModelSpec, load_model, save_keep_largest, save_model, writing
+from voxelocity.infer import ModelSpec, load_model, predict_files, save_keep_largest, save_model, writing
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -380,6 +385,26 @@ def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model
     assert [row["spleen_ml"] for row in rows.values()] == ["", "4", ""]
 
 
+def test_probabilities_and_previews_are_written_beside_the_predictions_on_request(model, predict, voxelocity, tmp_path):
+    run, out = model("MR"), tmp_path / "out"
+    scans = [scan(tmp_path / "scans" / f"{name}.nii.gz") for name in "ab"]
+    assert predict(run, *scans, out=out, options=["--probabilities", "--previews"]).status == 0
+    assert names_in(out) == ["a.nii.gz", "b.nii.gz", "previews", "probabilities"]
+    image = nib.load(out / "probabilities" / "b.nii.gz")
+    assert image.shape == (*nib.load(scans[1]).shape, 2)
+    np.testing.assert_allclose(image.get_fdata().sum(axis=-1), 1.0, atol=2 / 255)
+    picture = imread(out / "previews" / "b.png")
+    assert picture.max() > picture.min()
+    assert sorted(path.name for path in out.rglob(".*")) == [], "no file is left half written"
+    (out / "b.nii.gz").unlink()
+    (out / "previews" / "b.png").unlink()
+    assert predict(run, *scans, out=out, options=["--previews", "--resume"]).status == 0
+    assert (out / "previews" / "b.png").is_file()
+    ended = voxelocity("evaluate", out, out, "-o", tmp_path / "scores")
+    assert ended.status == 0, ended.err
+    assert "previews" not in ended.out
+
+
 def test_another_table_of_that_name_is_not_touched(model, predict, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -418,3 +443,22 @@ def test_largest_components_are_kept_unless_that_is_switched_off(predict, model,
     assert asked == [[1], []]
     assert not np.asarray(nib.load(tmp_path / "kept" / "a.nii.gz").dataobj).any()
     assert np.asarray(nib.load(tmp_path / "all" / "a.nii.gz").dataobj).any()
+
+
+def test_files_of_two_devices_are_those_of_one(finished_run, tiny_msd, tmp_path):
+    predict = partial(predict_files, finished_run, [tiny_msd / "imagesTr"], num_threads=1, page=False)
+    one = predict(tmp_path / "one", device=CPU)
+    two = predict(tmp_path / "two", device=[CPU, CPU])
+    assert {scan.case_id for scan in one} == {scan.case_id for scan in two}
+    for scan in one:
+        volumes = next(other for other in two if other.case_id == scan.case_id).num_voxels
+        np.testing.assert_allclose(list(volumes.values()), list(scan.num_voxels.values()), rtol=0.01, atol=2)
+    rows = rows_of(tmp_path / "two")
+    assert {(row["device"], row["runtime"]) for row in rows.values()} == {("cpu", "eager")}
+
+
+def test_a_scan_that_cannot_be_predicted_is_named_after_the_others(finished_run, tiny_msd, tmp_path):
+    broken = tmp_path / "broken.nii.gz"
+    broken.write_bytes(b"no scan")
+    with pytest.raises(UnpredictedError, match=r"1 of \d+ scans could not be predicted"):
+        predict_files(finished_run, [tiny_msd / "imagesTr", broken], tmp_path / "out", device=[CPU, CPU], num_threads=1)

@@ -151,7 +151,7 @@ def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
         (lambda p, t: (p / "nowhere", t), "nowhere does not exist"),
         (lambda p, t: (p, t / "nowhere"), "nowhere does not exist"),
         (lambda p, t: (p / "a.nii.gz", t), "a.nii.gz is not a folder"),
-        (lambda p, t: (t.parent, t), "holds no NIfTI, NRRD or MHA file"),
+        (lambda p, t: (t.parent, t), "holds no NIfTI, NRRD, MHA or DICOM file"),
         (lambda p, t: ([], t), "no folder of predictions was given"),
     ],
 )

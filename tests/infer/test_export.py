@@ -14,6 +14,7 @@ from voxelocity.infer import ModelSpec, Predictor, open_model, predict_files, sa
 from voxelocity.infer import export as exporting
 from voxelocity.infer.export import export_run
 from voxelocity.infer.models.exported import ExportedNetwork
+from voxelocity.infer.runtimes.contract import NamedForward
 from voxelocity.step import build_network
 
 CPU = torch.device("cpu")
@@ -217,7 +218,7 @@ def test_a_run_predicts_the_same_in_a_runtime_of_choice(run, tiny_msd):
         next(
             Predictor(model.network, model.spec, model.preparation, device=CPU, **options).stream([ref], num_threads=0)
         ).classes
-        for options in ({"forward": forward}, {})
+        for options in ({"forward": NamedForward("test", forward)}, {})
     )
     np.testing.assert_array_equal(found, wanted)
     assert max(calls) <= 4

@@ -22,6 +22,7 @@ def predicted(case_id, seconds, *, num_liver):
         stage_seconds={"decode": 0.5, "prepare": 0.25, "network": 3.0, "blend": 0.25, "restore": 0.5, "write": 0.5},
         peak_bytes=3 << 30,
         device="cuda",
+        runtime="eager",
         num_voxels={"liver": num_liver, "left <kidney>": 0},
         voxel_ml=0.002,
     )

@@ -8,15 +8,25 @@ from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
 from voxelocity.core.errors import ConfigError, InputError, ScanError
-from voxelocity.infer import WindowConfig
+from voxelocity.infer import WindowConfig, tiling
 from voxelocity.infer.blending import importance
 from voxelocity.infer.sinks import ClassMap
-from voxelocity.infer.stitched import Stitched, held_shape
+from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.tiling import tiling_of
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.testing.window_reference import reference_probabilities
 
 CPU = torch.device("cpu")
 WINDOW = (8, 6, 4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_volume_is_small():
+    """So that volumes of tests are cut into tiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "_SMALL_VOXELS", 0)
+        patch.setattr(tiling, "_LARGE_BYTES", 0)
+        yield
 
 
 class Counting:
@@ -38,21 +48,23 @@ def image(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 class Probabilities:
-    """Keeps every slab, and checks that they come in order and begin with the plane before."""
+    """Keeps every tile, and checks that along each axis it begins with the last plane of the tile before."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape, self.whole, self.num_slabs = shape, None, 0
+        self.shape, self.whole, self.num_tiles = shape, None, 0
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz, box, *, axis: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz, box) -> None:
         logits_kxyz = sums_kxyz if weights_xyz is None else sums_kxyz / weights_xyz
         if self.whole is None:
             self.whole = torch.full((len(logits_kxyz), *self.shape), torch.nan, device=logits_kxyz.device)
         target = self.whole[:, *box.slices]
         assert target.shape == logits_kxyz.shape
-        if self.num_slabs > 0:
-            torch.testing.assert_close(target.narrow(1 + axis, 0, 1), logits_kxyz.narrow(1 + axis, 0, 1))
+        for axis, start in enumerate(box.start):
+            if start > 0:
+                first = (1 + axis, 0, 1)
+                torch.testing.assert_close(target.narrow(*first), logits_kxyz.narrow(*first), equal_nan=True)
         target.copy_(logits_kxyz)
-        self.num_slabs += 1
+        self.num_tiles += 1
 
     def result(self) -> torch.Tensor:
         return self.whole.softmax(dim=0)
@@ -120,21 +132,33 @@ def test_probabilities_equal_the_reference(shape, window, overlap, blend, sigma_
     np.testing.assert_allclose(ours.numpy(), reference, atol=1e-5)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 0.7])
-def test_slabs_leave_along_the_longest_way_and_hold_a_windows_depth(axis, overlap):
-    shape = [7, 7, 7]
-    shape[axis] = 41
+@pytest.mark.parametrize(
+    ("shape", "window", "num_axes"),
+    [((41, 7, 7), 5, 1), ((7, 41, 7), 5, 1), ((7, 7, 41), 5, 1), ((48, 13, 60), 12, 2), ((24, 29, 26), 8, 2)],
+)
+def test_tiles_leave_early_and_give_what_the_reference_gives(shape, window, num_axes, overlap):
     both, (sink,) = with_sinks([image(1, *shape)])
-    config = WindowConfig(shape_voxel=(5, 5, 5), overlap=overlap)
+    config = WindowConfig(shape_voxel=(window,) * 3, overlap=overlap)
     list(stitch_volumes(Counting(), both, config, device=CPU))
-    assert held_shape(tuple(shape), (5, 5, 5)) == tuple(6 if a == axis else 7 for a in range(3))
-    assert sink.num_slabs > 5
+    assert sink.num_tiles > 5
+    if overlap == 0.5:
+        assert len(tiling_of(shape, (window,) * 3, overlap).axes) == num_axes
     reference = reference_probabilities(
-        Counting(), image(1, *shape), shape_voxel=(5, 5, 5), overlap=overlap, blend="gaussian", sigma_scale=0.125,
+        Counting(), image(1, *shape), shape_voxel=(window,) * 3, overlap=overlap, blend="gaussian", sigma_scale=0.125,
         mirror_axes=(),
     )  # fmt: skip
     np.testing.assert_allclose(sink.result().numpy(), reference, atol=1e-5)
+
+
+def test_a_small_volume_is_one_tile_with_the_same_result(monkeypatch):
+    config = WindowConfig(shape_voxel=(5, 5, 5), overlap=0.5)
+    tiled = predict_volume(Counting(), image(1, 19, 13, 12), config, device=CPU)
+    monkeypatch.setattr(tiling, "_SMALL_VOXELS", 1 << 19)
+    both, (sink,) = with_sinks([image(1, 19, 13, 12)])
+    list(stitch_volumes(Counting(), both, config, device=CPU))
+    assert sink.num_tiles == 1
+    torch.testing.assert_close(sink.result(), tiled, atol=1e-6, rtol=0.0)
 
 
 def test_constant_logits_come_back_whatever_the_blending():
@@ -392,7 +416,7 @@ def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
 
 
 def without_memory(monkeypatch, *, disk_bytes):
-    monkeypatch.setattr("voxelocity.infer.accumulator.available_memory_bytes", lambda: 3 * 9 * 6 * 4 * 4)
+    monkeypatch.setattr("voxelocity.infer.accumulator.available_memory_bytes", lambda: 3 * 5 * 6 * 4 * 4)
     monkeypatch.setattr("voxelocity.infer.accumulator.free_disk_bytes", lambda folder: disk_bytes)
 
 
@@ -403,8 +427,8 @@ def test_scores_that_nothing_can_hold_are_an_error_with_all_figures(monkeypatch,
     long, large, last = stitch_volumes(Counting(), both, config, device=CPU, folder=tmp_path)
     long.check()
     last.check()
-    assert sinks[0].result().shape == (3, 200, 6, 4), "no more than a window's depth of it is held"
-    text = rf"3 classes for 9 x 7 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; a file in {tmp_path} cannot hold"
+    assert sinks[0].result().shape == (3, 200, 6, 4), "no more than a tile of it is made at once"
+    text = rf"3 classes for 5 x 7 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; a file in {tmp_path} cannot hold"
     with pytest.raises(ScanError, match=text + r".*0\.0 GB are free there.*: free some memory or disk space"):
         large.check()
 

@@ -1,4 +1,4 @@
-"""`voxelocity bench windows`: sliding windows around a predictor that costs nothing, ours and MONAI's."""
+"""`voxelocity bench windows`: sliding windows around a predictor that costs nothing: ours, MONAI's and a bare add."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare, cpu_ms
 from voxelocity.bench.peers import peer_side
 from voxelocity.bench.phantom import BenchFolders
-from voxelocity.core.region import Index3
+from voxelocity.core.region import Index3, Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ def run(scenario: WindowScenario, folders: BenchFolders) -> Iterator[Comparison]
     """Every comparison of this scenario, one after the other."""
     for overlap, mode in scenario.blends:
         yield _cpu_s(scenario, overlap, mode)
+    yield _blending(scenario)
 
 
 def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
@@ -65,4 +66,42 @@ def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
         repeats=scenario.repeats,
         note=f"CPU time; windows of {'x'.join(map(str, scenario.window))}, {scenario.batch_size} a call; a predictor "
         "that answers the same zeros each time, so that only cutting and stitching is left",
+    )
+
+
+def _blending(scenario: WindowScenario, overlap: float = 0.5) -> Comparison:
+    """What `voxelocity predict` takes to weight, add and hand over windows, against adding the same windows."""
+    from voxelocity.data.patch import grid_regions
+    from voxelocity.infer import WindowConfig
+    from voxelocity.infer.window import stitch_volumes
+
+    class Nothing:
+        def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
+            pass
+
+    image = torch.randn(1, *scenario.shape, generator=torch.Generator().manual_seed(0))
+    answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
+    config = WindowConfig(shape_voxel=scenario.window, overlap=overlap, batch_size=scenario.batch_size)
+    boxes = grid_regions(scenario.shape, scenario.window, overlap)
+
+    def ours() -> None:
+        volumes = [(image, Nothing())]
+        for stitched in stitch_volumes(lambda x: answers[: len(x)], volumes, config, device=image.device):
+            stitched.check()
+
+    def bare() -> None:
+        total = torch.zeros(scenario.num_classes, *scenario.shape)
+        for number, box in enumerate(boxes):
+            total[:, *box.slices] += answers[number % scenario.batch_size]
+
+    return compare(
+        f"weighting and adding windows: {scenario.num_classes} classes of {'x'.join(map(str, scenario.shape))}",
+        "s",
+        [
+            BenchSide(name="Voxelocity, window engine", once=lambda: cpu_ms(ours) / 1000.0),
+            BenchSide(name="adding the same windows to one large array", once=lambda: cpu_ms(bare) / 1000.0),
+        ],
+        repeats=scenario.repeats,
+        note=f"CPU time; windows of {'x'.join(map(str, scenario.window))}, overlap {overlap:g}; the engine also "
+        "weights by a Gaussian, checks for NaN and holds only what windows still change",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +65,8 @@ def read_folds(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def read_device(text: str) -> Any:
-    """One of the known devices.
+def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
+    """One of the known devices, or of the others that a command takes.
 
     Raises:
         ConfigError: the text is not one of them.
@@ -76,8 +77,9 @@ def read_device(text: str) -> Any:
             f"config: --device {text!r}: the first visible GPU is used; for number {number} start the command with "
             f"CUDA_VISIBLE_DEVICES={number} and give --device cuda"
         )
-    if text not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"config: --device {text!r} is not known; choose cpu, cuda or auto")
+    known = ("cpu", "cuda", *others, "auto")
+    if text not in known:
+        raise ConfigError(f"config: --device {text!r} is not known; choose {', '.join(known[:-1])} or {known[-1]}")
     return text
 
 

@@ -37,10 +37,19 @@ def predict(
             "DICOM series, else nii.gz.",
         ),
     ] = "auto",
-    device: options.Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option("--device", help="cpu, cuda, all or auto. all: every GPU that is visible; they share the scans."),
+    ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
+    ] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also write those of every class, to OUT/probabilities.")
+    ] = False,
+    previews: Annotated[
+        bool, typer.Option("--previews", help="Also write a picture of each scan, to OUT/previews.")
     ] = False,
     no_page: Annotated[bool, typer.Option("--no-page", help="Write no predictions.html.")] = False,
     no_postprocess: Annotated[
@@ -67,8 +76,10 @@ def predict(
     ] = "eager",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
-    chosen_device = options.read_device(device)
+    is_shared = device == "all"
+    chosen_device = options.read_device("cuda" if is_shared else device, others=("all",))
     from voxelocity.core.console import PlainConsole
+    from voxelocity.core.device import all_gpus
     from voxelocity.infer import plan_job, predict_files, split_models
     from voxelocity.observe import phase
     from voxelocity.planning import survey
@@ -77,6 +88,7 @@ def predict(
     models, scans = split_models([model, *inputs])
     console = PlainConsole()
     machine = survey(chosen_device, cache_folder=out)
+    devices = all_gpus() if is_shared else (machine.torch_device,)
     phases.start_up_is_over()
     screen = _Screen(console)
     options_of_files: dict[str, Any] = {
@@ -99,11 +111,13 @@ def predict(
                 models,
                 scans,
                 out,
-                device=machine.torch_device,
+                device=devices,
                 num_threads=machine.num_cpus,
                 runtime=runtime,
                 postprocess=not no_postprocess,
                 page=not no_page,
+                probabilities=probabilities,
+                previews=previews,
                 on_start=screen.start,
                 on_windows=screen.show_pass,
                 on_case=screen.show,

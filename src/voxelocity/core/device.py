@@ -28,6 +28,34 @@ def numbered(device: torch.device | str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def all_gpus() -> tuple[torch.device, ...]:
+    """Those that are visible, the current one first."""
+    current = torch.cuda.current_device()
+    others = [number for number in range(torch.cuda.device_count()) if number != current]
+    return tuple(torch.device("cuda", number) for number in (current, *others))
+
+
+def freest_gpu() -> int:
+    """The number of the visible GPU with the most free memory.
+
+    The current one if there is only one, if the program already chose another than the first, or if free memory is not
+    known. The driver is asked, because asking CUDA would take memory on each GPU.
+    """
+    current = torch.cuda.current_device()
+    numbers = range(torch.cuda.device_count())
+    if len(numbers) < 2 or current != 0:
+        return current
+    try:
+        free_bytes = [
+            torch.cuda.get_device_properties(number).total_memory - torch.cuda.device_memory_used(number)
+            for number in numbers
+        ]
+    # Without the driver's library, in a part of a GPU, without permission: each has errors of its own.
+    except Exception:
+        return current
+    return free_bytes.index(max(free_bytes))
+
+
 def as_current(device: torch.device) -> AbstractContextManager[object]:
     """Makes a CUDA device the calling thread's current one within the block; does nothing for other devices.
 

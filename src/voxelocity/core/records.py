@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREDICTIONS_TABLE, PREDICTIONS_PAGE = "predictions.csv", "predictions.html"
+PROBABILITIES_FOLDER, PREVIEWS_FOLDER = "probabilities", "previews"
 """What `predict` writes next to the predictions."""
 
 

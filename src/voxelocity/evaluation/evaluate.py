@@ -13,15 +13,11 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import Array, Grid, VolumeRef
-from voxelocity.data.decode import label_values_in, read_scan
-from voxelocity.data.decode.labels import class_indices
-from voxelocity.evaluation.pairs import find_pairs, find_truth, listed
+from voxelocity.core.volume import VolumeRef
+from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, listed
+from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import read_run
-
-# As for the image and the label of one case (`data.decode.case`).
-_SHARED_GRID_VOXEL = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +61,11 @@ def evaluate(
     """Scores every prediction that has a truth, each on its own grid.
 
     Args:
-        predictions: a folder of them, or several, such as one per fold: CASE.nii.gz holds the class values of CASE.
+        predictions: a folder of them, or several, such as one per fold: CASE.nii.gz holds the class values of CASE,
+            CASE.dcm its structures by name (DICOM SEG or RTSTRUCT).
         truth: a folder of label files of the same names, or a data set, as `voxelocity.open` takes it.
         labels: declares class values and names: a run, a data set, or a JSON file. If it is not given, the data set
-            does, or the `dataset.json` next to the folder of labels; else each value found is a class.
+            does, or the `dataset.json` next to the folder of labels; else each value or name found is a class.
         tolerance_mm: of the normalized surface distance.
         on_start: called with the number of cases to compare.
         on_case: called with each score.
@@ -93,7 +90,7 @@ def evaluate(
     refused: dict[str, str] = {}
     for ref in pairs.refs:
         try:
-            scores.append(_score(ref, found.labels, tolerance_mm))
+            scores.append(_score(ref, found, tolerance_mm))
         except ScanError as error:
             refused[ref.case_id] = str(error)
         else:
@@ -160,46 +157,11 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     )
 
 
-def _score(ref: VolumeRef, labels: Mapping[int, str], tolerance_mm: float) -> CaseScore:
-    truth_path, path = ref.label, ref.images[0]
-    assert truth_path is not None, "pairs have both"
-    names = dict(labels) if labels else _found_labels(path, truth_path)
-    prediction, grid = _read(path, names)
-    truth, truth_grid = _read(truth_path, names)
-    _check_same_grid(path, grid, truth_path, truth_grid)
-    class_names = [names[value] for value in sorted(names)]
-    return case_score(ref.case_id, prediction, truth, class_names, truth_grid.spacing_mm, tolerance_mm=tolerance_mm)
-
-
-def _read(path: Path, labels: Mapping[int, str]) -> tuple[Array, Grid]:
-    """Class indices (x, y, z) uint8 and their grid."""
-    voxels, grid = read_scan(path)
-    if len(voxels) != 1:
-        raise ScanError(
-            f"evaluate: {path}: it has {len(voxels)} channels, and labels have one; save it as one 3-D image with a "
-            "number per class"
-        )
-    return class_indices(voxels[0], sorted(labels), where=f"evaluate: {path}"), grid
-
-
-def _found_labels(*paths: Path) -> dict[int, str]:
-    """The values of these files, each as a class of its own; 0 is the background."""
-    values = {value for path in paths for value in label_values_in(path)} - {0}
-    return {0: "background", **{value: f"class {value}" for value in sorted(values)}}
-
-
-def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid) -> None:
-    if grid.shape != truth_grid.shape:
-        raise ScanError(
-            f"evaluate: {path} has the shape {grid.shape}, {truth_path} has {truth_grid.shape}; resample the "
-            "prediction onto the grid of the truth, classes by nearest neighbor"
-        )
-    if not grid.is_close(truth_grid, atol_mm=_SHARED_GRID_VOXEL * min(truth_grid.spacing_mm)):
-        raise ScanError(
-            f"evaluate: {path} and {truth_path} lie up to {grid.largest_difference_mm(truth_grid):.4g} mm apart by "
-            "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "
-            "belong together"
-        )
+def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
+    assert ref.label is not None, "pairs have both"
+    pair = read_pair(ref.images[0], ref.label, labels=truth.labels, scan=truth.scans.get(ref.case_id))
+    spacing_mm = pair.grid.spacing_mm
+    return case_score(ref.case_id, pair.prediction, pair.truth, pair.class_names, spacing_mm, tolerance_mm=tolerance_mm)
 
 
 def _with_all_classes(scores: Iterable[CaseScore]) -> tuple[CaseScore, ...]:
@@ -208,7 +170,8 @@ def _with_all_classes(scores: Iterable[CaseScore]) -> tuple[CaseScore, ...]:
     counts = Counter(name for score in scores for name in score.dice)
     if set(counts.values()) == {len(scores)}:
         return scores
-    names = sorted(counts, key=lambda name: int(name.removeprefix("class ")))
+    # "class 10" after "class 9".
+    names = sorted(counts, key=lambda name: (len(name), name) if name.startswith("class ") else (0, name))
     return tuple(
         replace(
             score,

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE
+from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 
 _DESCRIPTIONS = ("model.json", "dataset.json")
 _LISTED = 5
+_WITH_PREDICTIONS = (PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +24,13 @@ class Truth:
 
     Attributes:
         files: by case id.
+        scans: the first file of each scan, by case id, if a data set lists them.
         labels: file value to class name, background included; empty if nothing declares them.
         labels_from: the file that declares them; "" if none does.
     """
 
     files: Mapping[str, Path]
+    scans: Mapping[str, Path]
     labels: Mapping[int, str]
     labels_from: str
 
@@ -65,14 +68,15 @@ def find_truth(path: Path, *, labels: Path | None) -> Truth:
         near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
         if not declared and near:
             declared, declared_in = read_labels(near[0])
-        return Truth(files=files, labels=declared, labels_from=declared_in)
+        return Truth(files=files, scans={}, labels=declared, labels_from=declared_in)
     cases = open_cases(path)
     if not declared and cases.labels:
         declared, declared_in = dict(cases.labels), str(path)
     labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
     if not labeled:
         raise InputError(f"evaluate: no case of {path} has a label, so nothing can be compared; name the true labels")
-    return Truth(files=labeled, labels=declared, labels_from=declared_in)
+    scans = {ref.case_id: ref.images[0] for ref in cases.refs}
+    return Truth(files=labeled, scans=scans, labels=declared, labels_from=declared_in)
 
 
 def read_labels(path: Path) -> tuple[dict[int, str], str]:
@@ -98,7 +102,7 @@ def read_labels(path: Path) -> tuple[dict[int, str], str]:
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
-    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.mha, ...
+    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.mha, CASE.dcm, ...
 
     Raises:
         InputError: a folder does not exist or holds no scan, or a case occurs twice.
@@ -115,7 +119,9 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         files, rest = _scans_in(folder)
         others.extend(rest)
         if not files:
-            raise InputError(f"evaluate: the folder {folder} holds no NIfTI, NRRD or MHA file; name one that does")
+            raise InputError(
+                f"evaluate: the folder {folder} holds no NIfTI, NRRD, MHA or DICOM file; name one that does"
+            )
         twice += [f"'{case}' ({found[case]} and {file})" for case, file in files.items() if case in found]
         found |= files
     if twice:
@@ -154,10 +160,10 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
     scans: dict[str, Path] = {}
     others: list[Path] = []
     for name in sorted(os.listdir(folder)):
-        if name.startswith(".") or name in (PREDICTIONS_TABLE, PREDICTIONS_PAGE):
+        if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
         path, case = folder / name, stem_of(name)
-        if not name.lower().endswith(SCAN_ENDINGS) or path.is_dir():
+        if not name.lower().endswith((*SCAN_ENDINGS, ".dcm")) or path.is_dir():
             others.append(path)
         elif case in scans:
             raise InputError(f"evaluate: {scans[case]} and {path} are both case '{case}'; remove one of them")

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.observe import available_memory_bytes, file_system_of, free_disk_bytes, is_in_memory
 from voxelocity.step import is_out_of_memory
@@ -82,7 +84,7 @@ class Accumulators:
             f"{needed_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are free"
         )
         try:
-            total = self._in_file(shape, needed_bytes)
+            total = self._in_file(shape)
         except OSError as error:
             raise ScanError(
                 f"{needed}; a file in {self._folder} cannot hold them either ({error.strerror}): free some memory or "
@@ -91,12 +93,22 @@ class Accumulators:
         self._warn("host", f"infer: {needed}; they are kept in a file in {self._folder}, which takes longer")
         return total
 
-    def _in_file(self, shape: tuple[int, ...], needed_bytes: int) -> torch.Tensor:
+    def _in_file(self, shape: tuple[int, ...]) -> torch.Tensor:
         if is_in_memory(file_system_of(self._folder)):
             raise OSError(0, "that folder is in main memory")
-        if needed_bytes > (free_bytes := free_disk_bytes(self._folder)):
-            raise OSError(0, f"{free_bytes / 1e9:.1f} GB are free there")
-        with tempfile.TemporaryFile(dir=self._folder) as file:
-            # Reserved now: a full disk would otherwise end the process at a write to the mapped memory.
-            os.posix_fallocate(file.fileno(), 0, needed_bytes)
-            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))
+        return torch.from_numpy(unnamed_file(self._folder, shape, np.float32))
+
+
+def unnamed_file(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Zeros in a file that has no name and is gone when the process ends.
+
+    Raises:
+        OSError: the folder has no room for it, or cannot be written.
+    """
+    needed_bytes = np.dtype(dtype).itemsize * math.prod(shape)
+    if needed_bytes > (free_bytes := free_disk_bytes(folder)):
+        raise OSError(0, f"{free_bytes / 1e9:.1f} GB are free there")
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Reserved now: a full disk would otherwise end the process at a write to the mapped memory.
+        os.posix_fallocate(file.fileno(), 0, needed_bytes)
+        return np.memmap(file, dtype=dtype, mode="r+", shape=shape)

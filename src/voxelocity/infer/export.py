@@ -280,7 +280,7 @@ def _compared_case(
     found, scores, seconds = [], [], []
     for predictor in (one, other):
         watch = Stopwatch()
-        scan, labels, _ = next(predictor.stream([ref], num_threads=num_threads))
+        scan, labels, *_ = next(predictor.stream([ref], num_threads=num_threads))
         seconds.append(watch.elapsed_s)
         assert scan.label is not None, "validation cases have labels"
         found.append(labels)

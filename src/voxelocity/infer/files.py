@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,15 +11,18 @@ from pathlib import Path
 import torch
 
 from voxelocity.core.errors import UnpredictedError
-from voxelocity.core.records import PREDICTIONS_PAGE
+from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
+from voxelocity.infer.model import Model
+from voxelocity.infer.models import open_models
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.runtimes.table import EAGER
+from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
 from voxelocity.report import write_page
@@ -29,7 +33,7 @@ def predict_files(
     inputs: Sequence[Path],
     out: Path,
     *,
-    device: torch.device,
+    device: torch.device | Sequence[torch.device],
     num_threads: int,
     format: OutputFormat = "auto",
     overwrite: bool = False,
@@ -38,6 +42,8 @@ def predict_files(
     runtime: str = EAGER,
     postprocess: bool = True,
     page: bool = True,
+    probabilities: bool = False,
+    previews: bool = False,
     on_start: Callable[[PredictionJob], None] = lambda job: None,
     on_windows: Callable[[], None] | None = None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
@@ -54,7 +60,7 @@ def predict_files(
         models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
         inputs: files, folders and lists of scans, as `find_scans` takes them.
         out: created if it does not exist. A scan is never replaced.
-        device: where the network runs.
+        device: where the network runs; several share the scans, each with a network of its own.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
         format: of the predictions, as `choose_output` takes it.
         overwrite: whether to replace predictions of the same name, each file in one piece.
@@ -65,6 +71,8 @@ def predict_files(
         runtime: which of `infer.runtimes.table.RUNTIMES` runs the network, or "auto" for the quickest on this machine.
         postprocess: whether to keep only the largest component of the classes that the model names (`keep_largest`).
         page: whether to write `predictions.html`, with times, volumes and slices of the first scans.
+        probabilities: whether to write those of all classes, as a 4-D NIfTI file for each scan in `probabilities/`.
+        previews: whether to write a picture of each scan in `previews/`.
         on_start: called with what will be predicted.
         on_windows: called before each forward pass.
         on_case: called with each prediction that was written.
@@ -80,7 +88,9 @@ def predict_files(
             before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
-    check_name(runtime, device)
+    devices = (device,) if isinstance(device, torch.device) else tuple(device)
+    for each in devices:
+        check_name(runtime, each)
     told: list[str] = []
 
     def tell(text: str) -> None:
@@ -99,29 +109,41 @@ def predict_files(
         warn=tell,
     )
     model, spec = job.model, job.model.spec
-    check_model(runtime, model, device)
+    check_model(runtime, model, devices[0])
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
-    for text in (*model.doubts, *device_doubts(spec, device)):
+    doubts = [*model.doubts, *(doubt for each in devices for doubt in device_doubts(spec, each))]
+    for text in dict.fromkeys(doubts):
         tell(f"predict: {text}")
     on_start(job)
-    make_folder(out, job.refs, job.output)
-    num_windows = sum(memory.num_windows for memory in job.memory.values())
-    forward = load_chosen(runtime, model, num_windows=num_windows, device=device, warn=tell, note=on_runtime)
-    predictor = Predictor(
-        model.network,
-        spec,
-        model.preparation,
-        device=device,
-        folder=out,
-        warn=tell,
-        on_windows=on_windows,
-        forward=forward,
-    )
+    inside = [PROBABILITIES_FOLDER] * probabilities + [PREVIEWS_FOLDER] * previews
+    make_folder(out, job.refs, job.output, inside=inside)
+    stop = threading.Event()
+
+    def predictor_on(each: torch.device, own: Model) -> Predictor:
+        check_model(runtime, own, each)
+        return Predictor(
+            own.network,
+            own.spec,
+            own.preparation,
+            device=each,
+            folder=out,
+            warn=tell,
+            on_windows=until(stop, on_windows),
+            forward=load_chosen(runtime, own, num_windows=job.num_windows, device=each, warn=tell, note=on_runtime),
+            keep_probabilities=probabilities,
+        )
+
+    # A network is on one device, and an export is opened for one, so each of the others reads the model again.
+    folders = [models] if isinstance(models, Path) else models
+    others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
+    predictors = [predictor_on(devices[0], model), *others]
     start_s = time.perf_counter()
-    num_ahead = job.num_ahead(available_memory_bytes())
-    with PredictionWriter(job, device, kept_largest, on_case) as writer:
-        for prediction in predictor.stream(
+    num_ahead = job.num_ahead(available_memory_bytes(), num_devices=len(devices))
+    with PredictionWriter(job, kept_largest, previews, on_case) as writer:
+        for prediction in share_scans(
+            predictors,
             job.usable_refs,
+            stop=stop,
             num_threads=num_threads,
             num_ahead=num_ahead,
             on_failure=lambda case_id, error: on_failure(case_id, job.fail(case_id, error)),

@@ -61,6 +61,11 @@ class PredictionJob:
         """The scan that takes the most memory; None if no scan can be predicted."""
         return max(self.memory.items(), key=lambda item: item[1].peak_bytes, default=None)
 
+    @property
+    def num_windows(self) -> int:
+        """Of all scans, without mirrored ones."""
+        return sum(memory.num_windows for memory in self.memory.values())
+
     def num_passes(self, case_id: str) -> int:
         """Forward passes for a scan by itself, mirrored ones included."""
         window = self.model.spec.window
@@ -68,12 +73,18 @@ class PredictionJob:
         num_mirrorings: int = 2 ** len(set(window.mirror_axes))
         return batches * num_mirrorings
 
-    def num_ahead(self, free_bytes: int) -> int:
-        """Scans that may be decoded and prepared while another is predicted, 0 to 2, if this much memory is free."""
+    def num_ahead(self, free_bytes: int, *, num_devices: int = 1) -> int:
+        """Scans to decode and prepare while one is predicted on each device: at most one more than there are devices.
+
+        Args:
+            free_bytes: of main memory.
+            num_devices: that share the scans.
+        """
         if self.largest is None:
             return 0
         memory = self.largest[1]
-        return max(0, min(2, (free_bytes - memory.peak_bytes) // max(1, memory.preparing_bytes)))
+        num_fit = (free_bytes - num_devices * memory.peak_bytes) // max(1, memory.preparing_bytes)
+        return max(0, min(num_devices + 1, num_fit))
 
     def memory_document(self, device: torch.device) -> Document | None:
         """What the largest scan takes on this device; None if no scan can be predicted."""

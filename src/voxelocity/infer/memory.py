@@ -11,9 +11,8 @@ from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.quantities import bytes_text
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
-from voxelocity.data.patch import grid_regions
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.stitched import held_shape
+from voxelocity.infer.tiling import tiling_of
 from voxelocity.report.document import Document, Section, fact_table
 
 _FLOAT_BYTES = 4
@@ -30,7 +29,7 @@ class ScanMemory:
         scan_bytes: the scan as decoded.
         preparing_bytes: scan and scratch arrays while it is prepared.
         image_bytes: the prepared image, as stored and as the network takes it.
-        scores_bytes: the sum of the logits, of as many planes as a window is deep.
+        scores_bytes: the sum of the logits, of the tiles that are held at once.
         windows_bytes: the windows of a forward pass and their logits.
         labels_bytes: the prediction on the scan's grid, with the copy that is written.
     """
@@ -62,9 +61,8 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
     prepared = effect.spec
     window = spec.window.shape_voxel
     x, y, z = (max(n, w) for n, w in zip(prepared.grid.shape, window, strict=True))
-    boxes = grid_regions((x, y, z), window, spec.window.overlap, spread=spec.window.spread)
-    num_voxels, num_windows = x * y * z, len(boxes)
-    held = math.prod(window) if num_windows == 1 else math.prod(held_shape((x, y, z), window))
+    tiling = tiling_of((x, y, z), window, spec.window.overlap, num_outputs=spec.num_outputs, spread=spec.window.spread)
+    num_voxels, num_windows = x * y * z, len(tiling.windows)
     values_per_window = (prepared.num_channels + spec.num_outputs) * math.prod(window)
     return ScanMemory(
         shape=scan.grid.shape,
@@ -73,7 +71,7 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
         scan_bytes=scan.image_bytes,
         preparing_bytes=scan.image_bytes + effect.scratch_bytes,
         image_bytes=prepared.num_channels * num_voxels * (np.dtype(prepared.dtype).itemsize + _FLOAT_BYTES),
-        scores_bytes=_FLOAT_BYTES * spec.num_outputs * held,
+        scores_bytes=_FLOAT_BYTES * spec.num_outputs * tiling.peak_voxels,
         windows_bytes=_FLOAT_BYTES * min(spec.window.batch_size, num_windows) * values_per_window,
         labels_bytes=2 * scan.grid.num_voxels,
     )

@@ -104,17 +104,26 @@ def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callabl
     return Output(format="nrrd" if is_nrrd else "nii.gz")
 
 
-def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output) -> None:
+def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside: Sequence[str] = ()) -> None:
     """Makes the folder of the predictions, and removes what a killed process left half-written there.
+
+    Args:
+        out: the folder.
+        refs: the scans.
+        output: how predictions are stored.
+        inside: names of further folders to make in it.
 
     Raises:
         OutputError: it cannot be made, or two predictions would be one file there.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
-    remove_abandoned(out, names=tuple(output.file_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
+    for folder in (out, *(out / name for name in inside)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"predict: cannot make the folder {folder} ({error.strerror}); choose another with -o"
+            ) from None
+        remove_abandoned(folder, names=tuple(f"{ref.case_id}." for ref in refs), older_than_s=_ABANDONED_S)
     twins: dict[str, str] = {}
     for ref in refs:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)

@@ -22,8 +22,10 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.runtimes.contract import Forward
+from voxelocity.infer.probabilities import Probabilities
+from voxelocity.infer.runtimes.contract import NamedForward
 from voxelocity.infer.runtimes.native import eager
+from voxelocity.infer.runtimes.table import EAGER
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import stitch_volumes
@@ -45,11 +47,17 @@ class Prediction(NamedTuple):
         scan: as decoded.
         classes: class indices (x, y, z) on its grid.
         seconds: of each of `STAGES`; the first two overlap with other cases.
+        device: where the network ran.
+        runtime: which ran it.
+        probabilities: of every class, if they were asked for.
     """
 
     scan: Volume
     classes: ClassIndices
     seconds: Mapping[str, float]
+    device: torch.device
+    runtime: str
+    probabilities: Probabilities | None
 
 
 class Loaded(NamedTuple):
@@ -58,6 +66,13 @@ class Loaded(NamedTuple):
     scan: Volume
     volume: Volume
     seconds: Mapping[str, float]
+
+
+class Failed(NamedTuple):
+    """Takes the place of a case that cannot be predicted."""
+
+    case_id: str
+    error: ScanError
 
 
 class Predictor:
@@ -73,7 +88,11 @@ class Predictor:
         folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
         warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
-        forward: the network loaded by one of `infer.runtimes` for this device, in place of eager mode.
+        forward: the network loaded by one of `infer.runtimes` for this device; eager mode if None.
+        keep_probabilities: whether predictions of scans have `probabilities`, which are kept in `folder`.
+
+    Attributes:
+        device: where the network runs.
     """
 
     def __init__(
@@ -86,15 +105,18 @@ class Predictor:
         folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
-        forward: Forward | None = None,
+        forward: NamedForward | None = None,
+        keep_probabilities: bool = False,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
-        self._device = device
-        self._folder, self._warn = folder, warn
+        self.device = device
+        self._folder, self._warn, self._keeps_probabilities = folder, warn, keep_probabilities
         self._preparation = preparation
-        self._run = forward or eager(self._network, precision_on(spec.precision, device), device)
-        # A CPU would gain nothing from it and would hold the scores of two slabs.
+        self._runtime, self._run = forward or NamedForward(
+            EAGER, eager(self._network, precision_on(spec.precision, device), device)
+        )
+        # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
         self._on_windows = on_windows
 
@@ -104,7 +126,7 @@ class Predictor:
         Raises:
             ScanError: it does not have the channels the network was trained on, or as `stream`.
         """
-        return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
+        return next(self.restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
 
     def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
@@ -153,7 +175,7 @@ class Predictor:
 
         def predict() -> None:
             both = [(each, ClassMap(spatial_shape(each), region_order=self._spec.region_order)) for each in images]
-            for stitched in stitch_volumes(self._forward, both, window, device=self._device, warn=self._warn):
+            for stitched in stitch_volumes(self._forward, both, window, device=self.device, warn=self._warn):
                 stitched.check()
             for _, classes in both:
                 # Reads the result, because only then has the device finished.
@@ -190,18 +212,23 @@ class Predictor:
                 before it have been yielded.
         """
 
-        def load(index: int) -> Loaded | _Failed:
+        with self.loading(refs, num_threads=num_threads, num_ahead=num_ahead) as loaded:
+            yield from self.restored(loaded, on_failure=on_failure, num_threads=num_threads)
+
+    def loading(
+        self, refs: Sequence[VolumeRef], *, num_threads: int, num_ahead: int
+    ) -> OrderedPrefetch[Loaded | Failed]:
+        """The cases as decoded and prepared, ahead of time. Arguments as `stream`."""
+
+        def load(index: int) -> Loaded | Failed:
             ref = refs[index]
             try:
                 return self.load(ref)
             except ScanError as error:
-                return _Failed(ref.case_id, error)
+                return Failed(ref.case_id, error)
 
         num_loaders = num_threads if num_ahead > 0 else 0
-        with OrderedPrefetch(
-            load, start=0, stop=len(refs), num_threads=num_loaders, num_ahead=max(1, num_ahead)
-        ) as loaded:
-            yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
+        return OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_loaders, num_ahead=max(1, num_ahead))
 
     def load(self, ref: VolumeRef) -> Loaded:
         """A case as decoded and prepared.
@@ -226,17 +253,22 @@ class Predictor:
         volume = self._preparation(scan)
         return Loaded(scan, volume, {"decode": decode_s, "prepare": system_clock() - start_s})
 
-    def _restored(
-        self, loaded: Iterator[Loaded | _Failed], *, on_failure: OnFailure | None, num_threads: int
+    def restored(
+        self, loaded: Iterator[Loaded | Failed], *, on_failure: OnFailure | None, num_threads: int
     ) -> Iterator[Prediction]:
-        """The prediction of each case. An error of `loaded` is raised after those of all cases before it."""
-        waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels]] = deque()
+        """The prediction of each case that `loading` gives. Arguments and errors as `stream`.
+
+        An error of `loaded` is raised after the predictions of all cases before it.
+        """
+        waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels, Probabilities | None]] = deque()
         failures: list[Exception] = []
 
         def images(behind: ThreadPoolExecutor) -> Iterator[tuple[torch.Tensor, Sink]]:
             try:
                 for case in loaded:
-                    if not isinstance(case, _Failed):
+                    try:
+                        if isinstance(case, Failed):
+                            raise case.error
                         scan, volume, seconds = case
                         labels = ScanLabels(
                             volume.grid.shape,
@@ -245,19 +277,21 @@ class Predictor:
                             num_threads=num_threads,
                             behind=behind if self._restores_behind else None,
                         )
-                        waiting.append((scan, seconds, labels))
-                        yield _image_of(volume), labels
-                    elif on_failure is None:
-                        raise case.error
-                    else:
-                        on_failure(case.case_id, case.error)
+                        probabilities = self._probabilities_of(volume, labels)
+                    except ScanError as error:
+                        if on_failure is None:
+                            raise
+                        on_failure(case.case_id if isinstance(case, Failed) else case.scan.case_id, error)
+                        continue
+                    waiting.append((scan, seconds, labels, probabilities))
+                    yield _image_of(volume), probabilities or labels
             except Exception as error:  # raised below, whatever it is
                 # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
                 failures.append(error)
 
         with ThreadPoolExecutor(max_workers=1) as behind:
             for stitched in self._stitched(images(behind)):
-                scan, seconds, labels = waiting.popleft()
+                scan, seconds, labels, probabilities = waiting.popleft()
                 try:
                     stitched.check()
                 except ScanError as error:
@@ -268,12 +302,27 @@ class Predictor:
                 start_s = system_clock()
                 classes = labels.result()
                 stitched.seconds["restore"] += system_clock() - start_s
-                yield Prediction(scan, classes, {**seconds, **stitched.seconds})
+                yield Prediction(
+                    scan=scan,
+                    classes=classes,
+                    seconds={**seconds, **stitched.seconds},
+                    device=self.device,
+                    runtime=self._runtime,
+                    probabilities=probabilities,
+                )
                 # Otherwise this frame would keep them while the next volume is predicted.
-                del scan, labels, classes
+                del scan, labels, classes, probabilities
         if failures:
             # Popped, because the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
+
+    def _probabilities_of(self, volume: Volume, labels: ScanLabels) -> Probabilities | None:
+        if not self._keeps_probabilities:
+            return None
+        try:
+            return Probabilities(volume.grid.shape, volume.trace, self._spec, folder=self._folder, labels=labels)
+        except ScanError as error:
+            raise _of_case(volume.case_id, error) from None
 
     def _stitched(self, images: Iterable[tuple[torch.Tensor, Sink]]) -> Iterator[Stitched]:
         self._network.eval()
@@ -283,7 +332,8 @@ class Predictor:
             self._forward,
             images,
             window,
-            device=self._device,
+            device=self.device,
+            num_outputs=self._spec.num_outputs,
             swapped_classes=swapped,
             folder=self._folder,
             warn=self._warn,
@@ -293,13 +343,6 @@ class Predictor:
         if self._on_windows is not None:
             self._on_windows()
         return self._run(windows)
-
-
-class _Failed(NamedTuple):
-    """Takes the place of a case that cannot be read or prepared."""
-
-    case_id: str
-    error: ScanError
 
 
 def _of_case(case_id: str, error: ScanError) -> ScanError:

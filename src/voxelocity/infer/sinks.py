@@ -1,4 +1,4 @@
-"""What becomes of a volume's logits, slab by slab: classes on its own grid, or on the grid of its scan."""
+"""What becomes of a volume's logits, tile by tile: classes on its own grid, or on the grid of its scan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClassMap:
         self._shape, self._order = shape, tuple(region_order)
         self._classes: torch.Tensor | None = None
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
         # Dividing by positive weights changes neither which class is ahead nor a sign.
         if self._classes is None:
             self._classes = torch.empty(self._shape, dtype=torch.uint8, device=sums_kxyz.device)
@@ -43,12 +43,14 @@ class ClassMap:
                 # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
                 target.copy_(piece.max(dim=0).indices)
                 continue
-            target.zero_()
+            # Tiles may be in main memory and the result on a device.
+            found = torch.zeros(target.shape, dtype=torch.uint8, device=piece.device)
             for sums, index in zip(piece, self._order, strict=True):
-                target.masked_fill_(sums > 0.0, index)
+                found.masked_fill_(sums > 0.0, index)
+            target.copy_(found)
 
     def result(self) -> torch.Tensor:
-        """(x, y, z) uint8, once all slabs were taken."""
+        """(x, y, z) uint8, once all tiles were taken."""
         assert self._classes is not None
         return self._classes
 
@@ -90,12 +92,12 @@ class ScanLabels:
                 region_order=spec.region_order,
             )
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
         if self._restoration is None:
-            self._classes.take(sums_kxyz, weights_xyz, box, axis=axis)
+            self._classes.take(sums_kxyz, weights_xyz, box)
             return
         weights = None if weights_xyz is None else weights_xyz.cpu().numpy()
-        add = partial(self._restoration.add, start=box.start[axis], axis=axis, weights_xyz=weights)
+        add = partial(self._restoration.add, start=box.start, weights_xyz=weights)
         if self._behind is None:
             add(sums_kxyz.cpu().numpy())
             return
@@ -105,7 +107,7 @@ class ScanLabels:
         self._last = self._behind.submit(add, copied.numpy())
 
     def result(self) -> ClassIndices:
-        """(x, y, z) uint8, once all slabs were taken. Can be called once."""
+        """(x, y, z) uint8, once all tiles were taken. Can be called once."""
         if self._restoration is None:
             return restore_labels(self._classes.result().cpu().numpy(), self._trace)
         if self._last is not None:

@@ -1,11 +1,13 @@
-"""One volume while its windows come in: slabs that no later window touches leave for a sink.
+"""One volume while its windows come in: tiles that no later window touches leave for a sink.
 
-Windows come ordered along one axis, so only as many planes of the weighted sum of the logits are held as a window is
-deep, and one more: the large array of a prediction does not grow with the volume. `accumulator` finds a place for it.
+`tiling` orders the windows and cuts the volume so that few voxels of the weighted sum of the logits are held: the large
+array of a prediction does not grow with the volume. `accumulator` finds a place for each tile.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,9 +15,9 @@ import torch
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.patch import grid_regions
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import importance, weight_sums
+from voxelocity.infer.tiling import Tile, tiling_of
 from voxelocity.observe import system_clock
 
 if TYPE_CHECKING:
@@ -28,18 +30,21 @@ _NOT_FINITE = (
 )
 
 
-class Sink(Protocol):
-    """Takes the summed logits of a volume, slab by slab, and makes of them what its owner asked for."""
+# Memory of a tile is used again for one that takes at least the inverse share of it.
+_MOST_WASTE = 1.25
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region, *, axis: int) -> None:
-        """Takes the next slab. It begins with the plane with which the slab before ended.
+
+class Sink(Protocol):
+    """Takes the summed logits of a volume, tile by tile, and makes of them what its owner asked for."""
+
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
+        """Takes the next tile. Along each axis it begins with the last plane of the tile before, if there is one.
 
         Args:
             sums_kxyz: the logits of all windows times their weights, float32, on any device; overwritten after the
                 call.
             weights_xyz: the sum of the weights, positive; None for 1.
-            box: their place in the image, whole along the other axes.
-            axis: along which the slabs follow each other, 0 for x.
+            box: their place in the image. All tiles before it along an axis came earlier.
         """
 
 
@@ -60,6 +65,8 @@ class Stitched:
         config: WindowConfig,
         device: torch.device,
         accumulators: Accumulators,
+        *,
+        num_outputs: int,
     ) -> None:
         if image_cxyz.ndim != 4:
             raise InputError(
@@ -70,10 +77,14 @@ class Stitched:
         self._device = device
         self._accumulators = accumulators
         image_cxyz, self._inside = _pad(image_cxyz.to(torch.float32), config.shape_voxel)
-        shape = self._shape = spatial_shape(image_cxyz)
-        self._axis = _slab_axis(shape, config.shape_voxel)
-        grid = grid_regions(shape, config.shape_voxel, config.overlap, spread=config.spread)
-        self.boxes = sorted(grid, key=lambda box: box.start[self._axis])
+        self._tiling = tiling_of(
+            spatial_shape(image_cxyz),
+            config.shape_voxel,
+            config.overlap,
+            num_outputs=num_outputs,
+            spread=config.spread,
+        )
+        self.boxes = self._tiling.windows
         self.constant_values: Mapping[Region, tuple[float, ...]] = {}
         # Read from a device, each would have to wait for it.
         if config.reuse_constant and image_cxyz.device.type == "cpu":
@@ -86,9 +97,11 @@ class Stitched:
             self._image = image_cxyz
         self.seconds = {"network": 0.0, "blend": 0.0, "restore": 0.0}
         self._num_added = 0
-        # Planes `_low` and above are held; those below `_done` were handed over.
-        self._low = self._done = 0
-        self._sum: torch.Tensor | None = None
+        self._sums: dict[Tile, torch.Tensor] = {}
+        self._spare: list[torch.Tensor] = []
+        self._next_tiles = deque(self._tiling.tiles)
+        # For each cut axis, the last planes of tiles, by where they are along the other axes.
+        self._planes: dict[int, dict[tuple[int, ...], torch.Tensor]] = {axis: {} for axis in self._tiling.axes}
         self._strip: torch.Tensor | None = None
         self._is_finite: torch.Tensor | None = None
         self._error: ScanError | None = None
@@ -115,36 +128,39 @@ class Stitched:
 
     def _add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
         if len(self.boxes) == 1:
-            self._sum = logits_kxyz.to(torch.float32, copy=True)
+            self._sums[self._next_tiles[0]] = logits_kxyz.to(torch.float32, copy=True)
         else:
-            if self._sum is None:
-                try:
-                    self._sum = self._accumulators.zeros(
-                        (logits_kxyz.shape[0], *held_shape(self._shape, self._config.shape_voxel))
-                    )
-                except ScanError as error:
-                    self.fail(error)
-                    return
-            self._blend(logits_kxyz, box)
+            try:
+                self._blend(logits_kxyz, box)
+            except ScanError as error:
+                self.fail(error)
+                return
         self._num_added += 1
-        stop = self._shape[self._axis] if self.is_complete else self.boxes[self._num_added].start[self._axis]
-        if stop > self._done:
-            self._hand_over(stop)
+        while self._next_tiles and self._next_tiles[0].complete_after <= self._num_added:
+            self._hand_over(self._next_tiles.popleft())
+        if self.is_complete:
+            self._free()
 
     def fail(self, error: ScanError) -> None:
         """Gives up the volume: frees its data, and makes `check` raise this error."""
-        self._error, self._sum, self._strip = error, None, None
+        self._error = error
+        self._free()
+
+    def _free(self) -> None:
+        self._sums, self._spare, self._strip = {}, [], None
+        self._planes = {axis: {} for axis in self._tiling.axes}
         self._image = self._image.new_empty(0)
 
     def move_off_device(self) -> bool:
-        """Moves the sum to main memory or a file; whether that freed memory of the device."""
-        if self._sum is None or self._sum.device.type == "cpu":
-            return False
+        """Moves the sums to main memory or a file; whether that freed memory of the device."""
+        on_device = [tile for tile, total in self._sums.items() if total.device.type != "cpu"]
         try:
-            self._sum, self._strip = self._accumulators.moved_off_device(self._sum), None
+            for tile in on_device:
+                self._sums[tile] = self._accumulators.moved_off_device(self._sums[tile])
         except ScanError as error:
             self.fail(error)
-        return True
+        self._strip = None
+        return bool(on_device)
 
     def check(self) -> None:
         """Returns once all logits are known to be finite.
@@ -160,52 +176,53 @@ class Stitched:
             raise ScanError(_NOT_FINITE)
 
     def _blend(self, logits_kxyz: torch.Tensor, box: Region) -> None:
-        assert self._sum is not None
-        offset = [-self._low if axis == self._axis else 0 for axis in range(3)]
-        total = self._sum[:, *box.shifted((offset[0], offset[1], offset[2])).slices]
-        weights = self._importance(total.device)
-        if logits_kxyz.dtype == torch.float32 and logits_kxyz.device == total.device:
-            total.addcmul_(logits_kxyz, weights)
-            return
-        # One class at a time, so that its converted copy stays in the caches.
-        for channel, logits in zip(total, logits_kxyz, strict=True):
-            channel.addcmul_(logits.to(channel.device, torch.float32), weights)
+        for tile in self._tiling.reached_by(self._num_added):
+            part = tile.part_of(box)
+            if part is None:
+                continue
+            if tile not in self._sums:
+                self._sums[tile] = self._zeros((logits_kxyz.shape[0], *tile.held.shape))
+            total = self._sums[tile][:, *_within(part, tile.held).slices]
+            inside = _within(part, box).slices
+            weights, logits = self._importance(total.device)[inside], logits_kxyz[:, *inside]
+            if logits.dtype == torch.float32 and logits.device == total.device:
+                total.addcmul_(logits, weights)
+                continue
+            # One class at a time, so that its converted copy stays in the caches.
+            for sums, values in zip(total, logits, strict=True):
+                sums.addcmul_(values.to(sums.device, torch.float32), weights)
 
-    def _hand_over(self, stop: int) -> None:
-        """Hands the planes up to `stop`, which no later window reaches, to the sink, and makes room for the next."""
-        assert self._sum is not None
-        held = self._sum.narrow(1 + self._axis, 0, stop - self._low)
+    def _zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Zeros in memory of an earlier tile, which the system need not clear again, or in new memory."""
+        num = math.prod(shape)
+        fitting = [spare for spare in self._spare if num <= spare.numel() <= _MOST_WASTE * num]
+        if not fitting:
+            # So that no more is held than the tiles take.
+            self._spare.clear()
+            return self._accumulators.zeros(shape)
+        chosen = min(fitting, key=torch.Tensor.numel)
+        self._spare = [spare for spare in self._spare if spare is not chosen]
+        return chosen[:num].zero_().view(shape)
+
+    def _hand_over(self, tile: Tile) -> None:
+        """Hands a tile to the sink, with the last planes of the tiles before it."""
+        total = self._sums.pop(tile)
         # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
-        is_finite = _is_finite(held.narrow(1 + self._axis, self._done - self._low, stop - self._done))
+        is_finite = _is_finite(total[:, *_within(tile.box, tile.held).slices])
         self._is_finite = is_finite if self._is_finite is None else self._is_finite.to(is_finite.device) & is_finite
-        weights = self._weights(self._low, stop) if len(self.boxes) > 1 else None
-        start = [self._low if axis == self._axis else 0 for axis in range(3)]
-        box = Region.whole(spatial_shape(held)).shifted((start[0], start[1], start[2]))
-        inside = self._inside_of(box).slices
+        for axis, planes in self._planes.items():
+            if tile.held.start[axis] < tile.box.start[axis]:
+                total.narrow(1 + axis, 0, 1).copy_(planes.pop(_beside(tile, axis)))
+        for axis, planes in self._planes.items():
+            if tile.box.stop[axis] < self._tiling.shape[axis]:
+                planes[_beside(tile, axis)] = total.narrow(1 + axis, tile.held.shape[axis] - 1, 1).clone()
+        weights = self._weights(tile.held, total.device) if len(self.boxes) > 1 else None
+        inside = self._inside_of(tile.held).slices
         start_s = system_clock()
-        self._sink.take(
-            held[:, *inside], None if weights is None else weights[inside], self._in_image(box), axis=self._axis
-        )
+        self._sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
         self.seconds["restore"] += system_clock() - start_s
-        self._done = stop
-        if self.is_complete:
-            self._sum = self._strip = None
-            self._image = self._image.new_empty(0)
-            return
-        self._move_up(stop - 1 - self._low)
-        self._low = stop - 1
-
-    def _move_up(self, num_gone: int) -> None:
-        """Moves the planes after the first `num_gone` to the front, and clears the room behind them."""
-        if num_gone == 0:
-            return
-        assert self._sum is not None
-        dim, num_held = 1 + self._axis, self._sum.shape[1 + self._axis]
-        # In parts that do not overlap their new places.
-        for start in range(num_gone, num_held, num_gone):
-            part = self._sum.narrow(dim, start, min(num_gone, num_held - start))
-            self._sum.narrow(dim, start - num_gone, part.shape[dim]).copy_(part)
-        self._sum.narrow(dim, num_held - num_gone, num_gone).zero_()
+        if total.device.type == "cpu" and len(self.boxes) > 1:
+            self._spare.append(total.view(-1))
 
     def _inside_of(self, box: Region) -> Region:
         """The part of a box of the padded image that is not padding, counted from the start of the box."""
@@ -218,21 +235,21 @@ class Stitched:
         offset = tuple(a - b for a, b in zip(box.start, self._inside.start, strict=True))
         return self._inside_of(box).shifted((offset[0], offset[1], offset[2]))
 
-    def _weights(self, start: int, stop: int) -> torch.Tensor:
-        """The sum of the weights of all windows in planes `start` to `stop`."""
-        assert self._sum is not None
-        axis, depth = self._axis, self._config.shape_voxel[self._axis]
-        starts = [sorted({box.start[axis] for box in self.boxes}) for axis in range(3)]
-        if self._strip is None:
-            around = [depth if a == axis else n for a, n in enumerate(self._shape)]
-            alone = [[0] if a == axis else each for a, each in enumerate(starts)]
-            self._strip = weight_sums(self._importance(self._sum.device), alone, around)
-        shape = [stop - start if a == axis else n for a, n in enumerate(self._shape)]
-        total = self._strip.new_zeros(shape)
-        for first in starts[axis]:
-            low, high = max(first, start), min(first + depth, stop)
-            if low < high:
-                total.narrow(axis, low - start, high - low).add_(self._strip.narrow(axis, low - first, high - low))
+    def _weights(self, region: Region, device: torch.device) -> torch.Tensor:
+        """The sum of the weights of all windows in a region."""
+        axis = self._tiling.axes[0] if self._tiling.axes else 0
+        depth = self._config.shape_voxel[axis]
+        if self._strip is None or self._strip.device != device:
+            around = [depth if each == axis else n for each, n in enumerate(self._tiling.shape)]
+            alone = [[0] if each == axis else places for each, places in enumerate(self._tiling.starts)]
+            self._strip = weight_sums(self._importance(device), alone, around)
+        within = [slice(None) if each == axis else region.slices[each] for each in range(3)]
+        strip, total = self._strip[*within], self._strip.new_zeros(region.shape)
+        low, high = region.start[axis], region.stop[axis]
+        for first in self._tiling.starts[axis]:
+            begin, end = max(first, low), min(first + depth, high)
+            if begin < end:
+                total.narrow(axis, begin - low, end - begin).add_(strip.narrow(axis, begin - first, end - begin))
         return total
 
     def _importance(self, device: torch.device) -> torch.Tensor:
@@ -268,16 +285,15 @@ def _constant_value(window_cxyz: torch.Tensor) -> tuple[float, ...] | None:
     return tuple(first.flatten().tolist())
 
 
-def held_shape(shape: Index3, window: Index3) -> Index3:
-    """Voxels of a volume whose summed logits are held at once: a window's depth and one plane, across the slab axis."""
-    slab_axis = _slab_axis(shape, window)
-    x, y, z = (min(n, window[axis] + 1) if axis == slab_axis else n for axis, n in enumerate(shape))
-    return (x, y, z)
+def _beside(tile: Tile, axis: int) -> tuple[int, ...]:
+    """Where a tile begins along the other axes."""
+    return tuple(start for other, start in enumerate(tile.box.start) if other != axis)
 
 
-def _slab_axis(shape: Index3, window: Index3) -> int:
-    """The axis along which the planes that a window reaches take the least memory."""
-    return min(range(3), key=lambda axis: min(shape[axis], window[axis] + 1) / shape[axis])
+def _within(region: Region, outer: Region) -> Region:
+    """A region counted from the start of another."""
+    x, y, z = (-start for start in outer.start)
+    return region.shifted((x, y, z))
 
 
 def spatial_shape(tensor: torch.Tensor) -> Index3:

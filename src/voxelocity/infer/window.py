@@ -42,6 +42,7 @@ def stitch_volumes(
     config: WindowConfig,
     *,
     device: torch.device,
+    num_outputs: int = 1,
     swapped_classes: Sequence[int] = (),
     folder: Path | None = None,
     warn: Callable[[str], None] = warnings.warn,
@@ -50,16 +51,17 @@ def stitch_volumes(
 
     The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
     are needed, so they may be loaded lazily. Nothing here waits for the device. For a volume of many windows, the
-    device holds the image, 4 * c bytes per voxel, and the sum of the logits, 4 * k bytes per voxel of as many planes
-    as a window is deep, and one more; if that is too much, main memory holds the sum, or a file.
+    device holds the image, 4 * c bytes per voxel, and the sum of the logits, 4 * k bytes per voxel that windows still
+    change (`tiling`); if that is too much, main memory holds the sum, or a file.
 
     Args:
         forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
             with at most `batch_size` windows each time.
-        images: (c, x, y, z) each, floating point, on any device, with what takes the logits of it, as slabs along the
-            axis whose planes take the least memory; images are not changed.
+        images: (c, x, y, z) each, floating point, on any device, with what takes the logits of it, tile by tile;
+            images are not changed.
         config: how volumes are covered.
         device: where the network is, and where the results will be if there is room.
+        num_outputs: k, if it is known: a large sum is cut into smaller tiles.
         swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
             (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
         folder: as in `Accumulators`.
@@ -75,7 +77,11 @@ def stitch_volumes(
     pending: deque[Stitched] = deque()
     accumulators = Accumulators(device, folder, warn)
     passes = _Passes(forward, config, device, swapped_classes, warn)
-    windows = _windows(images, config, device, pending, accumulators)
+
+    def stitched(image: torch.Tensor, sink: Sink) -> Stitched:
+        return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
+
+    windows = _windows(images, stitched, config, pending)
     while batch := _next_batch(windows, passes):
         passes.run(batch, pending)
         del batch
@@ -196,14 +202,13 @@ class _Passes:
 
 def _windows(
     images: Iterable[tuple[torch.Tensor, Sink]],
+    make: Callable[[torch.Tensor, Sink], Stitched],
     config: WindowConfig,
-    device: torch.device,
     pending: deque[Stitched],
-    accumulators: Accumulators,
 ) -> Iterator[_Window | None]:
     """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
     for image, sink in images:
-        stitched = Stitched(image, sink, config, device, accumulators)
+        stitched = make(image, sink)
         pending.append(stitched)
         for box in stitched.boxes:
             if not stitched.has_failed:

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Array, slabs
+from voxelocity.core.whole_file import write_whole
 from voxelocity.infer.components import keep_largest
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.predictor import STAGES, Prediction
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import peak_device_bytes, peak_host_bytes
-from voxelocity.report import cut_slices
+from voxelocity.report import cut_slices, preview_png
 from voxelocity.report.records import SliceFigure
 
 _COUNTED_VALUES = 1 << 20
@@ -36,6 +37,7 @@ class PredictedScan:
         stage_seconds: of each stage, as in `Prediction`, and "write". Stages of different scans overlap.
         peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
         device: where the network ran.
+        runtime: which ran it, as in `infer.runtimes.table`.
         num_voxels: voxels of each class except the first, by name.
         voxel_ml: volume of one voxel.
     """
@@ -46,6 +48,7 @@ class PredictedScan:
     stage_seconds: Mapping[str, float]
     peak_bytes: int
     device: str
+    runtime: str
     num_voxels: Mapping[str, int]
     voxel_ml: float
 
@@ -55,8 +58,8 @@ class PredictionWriter:
 
     Args:
         job: what is predicted.
-        device: where the network runs.
         kept_largest: classes of which only the largest component is kept.
+        previews: whether to write a picture of each scan.
         on_case: called with each prediction that was written, in the calling thread.
 
     Attributes:
@@ -67,13 +70,14 @@ class PredictionWriter:
     def __init__(
         self,
         job: PredictionJob,
-        device: torch.device,
         kept_largest: Sequence[int],
+        previews: bool,
         on_case: Callable[[PredictedScan], None],
     ) -> None:
         self.scans: list[PredictedScan] = []
         self.figures: list[SliceFigure] = []
-        self._job, self._device, self._kept_largest, self._on_case = job, device, kept_largest, on_case
+        self._job, self._kept_largest, self._on_case = job, kept_largest, on_case
+        self._writes_previews = previews
         columns = _columns(job.model.spec)
         self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
         self._since = time.perf_counter()
@@ -103,13 +107,20 @@ class PredictionWriter:
 
     def _write(self, prediction: Prediction) -> PredictedScan:
         scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
-        path, names = self._job.out / output.file_name(scan.case_id), spec.class_names
+        out, names, header = self._job.out, spec.class_names, self._job.headers[scan.case_id][0]
+        path = out / output.file_name(scan.case_id)
         start_s = time.perf_counter()
         classes = keep_largest(prediction.classes, self._kept_largest)
-        output.write(path, classes, self._job.headers[scan.case_id][0], spec)
+        if prediction.probabilities is not None:
+            prediction.probabilities.write(out / PROBABILITIES_FOLDER / f"{scan.case_id}.nii.gz", header)
+        if self._writes_previews or len(self.figures) < _MOST_FIGURES:
+            stacks = cut_slices(scan, classes)
+            self.figures = [*self.figures, SliceFigure(title=scan.case_id, stacks=stacks)][:_MOST_FIGURES]
+            if self._writes_previews:
+                write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(stacks))
+        # Last, because `--resume` takes it for a sign that all was written.
+        output.write(path, classes, header, spec)
         counts = _counts(classes, len(names))
-        if len(self.figures) < _MOST_FIGURES:
-            self.figures.append(SliceFigure(title=scan.case_id, stacks=cut_slices(scan, classes)))
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         return PredictedScan(
@@ -118,7 +129,8 @@ class PredictionWriter:
             seconds=seconds,
             stage_seconds={**prediction.seconds, "write": now_s - start_s},
             peak_bytes=peak_device_bytes() or peak_host_bytes(),
-            device=str(self._device),
+            device=str(prediction.device),
+            runtime=prediction.runtime,
             num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
@@ -126,7 +138,8 @@ class PredictionWriter:
 
 def _columns(spec: PredictionSpec) -> list[str]:
     stages = [f"{stage}_s" for stage in (*STAGES, "write")]
-    return ["file", "seconds", *stages, "peak_bytes", "device", *(f"{name}_ml" for name in spec.class_names[1:])]
+    volumes = [f"{name}_ml" for name in spec.class_names[1:]]
+    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", *volumes]
 
 
 def _row(scan: PredictedScan) -> dict[str, object]:
@@ -136,6 +149,7 @@ def _row(scan: PredictedScan) -> dict[str, object]:
         **{f"{stage}_s": round(seconds, 4) for stage, seconds in scan.stage_seconds.items()},
         "peak_bytes": scan.peak_bytes,
         "device": scan.device,
+        "runtime": scan.runtime,
         **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
     }
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from voxelocity.core.device import freest_gpu
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.cache import disk_bytes_in, shared_room_bytes
 from voxelocity.observe import (
@@ -64,6 +65,8 @@ class Machine:
 def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
     """The machine this process runs on.
 
+    Of several GPUs it takes the one with the most free memory (`freest_gpu`) and makes it the current one.
+
     Raises:
         ConfigError: the device is not known, or "cuda" was asked for and torch sees no CUDA device.
     """
@@ -72,10 +75,12 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise ConfigError(
-            f"plan: --device cuda was asked for, but torch {torch.__version__} sees no CUDA device; "
+            f"plan: a GPU was asked for, but torch {torch.__version__} sees no CUDA device; "
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
-    index = torch.cuda.current_device() if has_cuda and device != "cpu" else None
+    index = freest_gpu() if has_cuda and device != "cpu" else None
+    if index is not None and index != torch.cuda.current_device():
+        torch.cuda.set_device(index)
     properties = None if index is None else torch.cuda.get_device_properties(index)
     return Machine(
         device="cpu" if properties is None else "cuda",

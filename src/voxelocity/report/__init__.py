@@ -19,7 +19,7 @@ from voxelocity.report.page import render_page
 from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
-from voxelocity.report.slices import cut_slices, slices_block
+from voxelocity.report.slices import cut_slices, preview_png, slices_block
 from voxelocity.report.terminal import (
     TableView,
     dataset_panel,
@@ -58,6 +58,7 @@ __all__ = [
     "pair_runs",
     "paired_trainings",
     "plan_table",
+    "preview_png",
     "read_run",
     "render_page",
     "render_progress_png",

@@ -126,15 +126,27 @@ def _layer(colors: Pixels, classes: Array) -> Pixels:
     return np.concatenate([colors, np.round(255.0 * opacity).astype(np.uint8)[..., None]], axis=-1)
 
 
-def png_data_uri(pixels: Pixels) -> str:
-    """The picture, grey (h, w) or with transparency (h, w, 4), as a `data:` address for an `img`."""
+def painted(image: Array, layer: Pixels) -> Pixels:
+    """A layer (h, w, 4) on a grey image (h, w) uint8, as (h, w, 3) uint8."""
+    opacity = layer[..., 3:] / 255.0
+    mixed: Pixels = np.round(image[..., None] * (1.0 - opacity) + layer[..., :3] * opacity).astype(np.uint8)
+    return mixed
+
+
+def png_bytes(pixels: Pixels) -> bytes:
+    """The picture, grey (h, w), in color (h, w, 3) or with transparency (h, w, 4)."""
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
     colored = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=-1)
     # No version of the drawing library inside: the same facts give the same bytes.
     imsave(buffer, colored, format="png", metadata={"Software": "voxelocity"})
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return buffer.getvalue()
+
+
+def png_data_uri(pixels: Pixels) -> str:
+    """`png_bytes` as a `data:` address for an `img`."""
+    return "data:image/png;base64," + base64.b64encode(png_bytes(pixels)).decode("ascii")
 
 
 def _outline(classes: Array) -> npt.NDArray[np.bool_]:

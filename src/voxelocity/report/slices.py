@@ -11,12 +11,23 @@ import numpy.typing as npt
 from voxelocity.core.volume import Array, Volume
 from voxelocity.report.charts import class_color, css
 from voxelocity.report.document import LegendEntry, SliceFilm, Slices
-from voxelocity.report.pictures import CONFUSED, EXTRA, MISSED, class_layer, difference_layer, film, png_data_uri
+from voxelocity.report.pictures import (
+    CONFUSED,
+    EXTRA,
+    MISSED,
+    class_layer,
+    difference_layer,
+    film,
+    painted,
+    png_bytes,
+    png_data_uri,
+)
 from voxelocity.report.records import SliceFigure, SliceStack
 
 _NUM_SLICES = 7
 # Larger slices are thinned out, so that a report stays a few megabytes.
 _MOST_PIXELS = 256
+_PREVIEW_PIXELS = 384
 # Axes of the patient (0 right, 1 front, 2 head): across the slices, down a slice, along its rows. Radiologists look
 # from the feet and from the front: the patient's right is on the left, front or head is at the top.
 _AXES = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
@@ -66,6 +77,32 @@ def slices_block(figures: Sequence[SliceFigure], class_names: Mapping[int, str])
         ],
         difference_legend=[LegendEntry(name=name, color=css(color)) for name, color in differences.items()],
     )
+
+
+def preview_png(stacks: Sequence[SliceStack]) -> bytes:
+    """The middle slice of each direction with its prediction, side by side, true to scale, in a PNG file."""
+    tiles = []
+    for stack in stacks:
+        middle = len(stack.image) // 2
+        colored = painted(stack.image[middle], class_layer(stack.prediction[middle]))
+        tiles.append(_true_to_scale(colored, stack.pixel_mm))
+    height = max(len(tile) for tile in tiles)
+    framed = []
+    for tile in tiles:
+        above = (height - len(tile)) // 2
+        framed.append(np.pad(tile, ((above, height - len(tile) - above), (0, 0), (0, 0))))
+    return png_bytes(np.concatenate(framed, axis=1))
+
+
+def _true_to_scale(picture: Array, pixel_mm: tuple[float, float]) -> Array:
+    """A picture (h, w, 3) whose longer side is `_PREVIEW_PIXELS`, with square pixels."""
+    size_mm = [num * mm for num, mm in zip(picture.shape[:2], pixel_mm, strict=True)]
+    pixels = [max(1, round(_PREVIEW_PIXELS * each / max(size_mm))) for each in size_mm]
+    rows, columns = (
+        (np.arange(to) * (num / to)).astype(np.intp) for to, num in zip(pixels, picture.shape[:2], strict=True)
+    )
+    scaled: Array = picture[rows][:, columns]
+    return scaled
 
 
 def _film(stack: SliceStack) -> SliceFilm:

@@ -84,7 +84,7 @@ def score_cases(
     Yields:
         The score, the scan as decoded, and the predicted class indices (x, y, z).
     """
-    for scan, prediction, _ in predictor.stream(refs, num_threads=num_threads):
+    for scan, prediction, *_ in predictor.stream(refs, num_threads=num_threads):
         assert scan.label is not None, "validation cases have labels"
         score = case_score(
             scan.case_id,

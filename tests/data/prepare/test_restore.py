@@ -171,7 +171,7 @@ def test_slab_by_slab_is_as_from_the_whole(shape, spacing, axis, cuts, num_threa
     start = 0
     for stop in [*sorted(cut for cut in cuts if cut < num), num]:
         slab = scores.take(range(start, stop), axis=1 + axis)
-        restoration.add(slab, start=start, axis=axis)
+        restoration.add(slab, start=tuple(start if each == axis else 0 for each in range(3)))
         start = stop - 1
     assert np.array_equal(restoration.result(), restore_probabilities(scores, prepared.trace))
 
@@ -214,7 +214,7 @@ def test_compiled_classes_are_those_of_plain_interpolation(
     found = []
     for engine in ("auto", "numpy"):
         restoration = Restoration(prepared.trace, prepared.grid.shape, region_order=order, engine=engine)
-        restoration.add(scores, start=0)
+        restoration.add(scores)
         found.append(restoration.result())
     # Both round, in another order: only where two classes are equal to a millionth may the results differ.
     assert (found[0] != found[1]).sum() <= (0 if sharpness == 0.0 else 1 + found[0].size // 10_000)
@@ -225,6 +225,6 @@ def test_a_voxel_takes_the_last_region_it_is_inside(make_volume) -> None:
     prepared = Preparation(PrepareConfig.parse({"intensity": {"mode": "none"}, "spacing_mm": (2.0, 1.0, 1.0)}))(scan)
     outer, inner = np.array([-4, 4, 4, 4], np.float32), np.array([-9, -9, -1, 9], np.float32)
     restoration = Restoration(prepared.trace, prepared.grid.shape, region_order=(2, 1))
-    restoration.add(np.stack([outer, inner]).reshape(2, 4, 1, 1), start=0)
+    restoration.add(np.stack([outer, inner]).reshape(2, 4, 1, 1))
     # Voxels 0 to 6 lie at 0, 0.5, 1, ... on the prepared axis; a logit of 0 is a probability of 0.5, not above it.
     assert restoration.result().ravel().tolist() == [0, 0, 2, 2, 2, 1, 1]

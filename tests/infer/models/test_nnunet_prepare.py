@@ -97,7 +97,7 @@ def test_logits_of_thick_slices_come_back_from_the_nearest_slice(shape, new_shap
     else:
         expected = np.stack([in_planes(each.astype(float), shape, 1, thick, 0) for each in logits])
     restoration = Restoration(prepared.trace, new_shape)
-    restoration.add(logits, start=0)
+    restoration.add(logits)
     ordered = np.sort(expected, axis=0)
     is_clear = ordered[-1] - ordered[-2] > 1e-4
     assert np.array_equal(restoration.result()[is_clear], expected.argmax(0)[is_clear])

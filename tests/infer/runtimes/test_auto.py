@@ -50,7 +50,7 @@ class Stage:
             note=self.notes.append,
             runtimes=self.runtimes,
             clock=self.clock,
-        ).runtime
+        ).forward.runtime
 
 
 def test_the_quickest_is_chosen_and_said_with_its_figures(tmp_path):

@@ -177,7 +177,8 @@ def test_a_runtime_that_cannot_be_built_is_a_warning_and_eager_is_used(monkeypat
     broken = Runtime(why_not=lambda device: "", load=load, build_s=1.0)
     monkeypatch.setattr("voxelocity.infer.runtimes.table.RUNTIMES", {**RUNTIMES, "openvino": broken})
     network, task, warnings = example_network(), example_task(), []
-    forward = load_named("openvino", network, task, warn=warnings.append)
+    runtime, forward = load_named("openvino", network, task, warn=warnings.append)
+    assert runtime == "eager"
     assert warnings == [
         "predict: the runtime openvino could not be built (RuntimeError: no kernel for InstanceNormalization); "
         "eager is used"

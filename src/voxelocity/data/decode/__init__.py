@@ -7,6 +7,7 @@ from voxelocity.data.decode.dicom import (
     can_write_segmentations,
     holds_series,
     is_dicom,
+    read_structures,
     read_structures_header,
     series_in,
     series_text,
@@ -16,7 +17,7 @@ from voxelocity.data.decode.formats import format_of, read_header, read_scan, so
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader
 from voxelocity.data.decode.labels import label_values_in
-from voxelocity.data.decode.write import write_scan
+from voxelocity.data.decode.write import write_maps, write_scan
 
 __all__ = [
     "HOW_TO_CONVERT",
@@ -32,11 +33,13 @@ __all__ = [
     "read_case",
     "read_header",
     "read_scan",
+    "read_structures",
     "read_structures_header",
     "read_unpacked",
     "series_in",
     "series_text",
     "source_files",
+    "write_maps",
     "write_scan",
     "write_segmentation",
 ]

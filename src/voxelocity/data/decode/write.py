@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -61,18 +62,31 @@ def write_scan(
             f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must match"
         )
     stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
-    is_nrrd = name.endswith(".nrrd")
-    header = _nrrd_header(path, like, stored.dtype) if is_nrrd else _nifti_header(path, like, stored.dtype, placement)
-    try:
-        with whole_file(path) as file:
-            if is_nrrd:
-                file.write(header)
-                header = b""
-            _write(file, header, stored, is_packed=not name.endswith(".nii"))
-    except OSError as error:
-        raise OutputError(
-            f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
-        ) from None
+    if name.endswith(".nrrd"):
+        beginning, header = _nrrd_header(path, like, stored.dtype), b""
+    else:
+        beginning, header = b"", _nifti_header(path, like, stored.dtype, placement)
+    _write(path, beginning, header, [stored], is_packed=not name.endswith(".nii"))
+
+
+def write_maps(
+    path: Path, maps_xyz: Iterable[Array], num_maps: int, like: Grid, *, scale: float, placement: Placement | None
+) -> None:
+    """Writes volumes one after the other as the fourth axis of a .nii.gz file, so that one at a time is in memory.
+
+    Args:
+        path: replaced if it exists; its folder must exist.
+        maps_xyz: uint8 (x, y, z) each, on the grid `like`.
+        num_maps: how many these are.
+        like: their grid.
+        scale: readers multiply the stored values by it.
+        placement: as `write_scan`.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    header = _nifti_header(path, like, np.dtype(np.uint8), placement, num_maps=num_maps, scale=scale)
+    _write(path, b"", header, maps_xyz, is_packed=True)
 
 
 def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
@@ -85,11 +99,19 @@ def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
     return stored
 
 
-def _nifti_header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> bytes:
+def _nifti_header(
+    path: Path,
+    grid: Grid,
+    dtype: np.dtype[Any],
+    placement: Placement | None,
+    *,
+    num_maps: int | None = None,
+    scale: float | None = None,
+) -> bytes:
     header = nib.Nifti1Header()
     try:
         header.set_data_dtype(dtype)
-        header.set_data_shape(grid.shape)
+        header.set_data_shape(grid.shape if num_maps is None else (*grid.shape, num_maps))
     except HeaderDataError as error:
         raise OutputError(
             f"decode: {path}: NIfTI cannot store shape {grid.shape} of {dtype} ({error}); choose another dtype"
@@ -100,6 +122,8 @@ def _nifti_header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Place
         for name, values in placement.fields:
             # Another version of NIfTI may hold more digits; the value is repeated.
             header[name] = values[0] if header[name].ndim == 0 else [*values, *header[name][len(values) :]]
+    if scale is not None:
+        header.set_slope_inter(scale, 0.0)
     header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
     return bytes(header.binaryblock) + _NO_EXTENSIONS
 
@@ -142,16 +166,25 @@ def _is_rotation_with_zooms(affine: Array) -> bool:
     return bool(np.allclose(directions.T @ directions, np.eye(3), rtol=0.0, atol=_RIGHT_ANGLE_TOLERANCE))
 
 
-def _write(file: IO[bytes], header: bytes, stored: Array, *, is_packed: bool) -> None:
-    if not is_packed:
-        _write_voxels(file, header, stored)
-        return
-    with igzip.IGzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0) as packed:
-        _write_voxels(packed, header, stored)
+def _write(path: Path, beginning: bytes, header: bytes, volumes: Iterable[Array], *, is_packed: bool) -> None:
+    """Writes the beginning as it is, then the header and the volumes."""
+    try:
+        with whole_file(path) as file:
+            file.write(beginning)
+            if not is_packed:
+                _write_voxels(file, header, volumes)
+                return
+            with igzip.IGzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0) as packed:
+                _write_voxels(packed, header, volumes)
+    except OSError as error:
+        raise OutputError(
+            f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
+        ) from None
 
 
-def _write_voxels(file: Any, header: bytes, stored: Array) -> None:
+def _write_voxels(file: Any, header: bytes, volumes: Iterable[Array]) -> None:
     file.write(header)
-    thickness = max(1, _SLAB_BYTES // max(1, stored[..., :1].nbytes))
-    for start in range(0, stored.shape[2], thickness):
-        file.write(in_c_order(stored[..., start : start + thickness].T, stored.dtype).data)
+    for volume in volumes:
+        thickness = max(1, _SLAB_BYTES // max(1, volume[..., :1].nbytes))
+        for start in range(0, volume.shape[2], thickness):
+            file.write(in_c_order(volume[..., start : start + thickness].T, volume.dtype).data)

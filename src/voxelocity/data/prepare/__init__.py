@@ -6,7 +6,14 @@ from voxelocity.data.prepare.crop import CropToNonzero
 from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
 from voxelocity.data.prepare.orient import AxisOrder, OrientToRAS, orient_record
 from voxelocity.data.prepare.resample import resize_record
-from voxelocity.data.prepare.restore import Restoration, Trace, is_resampled, restore_labels, restore_probabilities
+from voxelocity.data.prepare.restore import (
+    Restoration,
+    Trace,
+    is_resampled,
+    restore_labels,
+    restore_probabilities,
+    restore_scores,
+)
 
 __all__ = [
     "PREPARATION_VERSION",
@@ -25,4 +32,5 @@ __all__ = [
     "resize_record",
     "restore_labels",
     "restore_probabilities",
+    "restore_scores",
 ]

@@ -36,29 +36,42 @@ def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     return in_c_order(labels_xyz, labels_xyz.dtype)
 
 
+def restore_scores(scores_xyz: Array, trace: Trace) -> Array:
+    """Scores (x, y, z) of one class of a prepared volume, on the scan's own grid, 0 where it was cropped away.
+
+    Interpolated linearly, as float32, if the scan was resampled; unchanged otherwise.
+    """
+    steps = list(trace)
+    if is_resampled(trace):
+        scores_xyz = resample.interpolate(scores_xyz, resample.positions_back(steps.pop()))
+    for record in reversed(steps):
+        scores_xyz = _undo(scores_xyz, record)
+    return scores_xyz
+
+
 def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_threads: int = 1) -> npt.NDArray[np.uint8]:
     """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
-    As `Restoration`, from one slab.
+    As `Restoration`, from one box.
     """
     x, y, z = probabilities_kxyz.shape[1:]
     restoration = Restoration(trace, (x, y, z), num_threads=num_threads)
-    restoration.add(probabilities_kxyz, start=0)
+    restoration.add(probabilities_kxyz)
     return restoration.result()
 
 
 class Restoration:
-    """Class indices on the scan's own grid, from the scores of a prepared volume, taken slab by slab.
+    """Class indices on the scan's own grid, from the scores of a prepared volume, taken box by box.
 
     If the scan was resampled, the scores of each class are interpolated linearly, and each voxel takes the class with
     the largest (the lowest index of equals), or, with overlapping classes, that of the last score above 0. Besides a
-    slab and the result this needs a few MiB per thread, whatever the number of classes. Voxels that were cropped away
+    box and the result this needs a few MiB per thread, whatever the number of classes. Voxels that were cropped away
     become 0. The GIL is free most of the time.
 
     Args:
         trace: of the prepared volume.
         shape: of the prepared volume.
-        num_threads: pieces of a slab made at once.
+        num_threads: pieces of a box made at once.
         is_softmax: whether the scores are logits whose probabilities are interpolated.
         region_order: for overlapping classes, the class index of each score; the scores must then be logits.
         engine: as in `PrepareConfig`.
@@ -81,27 +94,27 @@ class Restoration:
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
         self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
-        self._num_done = 0
 
-    def add(self, scores_kxyz: Array, *, start: int, axis: int = 0, weights_xyz: Array | None = None) -> None:
-        """Fills every plane of the scan that lies between two planes known by now.
+    def add(self, scores_kxyz: Array, *, start: Index3 = (0, 0, 0), weights_xyz: Array | None = None) -> None:
+        """Fills every voxel of the scan whose neighbors lie in a box, other than those in its first planes alone.
 
         Args:
             scores_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most
-                256 of them. Slabs come in order along `axis` and are whole along the others. Each begins with the plane
-                with which the slab before ended.
-            start: of the slab, in planes of the prepared volume.
-            axis: along which the volume is cut.
+                256 of them. Boxes may come in any order. Along each axis, a box begins with the last plane of the box
+                before, if there is one.
+            start: of the box in the prepared volume.
             weights_xyz: float32, positive: the scores are sums that are divided by them first.
         """
         assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
-        stop = start + scores_kxyz.shape[1 + axis]
-        _, above, _ = neighbors(self._positions[axis], self._shape[axis])
-        rows = slice(self._num_done, int(np.searchsorted(above, stop)))
-        self._num_done = rows.stop
-        positions = list(self._positions)
-        positions[axis] = positions[axis][rows] - start
-        target = self._labels[tuple(rows if a == axis else slice(None) for a in range(3))]
+        rows, positions = [], []
+        for axis, first in enumerate(start):
+            _, above, _ = neighbors(self._positions[axis], self._shape[axis])
+            # What lies in the first plane was filled with the box before.
+            known = 0 if first == 0 else first + 1
+            here = slice(*np.searchsorted(above, [known, first + scores_kxyz.shape[1 + axis]]))
+            rows.append(here)
+            positions.append(self._positions[axis][here] - first)
+        target = self._labels[tuple(rows)]
         if target.size:
             (self._fill_compiled if self._is_compiled else self._fill_plain)(
                 scores_kxyz, weights_xyz, (positions[0], positions[1], positions[2]), target
@@ -158,7 +171,7 @@ class Restoration:
                 do(part)
 
     def result(self) -> npt.NDArray[np.uint8]:
-        """(x, y, z) uint8, C-contiguous, once all slabs were added."""
+        """(x, y, z) uint8, C-contiguous, once all boxes were added."""
         restored: npt.NDArray[np.uint8] = restore_labels(self._labels, self._steps)
         return restored
 

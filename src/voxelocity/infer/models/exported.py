@@ -27,6 +27,12 @@ MAIN_FILES: dict[ExportFormat, str] = {
     "tensorrt": "network.ep",
 }
 """The file that is opened; OpenVINO's weights are in `network.bin`."""
+_RUNTIMES: dict[ExportFormat, str] = {
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "pt2": "aot-inductor",
+    "tensorrt": "tensorrt",
+}
 MACHINE_CODE: tuple[ExportFormat, ...] = ("pt2", "tensorrt")
 
 
@@ -73,12 +79,17 @@ class ExportedNetwork(torch.nn.Module):
     Args:
         path: of the main file.
         spec: of the model.
+
+    Attributes:
+        format: of the file.
+        runtime: its name in `infer.runtimes.table`.
     """
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.exported is not None
         self.format = spec.exported.format
+        self.runtime = _RUNTIMES[self.format]
         self._exported, self._path, self._spec = spec.exported, path, spec
         self._forward: Forward | None = None
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from voxelocity.core.quantities import duration_text
-from voxelocity.infer.runtimes.contract import Forward, Runtime, RuntimeTask
+from voxelocity.infer.runtimes.contract import Forward, NamedForward, Runtime, RuntimeTask
 from voxelocity.infer.runtimes.table import EAGER, RUNTIMES, in_one_line
 from voxelocity.observe import Clock, cpu_budget, cpu_name, system_clock
 from voxelocity.observe.interleaved_timing import time_interleaved
@@ -66,7 +66,7 @@ def load_quickest(
     note: Callable[[str], None],
     runtimes: Mapping[str, Runtime] = RUNTIMES,
     clock: Clock = system_clock,
-) -> Forward:
+) -> NamedForward:
     """The network in the runtime that takes the least time for this many windows, building included.
 
     Args:
@@ -90,7 +90,7 @@ def load_quickest(
                 raise
             # The window engine takes smaller batches then, for which no runtime would be built.
             note("predict: runtime eager, untested: a full batch of windows does not fit into memory")
-            return contest.load(EAGER)
+            return NamedForward(EAGER, contest.load(EAGER))
     wanted = contest.worth_trying(num_windows * eager_s)
     is_remembered = set(wanted) <= set(trials)
     if not is_remembered:
@@ -101,7 +101,7 @@ def load_quickest(
             f"predict: runtime eager, untested: {num_windows} windows take it about "
             f"{duration_text(num_windows * eager_s)}, and building another takes longer than that could save"
         )
-        return contest.load(EAGER)
+        return NamedForward(EAGER, contest.load(EAGER))
     return contest.load_best(trials, num_windows=num_windows, is_remembered=is_remembered)
 
 
@@ -155,7 +155,7 @@ class _Contest:
             trials[name] = replace(trials[name], window_s=times.median_s(name) / self._task.batch_size)
         return trials
 
-    def load_best(self, trials: Mapping[str, Trial], *, num_windows: int, is_remembered: bool) -> Forward:
+    def load_best(self, trials: Mapping[str, Trial], *, num_windows: int, is_remembered: bool) -> NamedForward:
         """The runtime of the least total time; the next one if it cannot be built any more."""
         totals_s = {
             name: trial.window_s * num_windows + (0.0 if name in self._built else trial.build_s)
@@ -173,8 +173,8 @@ class _Contest:
             if self._task.device.type == "cuda":
                 torch.cuda.empty_cache()
             self._note(_in_words(name, trials, num_windows=num_windows, is_remembered=is_remembered))
-            return forward
-        return self.load(EAGER)
+            return NamedForward(name, forward)
+        return NamedForward(EAGER, self.load(EAGER))
 
     def _tried(self, name: str, wanted: torch.Tensor) -> Trial:
         begin_s = self._clock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from voxelocity.core.region import Index3
 
@@ -45,6 +45,13 @@ point type, both on the device of the task. `b` is 1 to the task's batch size.
 
 Obligations: the windows are not changed; the logits may be a buffer that the next call overwrites; equal windows give
 equal logits. Called without gradients, from one thread at a time."""
+
+
+class NamedForward(NamedTuple):
+    """A loaded network, and the name of the runtime that runs it."""
+
+    runtime: str
+    forward: Forward
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from voxelocity.data.cache import default_cache_folder
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.exported import ExportedNetwork
 from voxelocity.infer.runtimes.auto import load_quickest
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
+from voxelocity.infer.runtimes.contract import NamedForward, RuntimeTask
+from voxelocity.infer.runtimes.native import load_eager
 from voxelocity.infer.runtimes.table import EAGER, check_runtime, load_named
 from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.step import precision_on
@@ -55,8 +56,8 @@ def load_chosen(
     device: torch.device,
     warn: Callable[[str], None],
     note: Callable[[str], None],
-) -> Forward | None:
-    """The model's network in the runtime of this name, "auto" included; None for eager mode.
+) -> NamedForward:
+    """The model's network in the runtime of this name, "auto" included; an export in its own.
 
     Args:
         name: which `check_name` and `check_model` accepted.
@@ -66,10 +67,12 @@ def load_chosen(
         warn: called if the runtime cannot be built.
         note: called with what "auto" chose and why.
     """
-    if name == EAGER or isinstance(model.network, ExportedNetwork) or num_windows == 0:
-        return None
     task = task_of(model, device)
     network = model.network.to(device, memory_format=task.precision.memory_format)  # type: ignore[call-overload]
+    if isinstance(model.network, ExportedNetwork):
+        return NamedForward(model.network.runtime, load_eager(network, task))
+    if name == EAGER or num_windows == 0:
+        return NamedForward(EAGER, load_eager(network, task))
     if name != AUTO:
         return load_named(name, network, task, warn=warn)
     return load_quickest(

@@ -8,7 +8,7 @@ import torch
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.infer.runtimes import native, onnxruntime, openvino, program, tensorrt
-from voxelocity.infer.runtimes.contract import Forward, Runtime, RuntimeTask
+from voxelocity.infer.runtimes.contract import NamedForward, Runtime, RuntimeTask
 
 EAGER = "eager"
 RUNTIMES: Mapping[str, Runtime] = {
@@ -35,7 +35,7 @@ def check_runtime(name: str, device: torch.device) -> None:
         raise ConfigError(f"config: --runtime {name} cannot be used here: {why_not}; or choose --runtime eager")
 
 
-def load_named(name: str, network: torch.nn.Module, task: RuntimeTask, *, warn: Callable[[str], None]) -> Forward:
+def load_named(name: str, network: torch.nn.Module, task: RuntimeTask, *, warn: Callable[[str], None]) -> NamedForward:
     """The network in the runtime of this name; in eager mode, with a warning, if that cannot be built.
 
     Raises:
@@ -43,11 +43,11 @@ def load_named(name: str, network: torch.nn.Module, task: RuntimeTask, *, warn: 
     """
     check_runtime(name, task.device)
     try:
-        return RUNTIMES[name].load(network, task)
+        return NamedForward(name, RUNTIMES[name].load(network, task))
     # What compilers and third-party builders raise is not theirs alone: RuntimeError, ValueError and many more.
     except Exception as error:
         warn(f"predict: the runtime {name} could not be built ({in_one_line(error)}); eager is used")
-        return RUNTIMES[EAGER].load(network, task)
+        return NamedForward(EAGER, RUNTIMES[EAGER].load(network, task))
 
 
 def in_one_line(error: Exception) -> str:

@@ -89,12 +89,14 @@ class Spike:
         log_magnitude: natural logarithm of its new magnitude (its phase is kept); or, if `is_relative`, a multiple of
             the mean logarithm of the channel's magnitudes.
         is_relative: see `log_magnitude`.
+        share: what was drawn for it.
     """
 
     channel: int
     place: Index3
     log_magnitude: float
     is_relative: bool = False
+    share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

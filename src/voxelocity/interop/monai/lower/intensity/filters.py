@@ -138,8 +138,8 @@ def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
     if not transform._do_transform:
         return None
     shape, draw = sketch.spatial_shape, transform.R
-    # Without ranges it is 0.95 to 1.1 times 2.5 mean logarithms of the channel's spectrum.
-    rows = [(0.95, 1.1) if ranges is None else ranges[c] if has_rows else ranges for c in range(num_channels)]
+    # Without ranges only the share of the range is drawn, which depends on the channel's spectrum.
+    rows = [(0.0, 1.0) if ranges is None else ranges[c] if has_rows else ranges for c in range(num_channels)]
     places, sizes = [], []
     if transform.channel_wise:
         for low, high in rows:
@@ -152,8 +152,10 @@ def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
         Spike(
             channel=channel,
             place=(*place, 0)[:3],
-            log_magnitude=size if ranges is not None else 2.5 * size,
+            # MONAI's default: 0.95 to 1.1 times 2.5 mean logarithms of the spectrum.
+            log_magnitude=size if ranges is not None else 2.5 * (0.95 + 0.15 * size),
             is_relative=ranges is None,
+            share=size,
         )
         for channel, (place, size) in enumerate(zip(places, sizes, strict=True))
     )
@@ -165,14 +167,13 @@ def _set_spikes(transform: Any, sketch: Sketch, spikes: tuple[Spike, ...]) -> Sk
         sketch.add(Spikes(spikes=spikes))
         return sketch
     num_spatial = sketch.num_spatial
-    means = [1.0] * len(spikes)
+    magnitudes = [spike.log_magnitude for spike in spikes]
     if spikes[0].is_relative:
-        image = finish(sketch)
-        means = [float(low) / (0.95 * 2.5) for low, _ in transform._set_default_range(image)]
-    setter = array.KSpaceSpikeNoise(
-        [(spike.channel, *spike.place[:num_spatial]) for spike in spikes],
-        [spike.log_magnitude * mean for spike, mean in zip(spikes, means, strict=True)],
-    )
+        # To the last bit as MONAI's: an integer type turns -1.0 and -0.99 into 255 and 0.
+        ranges = [(float(low), float(high)) for low, high in transform._set_default_range(finish(sketch))]
+        magnitudes = [low + (high - low) * spike.share for spike, (low, high) in zip(spikes, ranges, strict=True)]
+    places = [(spike.channel, *spike.place[:num_spatial]) for spike in spikes]
+    setter = array.KSpaceSpikeNoise(places, magnitudes)
     return as_monai(setter, sketch)
 
 

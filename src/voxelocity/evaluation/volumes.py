@@ -1,0 +1,138 @@
+"""Prediction and truth of one case, as class indices on one grid: files of values, or of structures with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode import (
+    format_of,
+    label_values_in,
+    read_header,
+    read_scan,
+    read_structures,
+    read_structures_header,
+)
+from voxelocity.data.decode.labels import class_indices
+
+# As for the image and the label of one case (`data.decode.case`).
+_SHARED_GRID_VOXEL = 0.25
+_LISTED = 12
+
+
+class CasePair(NamedTuple):
+    """Class indices (x, y, z) uint8 on `grid`, and the names of the classes, the background first."""
+
+    prediction: Array
+    truth: Array
+    grid: Grid
+    class_names: tuple[str, ...]
+
+
+def read_pair(path: Path, truth_path: Path, *, labels: Mapping[int, str], scan: Path | None) -> CasePair:
+    """The voxels of a prediction and its truth.
+
+    Args:
+        path: of the prediction.
+        truth_path: of the truth.
+        labels: file value to class name, the background as the smallest value; empty if nothing declares them. Each
+            value, or each name, that is found is a class then.
+        scan: of the case, on whose grid structures are drawn if neither file has a grid; None if it is not known.
+
+    Raises:
+        ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
+    """
+    files = (path, truth_path)
+    named = {file: names for file in files if (names := _names_in(file)) is not None}
+    labels = labels or _found_labels(files, named)
+    values = sorted(labels)
+    found = {file: _read_values(file, values) for file in files if file not in named}
+    if not named:
+        _check_same_grid(path, found[path][1], truth_path, found[truth_path][1])
+    grid = found[next(iter(found))][1] if found else _grid_of(scan, path, truth_path)
+    wanted = {labels[value]: value for value in values[1:]}
+    for file, names in named.items():
+        _check_names(file, names, tuple(wanted))
+        structures = read_structures(file, grid, wanted)
+        found[file] = class_indices(structures, values, where=f"evaluate: {file}"), grid
+    prediction, truth = found[path], found[truth_path]
+    return CasePair(prediction[0], truth[0], truth[1], tuple(labels[value] for value in values))
+
+
+def _names_in(path: Path) -> tuple[str, ...] | None:
+    """The names of the structures of a DICOM file; None if it is of another format."""
+    if format_of(path) != "dicom" or not path.is_file():
+        return None
+    header = read_structures_header(path)
+    if header is None:
+        raise ScanError(f"evaluate: {path} is a DICOM file, but neither SEG nor RTSTRUCT; name files of segmentations")
+    return header.names
+
+
+def _read_values(path: Path, values: Sequence[int]) -> tuple[Array, Grid]:
+    """Class indices (x, y, z) uint8 and their grid."""
+    voxels, grid = read_scan(path)
+    if len(voxels) != 1:
+        raise ScanError(
+            f"evaluate: {path}: it has {len(voxels)} channels, and labels have one; save it as one 3-D image with a "
+            "number per class"
+        )
+    return class_indices(voxels[0], values, where=f"evaluate: {path}"), grid
+
+
+def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]]) -> dict[int, str]:
+    """The values, or the names, of these files, each as a class of its own; 0 is the background."""
+    if not named:
+        values = {value for path in files for value in label_values_in(path)} - {0}
+        return {0: "background", **{value: f"class {value}" for value in sorted(values)}}
+    for path in files:
+        if path not in named:
+            file, names = next(iter(named.items()))
+            raise ScanError(
+                f"evaluate: {file} has structures with names ({_listed(names)}), and {path} has values; say with "
+                f'--labels which is which, in a JSON file such as {{"0": "background", "1": "{names[0]}"}}'
+            )
+    folded: dict[str, str] = {}
+    for names in named.values():
+        for name in names:
+            folded.setdefault(name.strip().casefold(), name.strip())
+    return {0: "background", **dict(enumerate((folded[key] for key in sorted(folded)), start=1))}
+
+
+def _check_names(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+    if not {name.strip().casefold() for name in names} & {name.strip().casefold() for name in wanted}:
+        raise ScanError(
+            f"evaluate: {path}: none of the classes {_listed(wanted)} is among its structures ({_listed(names)}); name "
+            "the classes with --labels as the structures are named"
+        )
+
+
+def _grid_of(scan: Path | None, path: Path, truth_path: Path) -> Grid:
+    if scan is None:
+        raise ScanError(
+            f"evaluate: {path} and {truth_path} hold structures without the grid of their scan; as the truth, name a "
+            "data set that lists the scan with them (`voxelocity init` makes its table)"
+        )
+    return read_header(scan).grid
+
+
+def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid) -> None:
+    if grid.shape != truth_grid.shape:
+        raise ScanError(
+            f"evaluate: {path} has the shape {grid.shape}, {truth_path} has {truth_grid.shape}; resample the "
+            "prediction onto the grid of the truth, classes by nearest neighbor"
+        )
+    if not grid.is_close(truth_grid, atol_mm=_SHARED_GRID_VOXEL * min(truth_grid.spacing_mm)):
+        raise ScanError(
+            f"evaluate: {path} and {truth_path} lie up to {grid.largest_difference_mm(truth_grid):.4g} mm apart by "
+            "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "
+            "belong together"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

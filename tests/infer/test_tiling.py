@@ -1,0 +1,84 @@
+"""Windows and tiles of a volume: what a window still changes is held, and nothing else for long."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.data.patch import grid_regions
+from voxelocity.infer import tiling as module
+from voxelocity.infer.tiling import tiling_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_volume_is_small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SMALL_VOXELS", 0)
+        patch.setattr(module, "_LARGE_BYTES", 0)
+        yield
+
+
+def overlaps(one, other):
+    return all(a < d and c < b for a, b, c, d in zip(one.start, one.stop, other.start, other.stop, strict=True))
+
+
+@given(
+    window=st.tuples(*[st.integers(1, 6)] * 3),
+    more=st.tuples(*[st.integers(0, 25)] * 3),
+    overlap=st.sampled_from([0.0, 0.3, 0.5, 0.8]),
+    spread=st.sampled_from(["monai", "even"]),
+)
+def test_every_tile_is_complete_when_it_says_so_and_the_peak_is_what_is_held(window, more, overlap, spread):
+    shape = tuple(side + n for side, n in zip(window, more, strict=True))
+    found = tiling_of(shape, window, overlap, spread=spread)
+    assert sorted(found.windows, key=str) == sorted(grid_regions(shape, window, overlap, spread=spread), key=str)
+    covered = np.zeros(shape, int)
+    for tile in found.tiles:
+        covered[tile.box.slices] += 1
+        touching = [number for number, each in enumerate(found.windows) if overlaps(tile.box, each)]
+        assert tile.complete_after > touching[-1]
+        assert set(touching) <= {number for number in range(len(found.windows)) if tile in found.reached_by(number)}
+    assert (covered == 1).all()
+    # What the sums of the tiles take after each window, as `Stitched` makes and frees them.
+    held, most, waiting = set(), 0, list(found.tiles)
+    for number in range(len(found.windows)):
+        held |= set(found.reached_by(number))
+        most = max(most, sum(tile.held.num_voxels for tile in held))
+        while waiting and waiting[0].complete_after <= number + 1:
+            held.discard(waiting.pop(0))
+    assert not waiting
+    assert most <= found.peak_voxels
+
+
+@given(shape=st.tuples(*[st.integers(4, 30)] * 3), overlap=st.sampled_from([0.0, 0.5, 0.8]))
+def test_the_tiles_before_a_tile_come_before_it(shape, overlap):
+    found = tiling_of(shape, (4, 4, 4), overlap)
+    for one, other in itertools.pairwise(found.tiles):
+        assert one.complete_after <= other.complete_after
+    for number, tile in enumerate(found.tiles):
+        for axis in range(3):
+            if tile.held.start[axis] == tile.box.start[axis]:
+                continue
+            start = list(tile.box.start)
+            start[axis] -= 1
+            before = [each for each in found.tiles if all(a <= p < b for a, p, b in
+                      zip(each.box.start, start, each.box.stop, strict=True))]  # fmt: skip
+            assert found.tiles.index(before[0]) < number
+
+
+def test_a_long_volume_is_cut_along_its_length_and_a_large_sum_along_two_axes(monkeypatch):
+    assert tiling_of((12, 200, 12), (8, 8, 8), 0.5).axes == (1,)
+    # 104 classes of a CT of 512 x 512 x 600 at 1.5 mm: a window's depth would be 129 of 400 planes.
+    monkeypatch.setattr(module, "_LARGE_BYTES", 1 << 30)
+    assert len(tiling_of((273, 273, 400), (128, 128, 128), 0.5, num_outputs=14).axes) == 1
+    large = tiling_of((273, 273, 400), (128, 128, 128), 0.5, num_outputs=104)
+    assert len(large.axes) == 2
+    assert large.peak_voxels < 0.83 * 129 * 273 * 273
+
+
+def test_a_volume_of_one_window_is_one_tile():
+    found = tiling_of((96, 96, 96), (96, 96, 96), 0.5)
+    assert [tile.box.shape for tile in found.tiles] == [(96, 96, 96)]
+    assert found.peak_voxels == 96**3

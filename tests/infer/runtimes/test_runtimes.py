@@ -129,11 +129,45 @@ assert threading.active_count() == 1, threading.enumerate()
 
 
 def test_openvino_reports_nothing_to_its_makers(tmp_path):
-    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(package.__file__).parents[1])}
-    ended = subprocess.run([sys.executable, "-c", _LOOK], env=environment, cwd=tmp_path, capture_output=True, text=True,
-                           timeout=60, check=False)  # fmt: skip
+    ended = _python(_LOOK, home=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert not list(tmp_path.iterdir()), "a client id was left in the user's home"
+
+
+# Python handles signals on the stack that a thread has for them.
+_RELEASE = """
+import os, signal, sys, threading
+from pathlib import Path
+from voxelocity.infer.runtimes.openvino import OpenVinoSession
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+sizes = {"num_threads": 1, "batch_size": 1, "shape_voxel": SHAPE}
+def signal_after(release):
+    held = [OpenVinoSession(Path(sys.argv[1]), **sizes) for _ in range(2)]
+    release(held)
+    os.kill(os.getpid(), signal.SIGUSR1)
+def in_another_thread(held):
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+def oldest_first(held):
+    del held[0]
+    del held[0]
+signal_after(RELEASE)
+"""
+
+
+@pytest.mark.parametrize("release", ["in_another_thread", "oldest_first"])
+def test_a_signal_after_openvino_was_used_does_not_kill_the_process(onnx_model, tmp_path, release):
+    (tmp_path / "network.onnx").write_bytes(onnx_model)
+    script = _RELEASE.replace("SHAPE", str(example_task().shape_voxel)).replace("RELEASE", release)
+    ended = _python(script, tmp_path / "network.onnx", home=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "handled\n"), ended.stderr
+
+
+def _python(script: str, *arguments: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():

@@ -6,6 +6,7 @@ openvino_telemetry. Here OpenVINO is imported as if that package were not instal
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -38,8 +39,7 @@ class OpenVinoSession:
     def __init__(
         self, model: Path | bytes, *, num_threads: int, batch_size: int, shape_voxel: Index3, is_bfloat16: bool = False
     ) -> None:
-        openvino = _without_telemetry()
-        core = openvino.Core()
+        openvino, core = _without_telemetry(), _core()
         network = core.read_model(model)
         batch = batch_size if batch_size == 1 else openvino.Dimension(1, batch_size)
         channels = network.input(0).partial_shape[1]
@@ -100,7 +100,17 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
 def write_model(onnx_model: bytes, path: Path) -> None:
     """Writes an ONNX model in OpenVINO's format: `path`, which ends in ".xml", and the weights next to it in ".bin"."""
     openvino = _without_telemetry()
-    openvino.save_model(openvino.Core().read_model(onnx_model), path, compress_to_fp16=False)
+    openvino.save_model(_core().read_model(onnx_model), path, compress_to_fp16=False)
+
+
+@functools.cache
+def _core() -> Any:
+    """The only one, and never released.
+
+    A core gives the thread that makes it a stack for signals. Released by another thread, or not in reverse order, it
+    frees the memory of a stack still in use: the next signal, Ctrl-C or the end of a child, would kill the process.
+    """
+    return _without_telemetry().Core()
 
 
 def _without_telemetry() -> Any:

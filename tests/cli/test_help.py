@@ -28,6 +28,7 @@ COMMANDS = (
     "init",
     "plan",
     "train",
+    "launch",
     "predict",
     "export",
     "evaluate",

@@ -154,7 +154,7 @@ def test_ctrl_c_before_the_run_began_ends_in_one_line(voxelocity, tiny_msd, tiny
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("voxelocity.training.entry.make_plan", interrupted)
+    monkeypatch.setattr("voxelocity.training.opening.make_plan", interrupted)
     ended = voxelocity(*arguments_for(tiny_msd, tmp_path / "run", tiny_sets))
     assert ended.status == 130
     assert "Traceback" not in ended.err

@@ -15,7 +15,7 @@ from voxelocity.infer import load_model, predict_files
 from voxelocity.metrics import case_score
 from voxelocity.report import read_run
 from voxelocity.training import train
-from voxelocity.training.postprocessing import LargestComponents
+from voxelocity.training.postprocessing import largest_alone, settle
 
 NAMES = ("background", "organ", "lesion", "absent")
 
@@ -26,12 +26,11 @@ def scan(case_id, truth):
 
 def collected(*pairs, surface=True):
     """What is settled after these pairs of truth and prediction."""
-    largest = LargestComponents(NAMES)
-    scores = []
+    pairs_of_scores = []
     for number, (truth, prediction) in enumerate(pairs):
-        scores.append(case_score(f"{number}", prediction, truth, NAMES, (1.0, 1.0, 1.0), surface=surface))
-        largest.add(scores[-1], scan(f"{number}", truth), prediction)
-    return scores, largest.settle()
+        score = case_score(f"{number}", prediction, truth, NAMES, (1.0, 1.0, 1.0), surface=surface)
+        pairs_of_scores.append((score, largest_alone(score, scan(f"{number}", truth), prediction, NAMES)))
+    return [score for score, _ in pairs_of_scores], settle(pairs_of_scores)
 
 
 def volumes():

@@ -308,7 +308,7 @@ def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_p
     run = tmp_path / "run"
     stop_after(run, 3)
     whole = run / "events.jsonl"
-    monkeypatch.setattr("voxelocity.training.entry.make_plan", None)
+    monkeypatch.setattr("voxelocity.training.opening.make_plan", None)
     for content, text in (
         (b"garbage\n" + whole.read_bytes(), r"line 1 is not an event.*delete that line"),
         (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),
@@ -513,7 +513,7 @@ def test_a_kill_in_a_validation_on_the_way_costs_no_step(run_in, tmp_path, monke
     def killed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(validation, "validate_prepared", killed)
+    monkeypatch.setattr(validation, "score_prepared", killed)
     with pytest.raises(KeyboardInterrupt):
         run_in(tmp_path / "run", {"train.validate_every_steps": 3})
     assert steps_saved(tmp_path / "run") == [3]

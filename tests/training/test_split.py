@@ -14,7 +14,7 @@ from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.observe import FakeClock
 from voxelocity.report import read_run
 from voxelocity.report.summary import part_shares, stage_shares, throughput
-from voxelocity.training import entry, train, validation
+from voxelocity.training import entry, opening, train, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.session import StopRequest
 
@@ -35,14 +35,14 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(owner, name, slow)
 
-    takes(entry, "make_plan", 2.0)
+    takes(opening, "make_plan", 2.0)
     takes(PreparedCases, "fill", 3.0)
     takes(entry, "build_network", 0.5)
     takes(Feed, "__next__", 0.25)
     takes(entry, "build_loss", 0.25)
     takes(torch.Tensor, "backward", 2.0)
     takes(torch.nn.utils, "clip_grad_norm_", 0.125)
-    takes(validation, "validate_prepared", 4.0)
+    takes(validation, "score_prepared", 4.0)
     takes(Checkpoints, "save", 0.0625)
     takes(entry, "render_progress_png", 0.5)
     # What is drawn outside the training's thread takes none of its time.

@@ -13,7 +13,7 @@ from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ModelSpec, Predictor, WindowConfig
 from voxelocity.training import validation
-from voxelocity.training.validation import score_cases, validate_prepared
+from voxelocity.training.validation import mean_dice, score_cases, score_prepared
 
 
 class _BackgroundEverywhere:
@@ -40,7 +40,7 @@ def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_
         window=WindowConfig(shape_voxel=(4, 4, 4), overlap=0.5),
         preparation=lambda: None,
     )
-    mean, dice = validate_prepared(torch.nn.Identity(), prepared, spec, device=torch.device("cpu"))
+    mean, dice = mean_dice(score_prepared(torch.nn.Identity(), prepared, spec, device=torch.device("cpu")))
     assert mean == 0.0
     assert sum(math.isnan(value) for value in dice.values()) == 102
 
@@ -83,7 +83,7 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
         refs, label_values=(0, 1, 2), prepare=spec.prepare, cache=CacheConfig(tier="none"), warn=pytest.fail
     )
     network, device = LeftAndRight(), torch.device("cpu")
-    on_the_way, _ = validate_prepared(network, cases, spec, device=device)
+    on_the_way, _ = mean_dice(score_prepared(network, cases, spec, device=device))
     assert network.num_passes == 2
     ((score, _, _),) = score_cases(
         Predictor(network, spec, spec.preparation(), device=device), refs, spec, num_threads=0

@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import sys
+import time
 
 import typer
 
@@ -21,15 +22,25 @@ from voxelocity.cli import (
     export,
     init,
     interrupt,
+    launch,
     monitor,
     plan,
     predict,
     report,
     train,
 )
-from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
+from voxelocity.core.errors import (
+    CommandError,
+    ConfigError,
+    InputError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    RankLostError,
+    VoxelocityError,
+)
 from voxelocity.core.terminal_text import never_fails, printable_lines
 from voxelocity.core.whole_file import is_out_of_space
+from voxelocity.parallel import read_place
 
 app = typer.Typer(
     name="voxelocity",
@@ -43,6 +54,7 @@ app.command("demo")(demo.demo)
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
+app.command("launch", context_settings=launch.CONTEXT_SETTINGS)(launch.launch)
 app.command("predict")(predict.predict)
 app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
@@ -61,6 +73,7 @@ _STARTS_A_PROGRAM = {"monitor", "diagnose"}
 _STARTS_PEERS = {"bench", "demo"}
 # From Python, if a thread gets no stack, and from the linker, if a library finds no room.
 _NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
+_CAUSE_ENDS_S = 5.0
 # As if SIGPIPE had ended the program.
 _PIPE_STATUS = 141
 
@@ -113,6 +126,10 @@ def main() -> None:
         _end(error, error.status)
     except InterruptedRunError as error:
         _end(error, 128 + error.signal_number)
+    except RankLostError as error:
+        # The launcher takes the status of the first rank that ends, and ends the others.
+        time.sleep(_CAUSE_ENDS_S)
+        _end(error, 1)
     except VoxelocityError as error:
         _end(error, 1)
     except BrokenPipeError:
@@ -153,5 +170,14 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _end(error: object, status: int) -> None:
-    print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
+    # What all ranks of a training have in common, the first one says; of the others, each its own.
+    if not (isinstance(error, RankLostError | InterruptedRunError | NonFiniteLossError) and _is_follower()):
+        print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
     sys.exit(status)
+
+
+def _is_follower() -> bool:
+    try:
+        return read_place().rank > 0
+    except ConfigError:
+        return False

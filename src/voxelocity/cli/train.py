@@ -78,11 +78,13 @@ def train(
     from voxelocity.core.console import PlainConsole
     from voxelocity.core.quantities import dice_text
     from voxelocity.observe import process_age_s
+    from voxelocity.parallel import read_place
     from voxelocity.report import duration_text, score_table
     from voxelocity.training import train as run_training
     from voxelocity.training import train_folds
 
-    console = PlainConsole()
+    # Of several ranks, one prints.
+    console = PlainConsole(quiet=read_place().rank > 0)
     common: dict[str, Any] = {
         "time_budget_s": budget_s,
         "seed": seed if options.is_given(context, "seed") else AUTO,

@@ -10,6 +10,7 @@ VoxelocityError
 ├── CacheError                        a cache entry that cannot be written or read; the run continues without it
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
+├── RankLostError                     another process of a training on several ranks has failed or ended
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
 ├── CommandError                      the user's own command cannot be started; carries a shell's exit status
@@ -62,6 +63,10 @@ class CacheFullError(CacheError):
 
 class EntryTooLargeError(CacheFullError):
     """A cache entry is larger than the whole budget."""
+
+
+class RankLostError(VoxelocityError):
+    """Another process of a training on several ranks has failed or ended; what it reported is the cause."""
 
 
 class CheckpointError(VoxelocityError):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from voxelocity.core.config import Config
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
+from voxelocity.parallel.config import ParallelConfig
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
 
 Measure = Literal["once", "again", "never"]
@@ -73,6 +74,8 @@ class Plan(Config):
     """The learning rate over the run."""
     train: TrainConfig
     """How long to train, and when to validate, save and stop."""
+    parallel: ParallelConfig = ParallelConfig()
+    """How several ranks train together."""
     window: WindowConfig
     """How volumes are covered with windows in the final validation and in prediction."""
 

@@ -20,6 +20,7 @@ from voxelocity.observe import (
     free_disk_bytes,
 )
 from voxelocity.observe.host import is_on_network
+from voxelocity.parallel import read_place
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -30,6 +31,7 @@ class Machine:
 
     Attributes:
         device: "cpu" or "cuda".
+        num_ranks: processes that train together, each on a machine like this one.
         device_index: which CUDA device, the current one of the calling thread; None on a CPU.
         device_name: its vendor's name for it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
@@ -54,6 +56,7 @@ class Machine:
     disk_bytes: int
     has_lmdb: bool
     cache_bytes: int = 0
+    num_ranks: int = 1
     device_index: int | None = None
 
     @property
@@ -78,7 +81,9 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
             f"plan: a GPU was asked for, but torch {torch.__version__} sees no CUDA device; "
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
-    index = freest_gpu() if has_cuda and device != "cpu" else None
+    place = read_place()
+    # Ranks that train together took the GPUs of their numbers.
+    index = (freest_gpu() if place.is_alone else torch.cuda.current_device()) if has_cuda and device != "cpu" else None
     if index is not None and index != torch.cuda.current_device():
         torch.cuda.set_device(index)
     properties = None if index is None else torch.cuda.get_device_properties(index)
@@ -94,6 +99,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         disk_bytes=free_disk_bytes(cache_folder),
         has_lmdb=_has_lmdb(cache_folder),
         cache_bytes=disk_bytes_in(cache_folder),
+        num_ranks=place.size,
         device_index=index,
     )
 

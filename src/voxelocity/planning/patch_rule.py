@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -136,8 +137,12 @@ def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) 
 
 def _settle_batch(facts: PlanFacts) -> None:
     """Patches in a batch."""
-    if facts.machine.device == "cpu":
-        facts.settle("data.batch_size", 2, "as in nnU-Net; on a CPU a larger batch only means fewer steps")
+    num_ranks = facts.machine.num_ranks
+    if facts.machine.device == "cpu" and num_ranks <= _LEAST_BATCH:
+        reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
+        facts.settle("data.batch_size", _LEAST_BATCH, reason)
+    elif facts.machine.device == "cpu":
+        facts.settle("data.batch_size", num_ranks, f"a patch for each of the {num_ranks} ranks")
     else:
         _settle_device_batch(facts)
     facts.settle(
@@ -169,7 +174,8 @@ def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchF
             "strides": [list(s) for s in strides],
             "widths": widths[: len(strides) + 1],
         }
-        batch_size = int(facts.overrides.get("data.batch_size", _LEAST_BATCH))
+        num_ranks = facts.machine.num_ranks
+        batch_size = math.ceil(int(facts.overrides.get("data.batch_size", max(_LEAST_BATCH, num_ranks))) / num_ranks)
         if _needed_bytes(facts, section | facts.section("network"), patch, batch_size) <= _room_bytes(facts):
             break
     return size
@@ -212,22 +218,25 @@ def _room_bytes(facts: PlanFacts) -> int:
 
 
 def _settle_device_batch(facts: PlanFacts) -> None:
-    """As many patches as fit the device, 2 to 8."""
+    """As many patches as fit the devices of all ranks, 2 to 8, and at least one for each."""
     network, patch = facts.section("network"), facts.settled["data"]["patch"]["shape_voxel"]
-    sizes = {n: _needed_bytes(facts, network, patch, n) for n in range(_LEAST_BATCH, _MOST_BATCH + 1)}
+    num_ranks = facts.machine.num_ranks
+    least, most = max(_LEAST_BATCH, num_ranks), max(_MOST_BATCH, num_ranks)
+    sizes = {n: _needed_bytes(facts, network, patch, math.ceil(n / num_ranks)) for n in range(least, most + 1)}
     room = _room_bytes(facts)
-    batch = max((n for n, needed in sizes.items() if needed <= room), default=_LEAST_BATCH)
-    takes = f"{batch} patches take an estimated {sizes[batch] / _GIB:.1f} of the {room / _GIB:.1f} GiB"
+    batch = max((n for n, needed in sizes.items() if needed <= room), default=least)
+    shared = f", shared by {num_ranks} ranks," if num_ranks > 1 else ""
+    takes = f"{batch} patches{shared} take an estimated {sizes[batch] / _GIB:.1f} of the {room / _GIB:.1f} GiB"
     if sizes[batch] > room:
         reason = (
             f"does not fit: {takes} free on {facts.machine.device_name}, even at this size; training computes the "
             "patches one by one if that helps, and stops if it does not"
         )
     else:
-        least = f"as many as fit, {_LEAST_BATCH} to {_MOST_BATCH}"
-        reason = f"{least}: {takes} free on {facts.machine.device_name} (docs/plan.md says how this is counted)"
+        free = f"free on {facts.machine.device_name} (docs/plan.md says how this is counted)"
+        reason = f"as many as fit, {least} to {most}: {takes} {free}"
     value = facts.settle("data.batch_size", batch, reason)
-    facts.planned_bytes = _needed_bytes(facts, network, patch, int(value))
+    facts.planned_bytes = _needed_bytes(facts, network, patch, math.ceil(int(value) / num_ranks))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,11 @@ from pydantic import Field
 from voxelocity.core.config import Config
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Total = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _alone(values: torch.Tensor) -> torch.Tensor:
+    return values
 
 
 class LossConfig(Config):
@@ -37,13 +42,18 @@ class LossConfig(Config):
     """Added to numerator and denominator of the Dice term."""
 
 
-def build_loss(config: LossConfig) -> Loss:
+def build_loss(config: LossConfig, *, total: Total = _alone) -> Loss:
     """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z) uint8: a scalar tensor in float32.
 
     Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
     both `smooth` terms set; own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and
     several passes over it. The focal loss is the mean over voxels, which is k times MONAI's mean over voxels and
     classes. Under autocast, results agree to 1e-5.
+
+    Args:
+        config: which loss.
+        total: sums a tensor over the ranks that make a batch together, each from its own patches, with gradient
+            (`parallel.World.total`). Every rank then has the loss of the whole batch, whatever its share.
     """
     # Dice is the Tversky index with both kinds of wrong voxels weighted equally.
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
@@ -52,16 +62,32 @@ def build_loss(config: LossConfig) -> Loss:
         target = label.long()
         log_probability = torch.log_softmax(logits.float(), dim=1)
         probability = log_probability.exp()
-        total = _overlap_term(probability, target, config, alpha)
+        # (2, b, k): of each patch, the voxels on which prediction and truth agree, and twice their mean size.
+        sizes = _overlap_sizes(probability, target, alpha)
+        mean = logits.new_zeros((), dtype=torch.float32)
         if config.name == "dice_focal":
-            total = total + _focal_term(log_probability, target, config.focal_gamma)
+            mean = mean + _focal_term(log_probability, target, config.focal_gamma)
         elif config.name != "dice":
-            total = total + torch.nn.functional.nll_loss(log_probability, target)
+            mean = mean + torch.nn.functional.nll_loss(log_probability, target)
         if config.boundary_weight > 0.0:
-            total = total + config.boundary_weight * (probability * _signed_distance_voxel(label, probability)).mean()
-        return total
+            mean = mean + config.boundary_weight * (probability * _signed_distance_voxel(label, probability)).mean()
+        if config.dice_over_batch:
+            sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, len(label))
+            return _overlap_term(sizes, config) + mean
+        return _over_ranks(total, sizes[:0], mean + _overlap_term(sizes, config), len(label))[1]
 
     return loss
+
+
+def _over_ranks(
+    total: Total, sums: torch.Tensor, mean: torch.Tensor, num_patches: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums over patches, and a mean over patches, of all ranks, in one exchange."""
+    if total is _alone:
+        return sums, mean
+    count = mean.new_full((1,), num_patches)
+    added = total(torch.cat([sums.flatten(), mean.reshape(1) * count, count]))
+    return added[:-2].view_as(sums), added[-2] / added[-1]
 
 
 @torch.no_grad()
@@ -87,19 +113,21 @@ def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: floa
     return -((1.0 - log_right.exp()) ** gamma * log_right).mean()
 
 
-def _overlap_term(probability: torch.Tensor, target: torch.Tensor, config: LossConfig, alpha: float) -> torch.Tensor:
-    num_classes = probability.shape[1]
+def _overlap_sizes(probability: torch.Tensor, target: torch.Tensor, alpha: float) -> torch.Tensor:
+    """(2, b, k): the intersection of prediction and truth, and twice their sizes, weighted by alpha and 1 - alpha."""
     flat = probability.flatten(2)
-    classes = torch.arange(num_classes, device=target.device)[:, None]
+    classes = torch.arange(probability.shape[1], device=target.device)[:, None]
     # (b, k, v). A mask keeps one byte per voxel and class for the backward pass. A matrix product instead would be
     # rounded to half precision under autocast and to TF32 on a GPU, and overflows float16 beyond 65,504 voxels of a
     # class.
     is_class = target.flatten(1).unsqueeze(1) == classes
     intersection = torch.where(is_class, flat, 0.0).sum(2)
-    # Twice the sizes of prediction and truth, weighted by alpha and 1 - alpha.
-    total = 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))
-    if config.dice_over_batch:
-        intersection, total = intersection.sum(0, keepdim=True), total.sum(0, keepdim=True)
-    first = 0 if config.include_background or num_classes == 1 else 1
-    dice = (2.0 * intersection + config.smooth) / (total + config.smooth)
+    return torch.stack([intersection, 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))])
+
+
+def _overlap_term(sizes: torch.Tensor, config: LossConfig) -> torch.Tensor:
+    """From (2, b, k): 1 minus the mean Dice or Tversky index."""
+    intersection, total = sizes
+    first = 0 if config.include_background or sizes.shape[-1] == 1 else 1
+    dice: torch.Tensor = (2.0 * intersection + config.smooth) / (total + config.smooth)
     return 1.0 - dice[:, first:].mean()

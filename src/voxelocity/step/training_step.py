@@ -12,7 +12,8 @@ import torch
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.core.rng import generator
-from voxelocity.observe import span
+from voxelocity.observe import Clock, span
+from voxelocity.parallel import ALONE, World
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer
 from voxelocity.step.precision import autocast, compiled
@@ -21,6 +22,7 @@ from voxelocity.step.precision_config import PrecisionConfig
 # The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
 # does not support fails earlier, at the descriptor of the primitive.
 _CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
+_MOST_PIECES = 1 << 16
 _ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
 
 
@@ -37,6 +39,10 @@ class TrainingStep:
         seed: of the dropout masks.
         warn: called once when a batch does not fit into memory and is computed in pieces from then on; without it,
             torch's error is raised unchanged.
+        world: the ranks that make each batch together; the loss must be the one of the whole batch
+            (`build_loss(total=world.total)`). Weights are those of one process with that batch, up to roundings,
+            except for batch norms and dropout, which each rank has for its own patches.
+        bucket_mb: gradients exchanged at once while others are still computed.
     """
 
     def __init__(
@@ -49,11 +55,14 @@ class TrainingStep:
         device: torch.device,
         seed: int = 0,
         warn: Callable[[str], None] | None = None,
+        world: World = ALONE,
+        bucket_mb: float = 25.0,
     ) -> None:
         self.device = device
+        self._world = world
         self.network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
-        # In addition to the network, not instead of it: states and averages must not depend on compilation.
-        self._forward = compiled(self.network, precision.compile, device)
+        # In addition to the network, not instead of it: states and averages must not depend on these.
+        self._forward = compiled(world.wrapped(self.network, bucket_mb=bucket_mb), precision.compile, device)
         self._loss = loss
         self._precision = precision
         self._config = optimizer
@@ -93,6 +102,29 @@ class TrainingStep:
                 self._average.update(self.network)
         return loss.detach()
 
+    def trial(self, shape_bcxyz: tuple[int, ...], *, clock: Clock) -> tuple[float, int]:
+        """Seconds and bytes of device memory of a forward and a backward pass on noise, without exchanging gradients.
+
+        Leaves weights and running statistics as they are. The bytes are 0 on a CPU.
+        """
+        image = torch.rand(shape_bcxyz, generator=torch.Generator().manual_seed(0)).to(self.device)
+        image = image.to(memory_format=self._precision.memory_format)
+        was_training, is_cuda = self.network.training, self.device.type == "cuda"
+        self.network.eval()
+        if is_cuda:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        start_s = clock()
+        with autocast(self._precision, self.device):
+            logits = self.network(image)
+        torch.log_softmax(logits.float(), dim=1).mean().backward()  # type: ignore[no-untyped-call]
+        if is_cuda:
+            torch.cuda.synchronize(self.device)
+        seconds = clock() - start_s
+        self._optimizer.zero_grad(set_to_none=True)
+        self.network.train(was_training)
+        return seconds, torch.cuda.max_memory_allocated(self.device) if is_cuda else 0
+
     def _make_gradients(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
         """Leaves the gradients of the scaled loss in the weights, computed in as many pieces as memory requires."""
         pieces_before = self._num_pieces
@@ -106,6 +138,9 @@ class TrainingStep:
                 if self._warn is None or not is_out_of_memory(error):
                     raise
                 said = str(error).partition("\n")[0]
+            if not self._world.is_alone:
+                # Trying again would repeat exchanges in which the other ranks no longer take part.
+                raise self._too_large(image, said)
             # Outside the handler, whose traceback holds the tensors of the failed pass.
             self._halve_pieces(image, said)
         if self._num_pieces > pieces_before and self._warn is not None:
@@ -191,11 +226,19 @@ class TrainingStep:
             "memory that other programs hold"
         )
 
+    def _too_large(self, image: torch.Tensor, said: str) -> DeviceMemoryError:
+        return DeviceMemoryError(
+            f"train: {_described(image)}, the share of rank {self._world.place.rank} of a batch, do not fit into the "
+            f"memory of the device {self.device.type} ({said}); set a smaller data.batch_size, which counts the "
+            f"patches of all {self._world.place.size} ranks"
+        )
+
     def _masks(self, step: int, piece: int = 0) -> AbstractContextManager[None]:
         """A context in which dropout draws the numbers of this step and piece; torch's generator stays unchanged."""
         if not self._has_dropout:
             return nullcontext()
-        seed = generator(self._seed, stage="dropout", draw=step, case=piece).integers(2**63)
+        case = self._world.place.rank * _MOST_PIECES + piece
+        seed = generator(self._seed, stage="dropout", draw=step, case=case).integers(2**63)
         return _seeded(int(seed), self.device)
 
     def state(self) -> dict[str, Any]:

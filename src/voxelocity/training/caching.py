@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
+from voxelocity.parallel import even_shares
 from voxelocity.training.session import Session
 
 SKIPPED = "skipped"
@@ -59,7 +60,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
     training, held, both = _prepared(session, skipped)
     first = _needed_first(session, both, training, first_step=first_step)
     broken: dict[str, ScanError] = {}
-    load_s = None
+    load_s, place = None, session.world.place
     with CacheProgress(session.console, cache.tier, len(first)) as progress, session.stage("cache"):
         if len(first):
             facts = first.fill(
@@ -67,6 +68,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
                 on_case=progress.advance,
                 should_stop=session.stop.__bool__,
                 on_broken=broken.__setitem__ if skip_broken else None,
+                first=place.local_rank * len(first) // place.local_size,
             )
             progress.finish(facts)
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
@@ -127,7 +129,16 @@ def _needed_first(session: Session, both: PreparedCases, training: PreparedCases
         return both
     if data.cache.tier == "none":
         return both.part(())
-    return training.part(RankDraws(training, data, seed=session.plan.seed).cases_from(first_step))
+    place, batch_size = session.world.place, data.batch_size
+    draws = RankDraws(
+        training,
+        data,
+        seed=session.plan.seed,
+        rank=place.rank,
+        world_size=place.size,
+        shares=even_shares(batch_size, place.size),
+    )
+    return training.part(draws.cases_from(first_step))
 
 
 def _check_foreground(session: Session, facts: CachingFacts, num_filled: int, num_cases: int) -> None:

@@ -6,21 +6,18 @@ The run itself follows: fill the cache, build the network, train (`loop`), valid
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.console import PlainConsole
-from voxelocity.core.credentials import without_credentials
 from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
 from voxelocity.data.pipeline import Feed, PreparedCases
@@ -28,33 +25,27 @@ from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import (
     Clock,
-    EventLog,
-    ended_span,
-    environment,
     peak_device_bytes,
     peak_host_bytes,
-    read_events,
     system_clock,
 )
-from voxelocity.observe.samples import SampleEvents
-from voxelocity.observe.sampling import Sampler
-from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.planning import DeviceChoice, SharedKeys, make_plan
-from voxelocity.report import plan_table, read_run, render_page, render_progress_png
+from voxelocity.observe.sinks import Sink
+from voxelocity.parallel import joined
+from voxelocity.planning import DeviceChoice, SharedKeys
+from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.budget import Budget, slowdown
-from voxelocity.training.caching import SKIPPED, fill_caches, held_cases
+from voxelocity.training.balancing import batch_shares
+from voxelocity.training.budget import Allotment, Budget, slowdown
+from voxelocity.training.caching import fill_caches, held_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.opening import opened, start_of
+from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, write_metrics
-from voxelocity.training.resume import check_data, check_options, check_plan, run_to_resume, saved_run_record
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
-from voxelocity.training.start import starting_point
 from voxelocity.training.validation import Validation, full_command
 
-# 1 ms of CPU each, and a line of about 1 KB.
-_SAMPLE_PERIOD_S = 10.0
 # Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
 _REPORT_S = 2.0
 _LOAD_OF_15_MINUTES = 2
@@ -138,99 +129,26 @@ def train(
         InterruptedRunError: it was asked to stop; the state is saved.
         NonFiniteLossError: the loss became NaN or infinite.
     """
-    console = console or PlainConsole()
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
-    folder.check_length()
-    saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
-    is_finished = saved is not None and folder.is_finished()
-    folder.check()
-    earlier = read_events(folder.events) if saved is not None and folder.events.exists() else []
-    skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
-    plan_begin_s = clock()
-    if saved is not None:
-        cases = check_data(folder, saved, cases)
-    if saved is not None and resume:
-        check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
-        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
-    start = starting_point(start_from, saved, overrides=overrides or {}, folder=folder)
-    planned = make_plan(
-        cases,
-        fold=0 if fold == AUTO else fold,
-        time_budget_s=time_budget_s,
-        seed=seed,
-        device=device,
-        overrides=overrides,
-        saved_plan=None if saved is None else saved.plan,
-        shared=shared if start is None else start.shared_keys(cases, shared),
-        skip_broken=skip_broken or bool(skipped),
-    )
-    timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
-    if saved is not None:
-        check_plan(folder, saved, planned)
-    folder.open()
     # Not `stop or ...`: a request is false until a stop is asked for.
     stop = StopRequest() if stop is None else stop
-    with folder.locked() as notice:
-        if overwrite:
-            # Only now, so that a mistake in the new command does not lose the old run.
-            folder.clear()
-        if saved is not None:
-            doing = "validating the finished run" if is_finished else "resuming the unfinished run"
-            console.print(f"{doing} in {folder.path}", highlight=False)
-        else:
-            console.print(plan_table(planned.choices))
-            command = shlex.join(without_credentials(sys.argv))
-            begin = {} if start is None else {"start": start.to_plain()}
-            folder.write_record({"command": command, **begin, **saved_run_record(planned)})
-        with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-            session = Session(
-                planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop, start=start
+    with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
+        console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
+        start = world.led(
+            lambda: start_of(
+                cases, folder, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device,
+                overrides=overrides or {}, resume=resume, overwrite=overwrite, may_be_finished=full_validation,
+                skip_broken=skip_broken, start_from=start_from, shared=shared, clock=clock, begin_s=begin_s,
             )
-            with _announced(session, sinks, earlier=earlier, begin_s=begin_s, timings=timings):
-                if notice:
-                    session.warn(notice)
-                if saved is not None and saved.device not in ("", planned.machine.device):
-                    session.warn(
-                        f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
-                        "the same plan; its weights are not bit-for-bit those of a run on one device"
-                    )
-                if is_finished:
-                    return _validate_again(session, skipped)
-                return _run(session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=skipped)
-
-
-@contextmanager
-def _announced(
-    session: Session,
-    sinks: Sequence[Sink],
-    *,
-    earlier: Sequence[Mapping[str, Any]],
-    begin_s: float,
-    timings: Mapping[str, float],
-) -> Iterator[None]:
-    """Logs the start of the session; passes the events within the block on to the sinks."""
-    log, folder, machine = session.log, session.folder, environment()
-    start = RunStart(
-        name=folder.path.resolve().name,
-        folder=folder.tracking,
-        config=session.plan.to_plain(),
-        environment=machine,
-    )
-    samples: AbstractContextManager[object] = nullcontext()
-    if sinks:
-        # Nothing else reads them.
-        samples = Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
-    with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
-        log.listen(outlets.write)
-        log.write("run_started", environment=machine)
-        start_s = system_clock() - (session.clock() - begin_s)
-        for name, seconds in timings.items():
-            log.write("stage", name=name, seconds=seconds)
-            # For a monitor's timeline.
-            ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
-            start_s += seconds
-        yield
+        )  # fmt: skip
+        with opened(
+            start, folder, world, overwrite=overwrite, console=console, clock=clock, begin_s=begin_s, device=device,
+            stop=stop, sinks=sinks,
+        ) as session:  # fmt: skip
+            if start.is_finished:
+                return _validate_again(session, start.skipped)
+            return _run(session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=start.skipped)
 
 
 def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipped: Collection[str]) -> RunResult:
@@ -244,10 +162,12 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         DeviceMemoryError: a step on a single patch does not fit into memory.
     """
     checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
-    checkpoints.remove_abandoned()
+    world = session.world
     try:
-        first_step = checkpoints.latest_step()
-        cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+        first_step = world.led(lambda: _first_step(checkpoints))
+        cases = world.all_succeed(
+            lambda: fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+        )
         begin_s, begin_cpu_s = session.clock(), time.process_time()
         with session.stage("network"):
             training, state = _restore(session, checkpoints)
@@ -258,10 +178,15 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
             raise session.interrupted(state.step)
         with session.stage("report"):
             trained = session.spec.model_copy(update={"num_steps": state.step})
-            save_model(session.folder.path, training.averaged, trained)
+            world.led(lambda: save_model(session.folder.path, training.averaged, trained))
         return _finish(session, training, state, validation)
     except StopAskedError:
         raise session.interrupted(checkpoints.latest_step()) from None
+
+
+def _first_step(checkpoints: Checkpoints) -> int:
+    checkpoints.remove_abandoned()
+    return checkpoints.latest_step()
 
 
 def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, LoopState]:
@@ -273,14 +198,17 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
         session.start.copy_into(network, class_names=spec.class_names, say=session.warn)
     training = TrainingStep(
         network,
-        build_loss(plan.loss),
+        build_loss(plan.loss) if session.world.is_alone else build_loss(plan.loss, total=session.world.total),
         optimizer=plan.optimizer,
         precision=plan.precision,
         device=session.device,
         seed=plan.seed,
         warn=session.warn,
+        world=session.world,
+        bucket_mb=plan.parallel.bucket_mb,
     )
-    latest = checkpoints.load_latest(like={"loop": vars(LoopState()), "training": training.state()})
+    like = {"loop": vars(LoopState()), "training": training.state()}
+    latest = session.world.led(lambda: checkpoints.load_latest(like=like))
     if latest is None:
         return training, LoopState()
     saved, path, damaged = latest
@@ -299,9 +227,13 @@ def _budget(
     train, elapsed_s = session.plan.train, session.log.elapsed_s
     if train.time_budget_s == 0.0:
         return Budget(elapsed_s, max_steps=train.steps)
-    with session.stage("rehearse validation"):
+
+    def rehearsed() -> Allotment:
         validation.rehearse(training.averaged, load_s=load_s)
-    allotted = validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+        return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+
+    with session.stage("rehearse validation"):
+        allotted = session.world.led(rehearsed)
     if planned := validation.differences():
         session.warn(
             f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
@@ -322,7 +254,7 @@ def _steps(
     checkpoints: Checkpoints,
 ) -> bool:
     """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
-    plan = session.plan
+    plan, place = session.plan, session.world.place
     training.network.train()
     feed = Feed(
         cases,
@@ -330,6 +262,9 @@ def _steps(
         seed=plan.seed,
         device=session.device,
         start_step=state.step,
+        rank=place.rank,
+        world_size=place.size,
+        shares=batch_shares(session, training),
         progress=budget.progress_ahead,
         # Runs that end after a number of steps train the same weights every time.
         waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
@@ -340,9 +275,13 @@ def _steps(
 
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
-    folder, log, pictures = session.folder, session.log, SlicePictures()
+    pictures = SlicePictures()
     final = validation.score(training.averaged, pictures)
-    scores = final.scores
+    return session.world.led(lambda: _write_results(session, state, final, pictures))
+
+
+def _write_results(session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures) -> RunResult:
+    folder, log, scores = session.folder, session.log, final.scores
     with session.stage("report"):
         save_keep_largest(folder.path, list(final.keep_largest))
         log.write("keep_largest", classes=final.keep_largest)

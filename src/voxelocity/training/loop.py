@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -96,10 +97,8 @@ class Loop:
         Raises:
             NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before that.
         """
-        session = self.session
-        facts, path = read_run(session.folder.path), session.folder.progress_picture
         with (
-            ProgressPicture(facts, path, log=session.log, clock=self.clock, warn=session.warn) as self._picture,
+            self._drawn() as self._picture,
             self._bar,
             SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as self._recorder,
         ):
@@ -108,6 +107,13 @@ class Loop:
             finally:
                 self._epochs.end()
 
+    def _drawn(self) -> AbstractContextManager[ProgressPicture | None]:
+        session = self.session
+        if not session.world.is_leader:
+            return nullcontext()
+        facts, path = read_run(session.folder.path), session.folder.progress_picture
+        return ProgressPicture(facts, path, log=session.log, clock=self.clock, warn=session.warn)
+
     def _run(self) -> bool:
         if self.state.has_reached(self.plan.train.target_dice):
             # The run was killed between that validation and its end; its last state is saved.
@@ -115,16 +121,17 @@ class Loop:
         self._saved_at_s = self.clock()
         window = _Window(start_s=self._saved_at_s)
         while True:
-            progress = self.budget.progress(self.state.step)
-            done, stop = progress >= 1.0, bool(self.session.stop)
-            if window.losses and (done or stop or self._is_full(window)):
+            progress, is_full, stop = self._agreed(window)
+            done = progress >= 1.0
+            if window.losses and (done or stop or is_full):
                 window = _Window(start_s=self._close(window, progress))
             if done or stop:
                 self._save()
                 return not stop
             if not window.losses:
-                if self._validation_is_due():
-                    if self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S:
+                is_due, saves_before, saves = self._due()
+                if is_due:
+                    if saves_before:
                         # A kill during a long validation must not lose the steps before it.
                         self._save()
                     try:
@@ -136,10 +143,25 @@ class Loop:
                         self._save()
                         return True
                     window.start_s = self.clock()
-                if self.clock() - self._saved_at_s >= self.plan.train.checkpoint_every_s:
+                if saves:
                     self._save()
                     window.start_s = self._saved_at_s
             self._one_step(window, progress)
+
+    def _agreed(self, window: _Window) -> tuple[float, bool, bool]:
+        """The progress, whether the window is full, and whether any rank was asked to stop: the same on all ranks."""
+        progress = self.budget.progress(self.state.step)
+        is_full = bool(window.losses) and self._is_full(window)
+        (progress, full), stop = self.session.world.agree([progress, float(is_full)], flag=bool(self.session.stop))
+        return progress, bool(full), stop
+
+    def _due(self) -> tuple[bool, bool, bool]:
+        """Whether a validation is due, whether the state is saved before it, and after it: the same on all ranks."""
+        is_due = self._validation_is_due()
+        saves_before = is_due and self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S
+        saves = not saves_before and self.clock() - self._saved_at_s >= self.plan.train.checkpoint_every_s
+        (due, before, after), _ = self.session.world.agree([float(is_due), float(saves_before), float(saves)])
+        return bool(due), bool(before), bool(after)
 
     def _one_step(self, window: _Window, progress: float) -> None:
         self._epochs.at(self.feed.epoch_of(self.state.step))
@@ -152,7 +174,7 @@ class Loop:
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
             window.losses.append(self.training(batch, window.learning_rate))
         window.case_ids.append(batch.case_ids)
-        window.num_images += batch.image.shape[0]
+        window.num_images += len(batch.image) if self.session.world.is_alone else self.plan.data.batch_size
         self.state.step += 1
 
     def _is_full(self, window: _Window) -> bool:
@@ -213,6 +235,8 @@ class Loop:
             raise self._not_finite(found, window.case_ids[-1], step)
 
     def _not_finite(self, found: str, case_ids: tuple[str, ...], step: int) -> NonFiniteLossError:
+        # All ranks have the same loss and the same weights, so all of them come here.
+        case_ids = tuple(case_id for ids in self.session.world.gather(case_ids) for case_id in ids)
         return NonFiniteLossError(
             f"train: {found} {', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
             f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
@@ -257,15 +281,22 @@ class Loop:
         self._bar.validated(state.step, mean_dice, is_best, num_absent=num_absent)
         self.validation.was_measured(seconds)
         if self.plan.train.time_budget_s:
-            allotted = self.validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
-            self.budget.end_at(allotted.end_s)
-        self._picture.draw()
+            self.budget.end_at(
+                self.session.world.led(
+                    lambda: self.validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s).end_s
+                )
+            )
+        if self._picture is not None:
+            self._picture.draw()
 
     def _save(self) -> None:
         start = self.clock()
         with phase("checkpoint", color="grey"):
-            path = self.checkpoints.save(
-                self.state.step, {"loop": dict(vars(self.state)), "training": self.training.state()}
+            # Only the leader's state is kept, and only it may write.
+            path = self.session.world.led(
+                lambda: self.checkpoints.save(
+                    self.state.step, {"loop": dict(vars(self.state)), "training": self.training.state()}
+                )
             )
         self._saved_step = self.state.step
         self.session.log.write(

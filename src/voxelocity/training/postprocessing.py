@@ -33,51 +33,43 @@ class FinalScores:
     keep_largest: Mapping[str, tuple[float, float]]
 
 
-class LargestComponents:
-    """Collects what removing all but the largest component does to every class of every case.
+ScorePair = tuple[CaseScore, CaseScore]
+"""A case's score, and its score with only the largest component of every class."""
 
-    Classes do not affect each other: what is removed becomes background, which is not scored.
 
-    Args:
-        class_names: by class index, background first.
+def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, class_names: Sequence[str]) -> CaseScore:
+    """The score that a case would have with only the largest component of every class.
+
+    Scores only the classes in which something was removed. Classes do not affect each other: what is removed becomes
+    background, which is not scored.
     """
+    kept = keep_largest(prediction, range(1, len(class_names)))
+    if kept is prediction:
+        return score
+    assert scan.label is not None, "validation cases have labels"
+    changed = np.unique(prediction[kept != prediction])
+    only = np.zeros(len(class_names), np.uint8)
+    only[changed] = changed
+    again = case_score(
+        scan.case_id,
+        only[kept],
+        only[scan.label],
+        class_names,
+        scan.grid.spacing_mm,
+        surface=bool(score.hd95_mm),
+    )
+    return _merged(score, again, [class_names[index] for index in changed])
 
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self._names = tuple(class_names)
-        self._pairs: list[tuple[CaseScore, CaseScore]] = []
 
-    def add(self, score: CaseScore, scan: Volume, prediction: ClassIndices) -> None:
-        """Scores the case again, only the classes in which something was removed."""
-        kept = keep_largest(prediction, range(1, len(self._names)))
-        if kept is prediction:
-            self._pairs.append((score, score))
-            return
-        assert scan.label is not None, "validation cases have labels"
-        changed = np.unique(prediction[kept != prediction])
-        only = np.zeros(len(self._names), np.uint8)
-        only[changed] = changed
-        again = case_score(
-            scan.case_id,
-            only[kept],
-            only[scan.label],
-            self._names,
-            scan.grid.spacing_mm,
-            surface=bool(score.hd95_mm),
-        )
-        self._pairs.append((score, _merged(score, again, [self._names[index] for index in changed])))
-
-    def settle(self) -> FinalScores:
-        """The scores, with the step for the classes whose mean Dice it raises."""
-        before, after = (summarize(scores).dice for scores in zip(*self._pairs, strict=True))
-        gains = {
-            name: (old, new)
-            for name, old in before.items()
-            if old is not None and (new := after[name]) is not None and new - old >= _LEAST_GAIN
-        }
-        return FinalScores(
-            scores=[_merged(old, new, list(gains)) for old, new in self._pairs],
-            keep_largest=gains,
-        )
+def settle(pairs: Sequence[ScorePair]) -> FinalScores:
+    """The scores, with the step for the classes whose mean Dice it raises."""
+    before, after = (summarize(scores).dice for scores in zip(*pairs, strict=True))
+    gains = {
+        name: (old, new)
+        for name, old in before.items()
+        if old is not None and (new := after[name]) is not None and new - old >= _LEAST_GAIN
+    }
+    return FinalScores(scores=[_merged(old, new, list(gains)) for old, new in pairs], keep_largest=gains)
 
 
 def _merged(score: CaseScore, other: CaseScore, names: Sequence[str]) -> CaseScore:

@@ -54,6 +54,12 @@ class SlicePictures:
         if len(self._kept) > 2 * self._limit:
             self._kept = self._spread()
 
+    def extend(self, others: SlicePictures) -> None:
+        """Takes over what others kept."""
+        self._kept.extend(others._kept)
+        if len(self._kept) > 2 * self._limit:
+            self._kept = self._spread()
+
     def save(self, path: Path) -> None:
         """Writes `slices.npz`: for each case i and plane the arrays `<i>_<plane>_image`, `_truth`, `_prediction`
         (n, h, w) uint8 and `_pixel_mm` (height, width), and `<i>_title`.

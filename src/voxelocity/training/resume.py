@@ -174,8 +174,8 @@ def check_plan(folder: RunFolder, saved: SavedRun, planned: Planned) -> None:
     cache, new_cache = before["data"]["cache"], now["data"]["cache"]
     drawing = _DRAWING_KEYS if "rotating" in (cache["tier"], new_cache["tier"]) else ()
     before["data"]["cache"] = {**new_cache, **{key: cache[key] for key in ("num_parts", *drawing)}}
-    # How a plan is made, not what it says.
-    before["planner"] = now["planner"]
+    # How a plan is made and shared among ranks, not what it says.
+    before["planner"], before["parallel"] = now["planner"], now["parallel"]
     lines = differing_keys(before, now)
     if saved.fold != planned.fold:
         lines.append(f"fold: {saved.fold} -> {planned.fold}")

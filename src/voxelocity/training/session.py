@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from rich.console import Console
 
 from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import InterruptedRunError
-from voxelocity.observe import Clock, EventLog, phase
+from voxelocity.observe import Clock, EventLog, phase, system_clock
+from voxelocity.parallel import ALONE, World
 from voxelocity.planning import Planned, model_spec
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.start import StartingPoint
@@ -28,6 +30,7 @@ _COLORS = {
     "validate": "gold",
     "report": "plum",
 }
+_ECHO_S = 2.0
 _PHASE_NAMES = {"validate": "final validation"}
 
 
@@ -46,6 +49,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self._noted_s = 0.0
         self._previous: dict[int, object] = {}
 
     def __bool__(self) -> bool:
@@ -71,9 +75,14 @@ class StopRequest:
         self._previous = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal_number is not None and number == signal.SIGINT:
+        if self.signal_number is not None and number == signal.SIGINT and not self._is_echo():
             raise KeyboardInterrupt
         self.signal_number = number
+        self._noted_s = system_clock()
+
+    def _is_echo(self) -> bool:
+        """Whether torchrun may only have passed on a Ctrl-C that the terminal has sent to its ranks already."""
+        return "TORCHELASTIC_RUN_ID" in os.environ and system_clock() - self._noted_s < _ECHO_S
 
 
 @dataclass(kw_only=True)
@@ -87,6 +96,7 @@ class Session:
     clock: Clock
     stop: StopRequest
     start: StartingPoint | None = None
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         self.plan = self.planned.plan
@@ -108,6 +118,7 @@ class Session:
         """Logs a warning and shows it."""
         text = hide_credentials(text)
         self.log.write("warning", text=text)
+        # Those of other ranks are mostly the leader's again.
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
     def interrupted(self, step: int) -> InterruptedRunError:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
+from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
-from voxelocity.training.postprocessing import FinalScores, LargestComponents
+from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
 from voxelocity.training.resume import in_short
-from voxelocity.training.session import Session
+from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
 
 # Share of a time budget that measuring the cost may take.
@@ -27,19 +31,20 @@ _REHEARSAL_SHARE = 0.05
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 
+_T = TypeVar("_T")
 
-def validate_prepared(
+
+def score_prepared(
     network: torch.nn.Module,
     prepared: PreparedCases,
     spec: ModelSpec,
     *,
     device: torch.device,
     on_windows: Callable[[], None] | None = None,
-) -> tuple[float, dict[str, float]]:
-    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
+) -> list[CaseScore]:
+    """Dice of each case on the prepared grid, with windows mirrored as in `score_cases`.
 
-    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean. Quicker than
-    `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
+    Quicker than `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
 
     Args:
         network: keeps its mode (training or evaluation).
@@ -59,6 +64,14 @@ def validate_prepared(
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
         scores.append(CaseScore(case_id=volume.case_id, dice=dict(zip(names, counts.dice()[1:], strict=True))))
     network.train(was_training)
+    return scores
+
+
+def mean_dice(scores: Sequence[CaseScore]) -> tuple[float, dict[str, float]]:
+    """Mean foreground Dice and Dice per class over the cases.
+
+    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean.
+    """
     summary = summarize(scores)
     dice = {name: math.nan if value is None else value for name, value in summary.dice.items()}
     return math.nan if summary.mean_dice is None else summary.mean_dice, dice
@@ -97,6 +110,14 @@ def score_cases(
         yield score, scan, prediction
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """What a rank made of its share of the final validation."""
+
+    pairs: list[ScorePair]
+    pictures: SlicePictures
+
+
 class _OutOfTimeError(Exception):
     """The budget ran out in the middle of a case."""
 
@@ -130,7 +151,7 @@ class Validation:
         return len(self._held)
 
     def rehearse(self, network: torch.nn.Module, *, load_s: float | None) -> None:
-        """Measures how long the final validation takes, within a twentieth of the budget.
+        """Measures how long the final validation takes on this rank, within a twentieth of the budget.
 
         Args:
             network: any of the same size.
@@ -144,25 +165,69 @@ class Validation:
             network, self._spec, self._spec.preparation(), device=session.device, on_windows=session.stop.check
         )
         limit_s = _REHEARSAL_SHARE * session.plan.train.time_budget_s
-        self._cost = rehearse(predictor, self._held, self._spec, limit_s=limit_s, load_s=load_s, clock=session.clock)
+        self._cost = rehearse(
+            predictor,
+            self._held,
+            self._spec,
+            limit_s=limit_s,
+            load_s=load_s,
+            clock=session.clock,
+            num_ranks=session.world.place.size,
+        )
 
     def intermediate(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
-        """An intermediate validation: what `validate_prepared` returns.
+        """An intermediate validation: what `mean_dice` returns. Each rank scores some of the cases.
 
         Raises:
             StopAskedError: a stop was asked for.
         """
-        spec = self._spec.model_copy(update={"window": self._intermediate_window})
-        return validate_prepared(
-            network, self._intermediate, spec, device=self._session.device, on_windows=self._session.stop.check
-        )
+        session = self._session
+        # Only the leader knows what the windows of the final validation will be.
+        window = session.world.from_leader(self._intermediate_window)
+        own, all_own = self._shared_out([self._intermediate.shape(index) for index in range(len(self._intermediate))])
+
+        def score() -> list[CaseScore]:
+            return score_prepared(
+                network,
+                self._intermediate.part(own),
+                self._spec.model_copy(update={"window": window}),
+                device=session.device,
+                on_windows=session.stop.check,
+            )
+
+        return mean_dice(_in_order(self._together(score), all_own))
+
+    def _shared_out(self, shapes: Sequence[Index3]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """The cases, by index, that this rank scores, and those of all ranks."""
+        place = self._session.world.place
+        shares = shared_out([float(math.prod(shape)) for shape in shapes], place.size)
+        return shares[place.rank], shares
+
+    def _together(self, score: Callable[[], _T]) -> list[_T]:
+        """What `score` returns on each rank.
+
+        Raises:
+            StopAskedError: any rank was asked to stop.
+        """
+
+        def scored() -> _T | None:
+            try:
+                return score()
+            except StopAskedError:
+                return None
+
+        results = self._session.world.together(scored)
+        found = [result for result in results if result is not None]
+        if len(found) < len(results):
+            raise StopAskedError
+        return found
 
     @property
     def intermediate_s(self) -> float:
         """Seconds that an intermediate validation is expected to take; 1 if nothing was rehearsed."""
         if self._cost is None:
             return 1.0
-        return self._cost.window_s * self._num_intermediate_passes()
+        return self._cost.window_s * self._num_intermediate_passes() / self._session.world.place.size
 
     def was_measured(self, seconds: float) -> None:
         """Takes into account that an intermediate validation took this long."""
@@ -246,46 +311,67 @@ class Validation:
                 f"{cheaper}; `voxelocity predict` and a full validation may give other scores: "
                 f"{full_command(session.folder.path)}"
             )
+        self._size, left_s, surface_s = session.world.from_leader(
+            (self._size, left_s, 0.0 if self._cost is None else self._cost.surface_s)
+        )
         until_s = session.clock() + left_s if budget_s else math.inf
         count, number = self.num_cases, self.num_cases if self._size is None else self._size.num_cases
-        refs = [self._held.refs[i * count // number] for i in range(number)]
+        chosen = [i * count // number for i in range(number)]
+        own, all_own = self._shared_out([self._held.shape(index) for index in chosen])
         with session.stage("validate"):
-            return self._score(network, refs, until_s=until_s, pictures=pictures)
+            parts = self._together(
+                lambda: self._score(
+                    network, [self._held.refs[chosen[i]] for i in own], until_s=until_s, surface_s=surface_s
+                )
+            )
+        for part in parts:
+            pictures.extend(part.pictures)
+        pairs = _in_order([part.pairs for part in parts], all_own)
+        self._warn_of(pairs, number)
+        return settle(pairs) if self._is_held_out else FinalScores(scores=[old for old, _ in pairs], keep_largest={})
 
     def _score(
-        self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, pictures: SlicePictures
-    ) -> FinalScores:
+        self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, surface_s: float
+    ) -> _Scored:
         """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
-        session, warn = self._session, self._session.warn
+        session = self._session
         spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
         has_surface = self._size is None or self._size.surface
-        surface_s = 0.0 if self._cost is None else self._cost.surface_s
-        scores: list[CaseScore] = []
-        largest = LargestComponents(spec.class_names)
+        pictures, pairs = SlicePictures(), list[ScorePair]()
 
         def check() -> None:
             session.stop.check()
-            if scores and not self._is_full and session.clock() > until_s:
+            if pairs and not self._is_full and session.clock() > until_s:
                 raise _OutOfTimeError
 
         def may_measure_surface() -> bool:
             return self._is_full or (has_surface and session.clock() + surface_s <= until_s)
 
-        predictor = Predictor(network, spec, spec.preparation(), device=session.device, on_windows=check, warn=warn)
+        predictor = Predictor(
+            network, spec, spec.preparation(), device=session.device, on_windows=check, warn=session.warn
+        )
         try:
             for score, scan, prediction in score_cases(
                 predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
             ):
-                scores.append(score)
-                if self._is_held_out:
-                    largest.add(score, scan, prediction)
+                # Cases that were trained on prove nothing about new ones.
+                again = largest_alone(score, scan, prediction, spec.class_names) if self._is_held_out else score
+                pairs.append((score, again))
                 pictures.add(score, scan, prediction)
                 session.stop.check()
         except _OutOfTimeError:
+            pass
+        return _Scored(pairs=pairs, pictures=pictures)
+
+    def _warn_of(self, pairs: Sequence[ScorePair], number: int) -> None:
+        """What the scores of `number` cases lack."""
+        warn, scores = self._session.warn, [score for score, _ in pairs]
+        if len(scores) < number:
             warn(
-                f"train: the time budget ran out after {len(scores)} of {len(refs)} cases of the final validation; "
+                f"train: the time budget ran out after {len(scores)} of {number} cases of the final validation; "
                 "the others have no scores"
             )
+        has_surface = self._size is None or self._size.surface
         without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
         if without:
             warn(f"train: the time budget left no time for the surface distances of {in_short(without, ', ')}")
@@ -296,7 +382,14 @@ class Validation:
                 f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
                 "in scores.json"
             )
-        return largest.settle() if self._is_held_out else FinalScores(scores=scores, keep_largest={})
+
+
+def _in_order(parts: Sequence[Sequence[_T]], shares: Sequence[Sequence[int]]) -> list[_T]:
+    """What each rank made of its share of the cases, in the order of the cases; a rank may lack the last of its own."""
+    found = {
+        index: each for part, own in zip(parts, shares, strict=True) for index, each in zip(own, part, strict=False)
+    }
+    return [found[index] for index in sorted(found)]
 
 
 def full_command(folder: Path) -> str:

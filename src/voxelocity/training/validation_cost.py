@@ -68,9 +68,19 @@ class ValidationCost:
         other_s: seconds of everything else for all cases, except surface distances: decoding, preparing, putting back,
             counting voxels.
         surface_s: seconds of the surface distances of all cases.
+        num_ranks: that share the cases.
     """
 
-    def __init__(self, shapes: Sequence[Index3], *, window_s: float, other_s: float, surface_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[Index3],
+        *,
+        window_s: float,
+        other_s: float,
+        surface_s: float = 0.0,
+        num_ranks: int = 1,
+    ) -> None:
+        self._num_ranks = num_ranks
         self._shapes = tuple(shapes)
         self._rehearsed_s, self._other_s, self._surface_s = max(window_s, 1e-9), other_s, surface_s
         self._measured: list[float] = []
@@ -103,12 +113,13 @@ class ValidationCost:
         """Expected seconds to validate this many cases, all of them if not given."""
         window_s = self.window_s
         other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._slowdown
-        share = 1.0 if num_cases is None else num_cases / self.num_cases
+        share = (1.0 if num_cases is None else num_cases / self.num_cases) / self._num_ranks
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
     def measured(self, seconds: float, *, num_passes: int) -> None:
         """Takes the time of an intermediate validation with this many windows; it replaces that of the rehearsal."""
-        self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
+        window_s = seconds * self._num_ranks / max(1, num_passes)
+        self._measured = [*self._measured[1 - _NUM_MEASURED :], window_s]
 
     def largest(self, full: WindowConfig, available_s: float, *, for_cases_s: float | None = None) -> FinalSize:
         """The best validation that is expected to fit: cheaper windows, then no surface distances, then fewer cases.
@@ -160,6 +171,7 @@ def rehearse(
     limit_s: float,
     load_s: float | None,
     clock: Clock,
+    num_ranks: int = 1,
 ) -> ValidationCost:
     """How long validating the cases will take, from a few windows of the smallest one; needs no trained network.
 
@@ -174,6 +186,7 @@ def rehearse(
             predicted, even if that takes longer.
         load_s: seconds to decode and prepare one case; measured if not given.
         clock: returns seconds.
+        num_ranks: that will share the cases.
 
     Raises:
         ScanError: a case cannot be used.
@@ -193,7 +206,11 @@ def rehearse(
         finish_s += _restore_seconds(volume, len(spec.labels), clock=clock)
     larger = sum(sizes) / sizes[smallest]
     return ValidationCost(
-        shapes, window_s=window_s, other_s=load_s * len(shapes) + finish_s * larger, surface_s=surface_s * larger
+        shapes,
+        window_s=window_s,
+        other_s=load_s * len(shapes) + finish_s * larger,
+        surface_s=surface_s * larger,
+        num_ranks=num_ranks,
     )
 
 

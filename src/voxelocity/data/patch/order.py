@@ -212,13 +212,28 @@ def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ..
     return tuple(tuple(sorted(part)) for part in parts)
 
 
-def share_of_rank(draws: Sequence[Draw], rank: int, num_ranks: int) -> tuple[Draw, ...]:
-    """The draws of one rank: the rank-th of `num_ranks` equal pieces that together make up a global batch.
+def share_of_rank(draws: Sequence[Draw], rank: int, num_ranks: int, *, shares: Sequence[int] = ()) -> tuple[Draw, ...]:
+    """The draws of one rank: the rank-th of `num_ranks` pieces that together make up a global batch.
+
+    Args:
+        draws: of the batch.
+        rank: of this process.
+        num_ranks: processes.
+        shares: the draws of each rank; equal pieces if not given.
 
     Raises:
-        ConfigError: the batch cannot be cut into equal pieces.
+        ConfigError: the batch cannot be cut into these pieces.
     """
     assert 0 <= rank < num_ranks, f"rank {rank} of {num_ranks}"
+    if shares:
+        assert len(shares) == num_ranks, f"{len(shares)} shares for {num_ranks} ranks"
+        if sum(shares) != len(draws) or min(shares) < 1:
+            raise ConfigError(
+                f"data.batch_size = {len(draws)} cannot be cut into pieces of {', '.join(map(str, shares))}: each of "
+                f"the {num_ranks} ranks needs at least one patch; choose a larger batch, or fewer ranks"
+            )
+        start = sum(shares[:rank])
+        return tuple(draws[start : start + shares[rank]])
     if len(draws) % num_ranks:
         raise ConfigError(
             f"data.batch_size = {len(draws)} is not valid for {num_ranks} ranks: it counts the patches of all ranks "

@@ -65,6 +65,8 @@ class Feed:
         rank: of this process among those that train together, from 0, as torchrun's `RANK`.
         world_size: number of these processes. Each makes its share of a batch of `batch_size`, which is the same for
             any number of them; with `data.cache.num_parts` each reads and caches only its own part of the cases.
+        shares: patches of each rank in a batch; equal numbers if not given. With unequal ones, a mean over ranks, as
+            DDP takes it of gradients, is not the mean over patches unless the loss accounts for it.
         progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from
             several threads. Without it every patch has the last shape.
         waits_for_loops: whether the first batch waits until Numba has compiled its loops, once per machine. If not,
@@ -92,6 +94,7 @@ class Feed:
         start_step: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        shares: Sequence[int] = (),
         progress: Callable[[int], float] = lambda step: 1.0,
         waits_for_loops: bool = False,
     ) -> None:
@@ -100,7 +103,7 @@ class Feed:
         if unlabeled is not None:
             raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
         self._device = numbered(device)
-        self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
+        self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size, shares=shares)
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
         effects = Effects(config.augment)
         filled_on = filling_device(config.augment.engine, self._device)

@@ -26,6 +26,7 @@ class RankDraws:
         seed: of the order.
         rank: of this process, from 0.
         world_size: processes.
+        shares: patches of each of them; equal numbers if not given.
 
     Attributes:
         window: the cases of an epoch, for a rotating cache; None where all are in use.
@@ -37,19 +38,32 @@ class RankDraws:
     """
 
     def __init__(
-        self, prepared: PreparedCases, config: DataConfig, *, seed: int, rank: int = 0, world_size: int = 1
+        self,
+        prepared: PreparedCases,
+        config: DataConfig,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shares: Sequence[int] = (),
     ) -> None:
         if not 0 <= rank < world_size:
             raise ConfigError(
                 f"feed: there is no rank {rank} of {world_size}; ranks count from 0 to world_size - 1, as torchrun's "
                 "RANK does"
             )
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._shares = rank, world_size, tuple(shares)
         self.window: Window | None = None
         self._parts: tuple[tuple[int, ...], ...] = ()
         case_ids = [ref.case_id for ref in prepared.refs]
         self._order: CaseOrder | PartitionedOrder
         if config.cache.num_parts > 1:
+            if len(set(shares)) > 1:
+                raise ConfigError(
+                    f"data.cache.num_parts = {config.cache.num_parts} needs equal pieces of a batch, not "
+                    f"{', '.join(map(str, shares))}: a piece comes from the part of its rank; choose a data.batch_size "
+                    f"that is a multiple of {world_size}, or num_parts = 1"
+                )
             self._parts = _parts_of(prepared, config.cache.num_parts, world_size)
             self._order = PartitionedOrder(
                 case_ids,
@@ -79,7 +93,7 @@ class RankDraws:
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         """This rank's draws of a step, counted from 0."""
-        return share_of_rank(self._order.draws(step), self._rank, self._world_size)
+        return share_of_rank(self._order.draws(step), self._rank, self._world_size, shares=self._shares)
 
     def epoch_of(self, step: int) -> int:
         """The pass over the cases that a step's batch begins in, from 0; the same on all ranks."""

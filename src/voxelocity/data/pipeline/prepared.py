@@ -146,6 +146,7 @@ class PreparedCases:
         on_case: Callable[[str, int], None],
         should_stop: Callable[[], bool],
         on_broken: Callable[[str, ScanError], None] | None = None,
+        first: int = 0,
     ) -> CachingFacts:
         """Prepares every case that the cache does not hold yet, `num_threads` at a time.
 
@@ -155,6 +156,7 @@ class PreparedCases:
             should_stop: called between cases; once it is true, started cases are finished and the rest is skipped.
             on_broken: called with each case that cannot be used and its error, in the calling thread; the others are
                 prepared.
+            first: the case to begin with; processes that fill one cache together begin at different ones.
 
         Raises:
             ScanError: a case cannot be used and `on_broken` is not given. Cases already in the cache stay there.
@@ -162,7 +164,7 @@ class PreparedCases:
         start = time.perf_counter()
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
-        todo = iter(range(len(self)))
+        todo = iter([*range(first, len(self)), *range(first)])
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
             waiting: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
             try:

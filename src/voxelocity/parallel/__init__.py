@@ -1,0 +1,28 @@
+"""Several processes that train one network: which one this is, and what they exchange. Needs nothing of ours but core.
+
+The processes are called ranks, as in torch. A launcher starts them (torchrun, srun, mpirun); one process alone is a
+world of one, which exchanges nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+from voxelocity.core.first_use import first_use
+from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
+from voxelocity.parallel.place import Place, read_place
+
+if TYPE_CHECKING:
+    from voxelocity.parallel.world import ALONE, World, joined
+
+__all__ = [
+    "ALONE",
+    "Place",
+    "World",
+    "even_shares",
+    "joined",
+    "read_place",
+    "shared_out",
+    "shares_by_time",
+    "shares_in_proportion",
+]
+
+__getattr__ = first_use(__name__, {"world": ("ALONE", "World", "joined")})

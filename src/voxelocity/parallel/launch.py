@@ -1,0 +1,50 @@
+"""Starts the ranks of this machine with torchrun's agent, without its report on a failure: the rank's own is enough."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+# Ranks save their state after the current step, which may take a while.
+_MOST_S_TO_STOP = 120
+
+
+def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0) -> int:
+    """Runs a command of ours on this many processes of this machine; returns its exit status, of the first that failed.
+
+    Args:
+        arguments: of the command line.
+        num_ranks: processes.
+        max_restarts: how often all of them are started again after one has failed.
+    """
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        # A free port.
+        rdzv_endpoint="localhost:0",
+        max_restarts=max_restarts,
+        # Ctrl-C reaches the ranks from the terminal; sent once more, it would end them before they have saved.
+        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
+        shutdown_timeout=_MOST_S_TO_STOP,
+    )
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    # A handler, not SIG_IGN, which the ranks would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        elastic_launch(config, sys.executable)("-m", "voxelocity", *arguments)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0

@@ -1,0 +1,241 @@
+"""What a run begins or continues with, and its session on this rank: lock, record, log and sinks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.credentials import without_credentials
+from voxelocity.core.errors import ConfigError
+from voxelocity.data.cache import default_cache_folder
+from voxelocity.observe import Clock, EventLog, ended_span, environment, events_path, read_events, system_clock
+from voxelocity.observe.samples import SampleEvents
+from voxelocity.observe.sampling import Sampler
+from voxelocity.observe.sinks import Outlets, RunStart, Sink
+from voxelocity.parallel import World
+from voxelocity.planning import DeviceChoice, Planned, SharedKeys, make_plan
+from voxelocity.planning.machine import survey
+from voxelocity.report import plan_table
+from voxelocity.training.caching import SKIPPED
+from voxelocity.training.resume import (
+    SavedRun,
+    check_data,
+    check_options,
+    check_plan,
+    run_to_resume,
+    saved_run_record,
+)
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import Session, StopRequest
+from voxelocity.training.start import StartingPoint, starting_point
+
+# 1 ms of CPU each, and a line of about 1 KB.
+_SAMPLE_PERIOD_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run begins or continues with.
+
+    Attributes:
+        planned: its plan.
+        saved: as the run in the folder was started; None for a new one.
+        point: the finished run that it starts from.
+        is_finished: only its final validation is repeated.
+        skipped: ids of cases that earlier sessions left out.
+        timings: seconds by stage up to now.
+    """
+
+    planned: Planned
+    saved: SavedRun | None
+    point: StartingPoint | None
+    is_finished: bool
+    skipped: frozenset[str]
+    timings: Mapping[str, float]
+
+
+def start_of(
+    cases: Cases,
+    folder: RunFolder,
+    *,
+    fold: Fold | Auto,
+    time_budget_s: float | Auto,
+    seed: int | Auto,
+    device: DeviceChoice,
+    overrides: Mapping[str, Any],
+    resume: bool,
+    overwrite: bool,
+    may_be_finished: bool,
+    skip_broken: bool,
+    start_from: Path | str | None,
+    shared: SharedKeys | None,
+    clock: Clock,
+    begin_s: float,
+) -> Start:
+    """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
+    folder.check_length()
+    saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
+    is_finished = saved is not None and folder.is_finished()
+    folder.check()
+    skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
+    plan_begin_s = clock()
+    if saved is not None:
+        cases = check_data(folder, saved, cases)
+    if saved is not None and resume:
+        check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
+        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
+    point = starting_point(start_from, saved, overrides=overrides, folder=folder)
+    planned = make_plan(
+        cases,
+        fold=0 if fold == AUTO else fold,
+        time_budget_s=time_budget_s,
+        seed=seed,
+        device=device,
+        overrides=overrides,
+        saved_plan=None if saved is None else saved.plan,
+        shared=shared if point is None else point.shared_keys(cases, shared),
+        skip_broken=skip_broken or bool(skipped),
+    )
+    if saved is not None:
+        check_plan(folder, saved, planned)
+    _check_ranks(planned)
+    folder.open()
+    timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
+    return Start(planned=planned, saved=saved, point=point, is_finished=is_finished, skipped=skipped, timings=timings)
+
+
+def _check_ranks(planned: Planned) -> None:
+    """Refuses a plan that the ranks cannot share.
+
+    Raises:
+        ConfigError: there are more ranks than patches, or not as many proportions as ranks.
+    """
+    batch_size, num_ranks = planned.plan.data.batch_size, planned.machine.num_ranks
+    if batch_size < num_ranks:
+        raise ConfigError(
+            f"train: the {num_ranks} ranks cannot share a batch of {batch_size} patches, because each needs one; set "
+            f"data.batch_size to at least {num_ranks}, or start {batch_size} ranks"
+        )
+    balance = planned.plan.parallel.balance
+    if not isinstance(balance, str) and num_ranks > 1 and len(balance) != num_ranks:
+        raise ConfigError(
+            f"train: parallel.balance has {len(balance)} proportions for {num_ranks} ranks; give one for each, or auto"
+        )
+
+
+def _events(folder: RunFolder, saved: SavedRun | None) -> list[dict[str, Any]]:
+    """Those of earlier sessions of the run that continues."""
+    return read_events(folder.events) if saved is not None and folder.events.exists() else []
+
+
+@contextmanager
+def opened(
+    start: Start,
+    folder: RunFolder,
+    world: World,
+    *,
+    overwrite: bool,
+    console: Console,
+    clock: Clock,
+    begin_s: float,
+    device: DeviceChoice,
+    stop: StopRequest,
+    sinks: Sequence[Sink],
+) -> Iterator[Session]:
+    """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
+    planned, saved = start.planned, start.saved
+    earlier = _events(folder, saved) if world.is_leader else []
+    if not world.is_leader:
+        # The leader's plan on this rank's own device.
+        planned = replace(planned, machine=survey(device, cache_folder=default_cache_folder()))
+        folder.path.mkdir(parents=True, exist_ok=True)
+    if not world.is_alone:
+        torch.set_num_threads(planned.machine.num_cpus)
+    with folder.locked() if world.is_leader else nullcontext("") as notice:
+        if world.is_leader:
+            _write_start(start, folder, overwrite=overwrite, console=console)
+        begin_s = clock() - world.from_leader(clock() - begin_s)
+        with (
+            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=begin_s, clock=clock) as log,
+            stop,
+        ):
+            session = Session(
+                planned=planned,
+                folder=folder,
+                log=log,
+                console=console,
+                clock=clock,
+                stop=stop,
+                start=start.point,
+                world=world,
+            )
+            with _announced(
+                session, sinks if world.is_leader else (), earlier=earlier, begin_s=begin_s, timings=start.timings
+            ):
+                if notice:
+                    session.warn(notice)
+                if saved is not None and saved.device not in ("", planned.machine.device):
+                    session.warn(
+                        f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
+                        "the same plan; its weights are not bit-for-bit those of a run on one device"
+                    )
+                yield session
+
+
+def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
+    """Marks the folder as holding this run, and says so."""
+    if overwrite:
+        # Only now, so that a mistake in the new command does not lose the old run.
+        folder.clear()
+    if start.saved is not None:
+        doing = "validating the finished run" if start.is_finished else "resuming the unfinished run"
+        console.print(f"{doing} in {folder.path}", highlight=False)
+        return
+    console.print(plan_table(start.planned.choices))
+    command = shlex.join(without_credentials(sys.argv))
+    begin = {} if start.point is None else {"start": start.point.to_plain()}
+    folder.write_record({"command": command, **begin, **saved_run_record(start.planned)})
+
+
+@contextmanager
+def _announced(
+    session: Session,
+    sinks: Sequence[Sink],
+    *,
+    earlier: Sequence[Mapping[str, Any]],
+    begin_s: float,
+    timings: Mapping[str, float],
+) -> Iterator[None]:
+    """Logs the start of the session; passes the events within the block on to the sinks."""
+    log, folder, machine = session.log, session.folder, environment()
+    start = RunStart(
+        name=folder.path.resolve().name,
+        folder=folder.tracking,
+        config=session.plan.to_plain(),
+        environment=machine,
+    )
+    samples: AbstractContextManager[object] = nullcontext()
+    if sinks:
+        # Nothing else reads them.
+        samples = Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+    with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
+        log.listen(outlets.write)
+        log.write("run_started", environment=machine)
+        start_s = system_clock() - (session.clock() - begin_s)
+        for name, seconds in timings.items():
+            log.write("stage", name=name, seconds=seconds)
+            # For a monitor's timeline.
+            ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
+            start_s += seconds
+        yield

@@ -1,0 +1,76 @@
+"""Several processes that train together on this machine, as torchrun starts them."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import voxelocity as package
+
+_PREPARED = """
+import sys
+from pathlib import Path
+from voxelocity.data.cache import choose
+from voxelocity.planning import make
+memory = Path(sys.argv[1])
+vars(choose)["memory_folder"] = lambda **_: (memory, "")
+vars(make)["_MEASURE"] = "never"
+del sys.argv[1]
+"""
+COMMAND = """
+from voxelocity.cli.main import main
+main()
+"""
+
+
+def start_ranks(
+    size: int, arguments: Sequence[object], *, memory: Path, script: str = COMMAND
+) -> list[subprocess.Popen[str]]:
+    """Starts `script`, the command line if not given, on this many ranks.
+
+    Args:
+        size: number of ranks.
+        arguments: of the program.
+        memory: a folder in place of the file system in memory.
+        script: what each rank runs.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", _PREPARED + script, memory, *arguments]
+    common = {
+        **os.environ,
+        "PYTHONPATH": str(Path(package.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return [
+        subprocess.Popen(
+            list(map(str, command)),
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def finish(processes: Sequence[subprocess.Popen[str]], *, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
+    """Status, output and errors of each rank; none is left running."""
+    try:
+        return [(*reversed(_ended(process, timeout_s)),) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _ended(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str, int]:
+    out, err = process.communicate(timeout=timeout_s)
+    return err, out, process.returncode

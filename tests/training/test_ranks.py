@@ -109,6 +109,7 @@ def test_a_run_on_two_ranks_writes_one_folder_with_the_results_of_one(voxelocity
     } == {"events-rank1.jsonl"}
 
 
+@pytest.mark.nightly
 def test_a_run_of_two_ranks_is_resumed_by_one_from_its_last_checkpoint(voxelocity, tiny_msd, tiny_sets, tmp_path):
     sets = [*tiny_sets, "--set", "train.steps=100000", "--set", "train.checkpoint_every_s=1"]
     out = tmp_path / "run"

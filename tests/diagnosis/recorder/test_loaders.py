@@ -275,11 +275,11 @@ def test_program_without_a_loader_waits_for_nothing(recorded: Recorded, net: nn.
     assert all(step.parts["other"] >= 0.005 and "wait" not in step.parts for step in facts.counted)
 
 
-def test_wait_of_three_tenths_is_reported_as_three_tenths(recorded: Recorded) -> None:
+def test_all_of_the_waiting_and_nothing_of_the_step_is_reported_as_waiting(recorded: Recorded) -> None:
     planted = {"wait": 0.0, "step": 0.0}
 
     def sleep(part: str, seconds: float) -> None:
-        # A busy machine sleeps longer than it was told: what was planted is what it did sleep.
+        # A busy machine sleeps longer than it was asked to: what was planted is what it did sleep.
         start_s = time.perf_counter()
         time.sleep(seconds)
         planted[part] += time.perf_counter() - start_s
@@ -315,9 +315,10 @@ def test_wait_of_three_tenths_is_reported_as_three_tenths(recorded: Recorded) ->
 
     counted = recorded(program).counted
     assert len(counted) == 23
-    share = sum(step.parts["wait"] for step in counted) / sum(step.seconds for step in counted)
-    assert share == pytest.approx(planted["wait"] / sum(planted.values()), abs=0.03)
-    assert share == pytest.approx(0.30, abs=0.08)
+    waited_s, seconds = (sum(each) for each in zip(*((s.parts["wait"], s.seconds) for s in counted), strict=True))
+    # Whatever else the machine does: all of the one kind of sleep is in it, and none of the other.
+    assert waited_s >= planted["wait"]
+    assert seconds - waited_s >= planted["step"]
 
 
 def test_feed_of_voxelocity_is_among_the_known_loaders_and_has_its_waiting_there() -> None:

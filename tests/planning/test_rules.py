@@ -185,11 +185,11 @@ def test_the_window_is_the_patch_and_mirrored_as_it_was_flipped():
     assert chosen(facts, "window.mirror_axes").value == [0, 2]
 
 
-def planned(free_gib, num_classes=2, num_channels=1, **options):
+def planned(free_gib, num_classes=2, num_channels=1, num_ranks=1, **options):
     names = ("background", *(f"class {index}" for index in range(1, num_classes)))
     data = fingerprint((512.0, 512.0, 300.0), channels=("CT",) * num_channels, class_names=names)
-    on = machine("cuda", device_memory_bytes=int(80 * GIB), device_free_bytes=int(free_gib * GIB))
-    facts = settled(data, on, **options)
+    memory = {"device_memory_bytes": int(80 * GIB), "device_free_bytes": int(free_gib * GIB)}
+    facts = settled(data, machine("cuda", **memory, num_ranks=num_ranks), **options)
     return facts, Plan.parse(facts.settled)
 
 
@@ -243,6 +243,22 @@ def test_narrow_networks_are_planned_where_small_patches_do_not_suffice_and_it_i
 def test_what_does_not_fit_at_all_is_called_so():
     facts, _ = planned(0.4, num_classes=105)
     assert chosen(facts, "data.batch_size").reason.startswith("does not fit: 2 patches take an estimated")
+
+
+def test_ranks_share_a_batch_that_fits_all_of_their_devices_together():
+    (alone, _), (four, plan), (twelve, _) = (planned(12, num_ranks=num_ranks) for num_ranks in (1, 4, 12))
+    sizes = [chosen(facts, "data.batch_size").value for facts in (alone, four, twelve)]
+    assert sizes[0] < sizes[1] == 8
+    assert sizes[2] == 12, "a patch for each"
+    assert "8 patches, shared by 4 ranks, take an estimated" in chosen(four, "data.batch_size").reason
+    shared = plan.model_copy(update={"data": plan.data.model_copy(update={"batch_size": 2})})
+    assert needed_bytes(shared, 2, 1) <= 12 * GIB
+
+
+def test_ranks_on_cpus_take_two_patches_each():
+    choice = chosen(settled(on=machine(num_ranks=3)), "data.batch_size")
+    assert choice.value == 6
+    assert choice.reason.startswith("two for each of 3 ranks")
 
 
 def test_cases_kept_on_the_device_leave_less_for_the_network():

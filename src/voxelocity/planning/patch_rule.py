@@ -138,11 +138,13 @@ def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) 
 def _settle_batch(facts: PlanFacts) -> None:
     """Patches in a batch."""
     num_ranks = facts.machine.num_ranks
-    if facts.machine.device == "cpu" and num_ranks <= _LEAST_BATCH:
+    if facts.machine.device == "cpu":
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
-        facts.settle("data.batch_size", _LEAST_BATCH, reason)
-    elif facts.machine.device == "cpu":
-        facts.settle("data.batch_size", num_ranks, f"a patch for each of the {num_ranks} ranks")
+        if num_ranks > 1:
+            reason = (
+                f"two for each of {num_ranks} ranks: for a patch alone, torch takes four times as long (docs/log.md)"
+            )
+        facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
         _settle_device_batch(facts)
     facts.settle(

@@ -54,6 +54,18 @@ def test_the_devices_seconds_are_taken_where_there_are_any():
     assert part_seconds(records) == {"wait": 0.0, "backward": 0.2}
 
 
+def test_waiting_for_other_ranks_is_a_part_of_its_own_and_not_of_the_loss():
+    records = [
+        record("exchange", 4, parent=3, seconds=0.5),
+        record("loss", 3, parent=2, seconds=0.75),
+        record("exchange", 6, parent=5, seconds=9.0),
+        record("validation", 5, seconds=9.0),
+        record("forward", 7, parent=2),
+        record("step", 2),
+    ]
+    assert part_seconds(records) == {"forward": 1.25, "exchange": 0.5}
+
+
 def test_parts_are_those_of_a_diagnosis():
     from voxelocity.diagnosis.facts import PARTS
 

@@ -144,6 +144,45 @@ def test_when_a_rank_is_killed_the_others_end_and_the_last_checkpoint_is_whole(t
     assert torch.load(checkpoints.paths()[-1], weights_only=True)["loop"]["step"] == checkpoints.latest_step()
 
 
+@pytest.mark.nightly
+def test_ranks_with_a_cache_in_parts_prepare_half_of_the_training_cases_each(tiny_msd, tiny_sets, tmp_path):
+    sets = [*tiny_sets, "--set", "data.cache.num_parts=2", "--set", "data.cache.tier=disk"]
+    ended = finish(
+        train(2, tiny_msd, tmp_path / "run", [*sets, "--set", f"data.cache.folder={tmp_path}/cache"], tmp_path)
+    )
+    assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
+    assert "prepared 2 cases" in ended[0][1]
+
+
+_HANG = """
+import time
+from voxelocity.data.pipeline import Feed
+made, num_batches = Feed.__next__, 0
+def hangs(feed):
+    global num_batches
+    num_batches += 1
+    if num_batches == 30:
+        time.sleep(300)
+    return made(feed)
+from voxelocity.parallel import read_place
+if read_place().rank == 1:
+    Feed.__next__ = hangs
+from voxelocity.cli.main import main
+main()
+"""
+
+
+def test_a_rank_that_hangs_is_named_once_and_ends_the_others(tiny_msd, tiny_sets, tmp_path):
+    sets = [*tiny_sets, "--set", "train.steps=100000", "--set", "parallel.silence_s=1"]
+    processes = train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=_HANG)
+    status, _, err = finish(processes[:1], timeout_s=60.0)[0]
+    processes[1].kill()
+    finish(processes[1:])
+    assert status == 1
+    assert "rank 1 has not answered for 1 s" in err
+    assert "Traceback" not in err
+
+
 def wait_until(is_so, processes):
     end_s = time.monotonic() + 60.0
     while not is_so():

@@ -128,7 +128,8 @@ def main() -> None:
         _end(error, 128 + error.signal_number)
     except RankLostError as error:
         # The launcher takes the status of the first rank that ends, and ends the others.
-        time.sleep(_CAUSE_ENDS_S)
+        if not error.is_cause:
+            time.sleep(_CAUSE_ENDS_S)
         _end(error, 1)
     except VoxelocityError as error:
         _end(error, 1)
@@ -171,7 +172,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _end(error: object, status: int) -> None:
     # What all ranks of a training have in common, the first one says; of the others, each its own.
-    if not (isinstance(error, RankLostError | InterruptedRunError | NonFiniteLossError) and _is_follower()):
+    is_common = isinstance(error, RankLostError | InterruptedRunError | NonFiniteLossError)
+    if not (is_common and _is_follower()) or (isinstance(error, RankLostError) and error.is_cause):
         print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
     sys.exit(status)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OTHER = "other"
-_LABELS = {"wait": "waiting for data", "copy": "copy to the device"}
+EXCHANGE = "exchange"
+_LABELS = {"wait": "waiting for data", "copy": "copy to the device", EXCHANGE: "waiting for other ranks"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Several processes that train one network: which one this is, and what they exchange. Needs nothing of ours but core.
+"""Several processes that train one network: which one this is, and what they exchange. Knows no training.
 
 The processes are called ranks, as in torch. A launcher starts them (torchrun, srun, mpirun); one process alone is a
 world of one, which exchanges nothing.

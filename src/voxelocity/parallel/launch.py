@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 # Ranks save their state after the current step, which may take a while.
-_MOST_S_TO_STOP = 120
+_MOST_S_TO_STOP = 30
 
 
 def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0) -> int:
@@ -24,19 +27,24 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
         num_ranks: processes.
         max_restarts: how often all of them are started again after one has failed.
     """
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_ranks,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
+    settings: dict[str, Any] = {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "nproc_per_node": num_ranks,
+        "run_id": uuid.uuid4().hex,
+        "rdzv_backend": "c10d",
         # A free port.
-        rdzv_endpoint="localhost:0",
-        max_restarts=max_restarts,
+        "rdzv_endpoint": "localhost:0",
+        "max_restarts": max_restarts,
         # Ctrl-C reaches the ranks from the terminal; sent once more, it would end them before they have saved.
-        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
-        shutdown_timeout=_MOST_S_TO_STOP,
-    )
+        "signals_to_handle": "SIGTERM,SIGHUP,SIGQUIT",
+        "shutdown_timeout": _MOST_S_TO_STOP,
+    }
+    # Older versions of torch do not have the last ones.
+    known = {field.name for field in fields(LaunchConfig)}
+    config = LaunchConfig(**{name: value for name, value in settings.items() if name in known})
+    # gloo writes to the terminal what it raises as well.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # A handler, not SIG_IGN, which the ranks would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,16 +14,18 @@ import torch
 import torch.distributed as dist
 
 from voxelocity.core.errors import ConfigError, RankLostError, VoxelocityError
+from voxelocity.observe import span
 from voxelocity.parallel.place import Place, read_place
 
 _T = TypeVar("_T")
 # Longer than any wait of one rank for another: preparing a large case, or planning, while the others wait.
 _TIMEOUT = timedelta(minutes=30)
+_ANSWER = timedelta(seconds=2)
 # gloo raises these itself, as a plain RuntimeError.
 _GLOO_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class World:
     """The ranks of a training. Each call of a method is made by all of them, in the same order.
 
@@ -30,9 +33,11 @@ class World:
 
     Attributes:
         place: of this process.
+        limit_s: how long `agree` and `total` wait for another rank, which then counts as hanging.
     """
 
     place: Place = field(default_factory=Place)
+    limit_s: float = _TIMEOUT.total_seconds()
 
     @property
     def is_alone(self) -> bool:
@@ -60,14 +65,48 @@ class World:
         return values
 
     def agree(self, values: Sequence[float], *, flag: bool = False) -> tuple[list[float], bool]:
-        """The leader's values, and whether any rank raises its flag. Does not wait for a GPU."""
+        """The leader's values, and whether any rank raises its flag. Does not wait for a GPU.
+
+        Raises:
+            RankLostError: another rank has not answered in time; the message names it.
+        """
         if self.is_alone:
             return list(values), flag
         own = [*(values if self.is_leader else [0.0] * len(values)), float(flag)]
         total = torch.tensor(own, dtype=torch.float64)
-        dist.all_reduce(total)
+        self._add_up(total)
         *agreed, flags = total.tolist()
         return agreed, flags > 0.0
+
+    def _add_up(self, values: torch.Tensor) -> None:
+        """Replaces the values by their sum over the ranks. Those on a GPU are waited for by its queue alone."""
+        if values.device.type != "cpu":
+            dist.all_reduce(values)
+            return
+        work = dist.all_reduce(values, async_op=True)
+        try:
+            work.wait(timedelta(seconds=self.limit_s))
+        except RuntimeError as error:
+            if "timed out" not in str(error):
+                raise
+            raise self._unanswered() from None
+
+    def _unanswered(self) -> RankLostError:
+        """Finds out which ranks do not answer. The first of the others reports it."""
+        missing = {0}
+        try:
+            # Only rank 0 learns of all of them; if it does not answer, nobody does.
+            dist.monitored_barrier(timeout=_ANSWER, wait_all_ranks=True)
+        except RuntimeError as error:
+            if found := re.search(r"Ranks ([\d, ]+) failed to pass", str(error)):
+                missing = {int(rank) for rank in found[1].split(",")}
+        names = " and ".join(f"rank {rank}" for rank in sorted(missing))
+        first = min({0, 1} - missing, default=self.place.rank)
+        return RankLostError(
+            f"parallel: {names} has not answered for {self.limit_s:.0f} s; look at its process with py-spy dump, at "
+            "its disk and at its device; the last checkpoint is whole, and the same command continues from it",
+            is_cause=self.place.rank == first,
+        )
 
     def led(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on the leader, which alone does it, on every rank.
@@ -119,7 +158,7 @@ class World:
 
         Every rank must go on to compute the same loss from the sum; each then back-propagates through its own part.
         """
-        return values if self.is_alone else _Total.apply(values, self.place.size)  # type: ignore[no-untyped-call]
+        return values if self.is_alone else _Total.apply(values, self)  # type: ignore[no-untyped-call]
 
     def wrapped(self, network: torch.nn.Module, *, bucket_mb: float) -> torch.nn.Module:
         """The network, whose backward pass averages gradients over the ranks while it still computes others."""
@@ -141,10 +180,12 @@ class _Total(torch.autograd.Function):
     """All-reduce whose backward pass needs no exchange."""
 
     @staticmethod
-    def forward(context: Any, values: torch.Tensor, size: int) -> torch.Tensor:
-        context.size = size
+    def forward(context: Any, values: torch.Tensor, world: World) -> torch.Tensor:
+        context.size = world.place.size
         total = values.clone()
-        dist.all_reduce(total)
+        # Each rank waits here for the slowest.
+        with span("exchange", color="tomato"):
+            world._add_up(total)
         return total
 
     @staticmethod

@@ -7,7 +7,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from voxelocity.report.records import (
     CheckpointRecord,
     DatasetFacts,
     FinishRecord,
+    RankRecord,
     RunFacts,
     SliceFigure,
     SliceStack,
@@ -77,8 +78,25 @@ def read_run(folder: str | Path) -> RunFacts:
         command=str(record.get("command", "")),
         scores=_read_scores(folder / "scores.json"),
         slices=slices,
+        ranks=_ranks(folder, events.steps),
         **events.fields(),
     )
+
+
+def _ranks(folder: Path, steps: Sequence[StepRecord]) -> tuple[RankRecord, ...]:
+    """Every rank's part in the steps, the first one's given; none if there was only one."""
+    others = {
+        int(path.stem.rpartition("rank")[2]): _Events(path).steps for path in folder.glob("events-rank[0-9]*.jsonl")
+    }
+    if not others:
+        return ()
+    found = []
+    for rank, stretches in sorted({0: steps, **others}.items()):
+        parts: dict[str, float] = {}
+        for part, seconds in (item for stretch in stretches for item in stretch.parts.items()):
+            parts[part] = parts.get(part, 0.0) + seconds
+        found.append(RankRecord(rank=rank, seconds=sum(stretch.seconds for stretch in stretches), parts=parts))
+    return tuple(found)
 
 
 class _Events:

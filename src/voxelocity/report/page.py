@@ -42,6 +42,7 @@ from voxelocity.report.summary import (
     mean_dice,
     mean_hd95_mm,
     part_shares,
+    rank_words,
     stage_shares,
     throughput,
     verdict,
@@ -55,6 +56,7 @@ from voxelocity.report.tables import (
     class_table,
     dataset_table,
     machine_table,
+    rank_table,
     settings_table,
     spread_table,
     statistics_table,
@@ -274,7 +276,10 @@ def _times(run: RunFacts) -> list[Block]:
     splits = [time_split("Wall time by stage", stages)]
     if parts:
         splits.append(time_split("Training steps by activity", parts))
-    return [*([Text(text=sessions, is_hint=True)] if len(run.starts) > 1 else []), Pair(blocks=splits)]
+    ranks = list[Block]()
+    if run.ranks:
+        ranks = [rank_table(run.ranks), Text(text=rank_words(run.ranks), is_hint=True)]
+    return [*([Text(text=sessions, is_hint=True)] if len(run.starts) > 1 else []), Pair(blocks=splits), *ranks]
 
 
 def _dataset(run: RunFacts) -> list[Block]:

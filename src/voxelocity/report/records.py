@@ -75,6 +75,15 @@ class StepRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """What one of several ranks did in the training steps: seconds of all of them, and by activity."""
+
+    rank: int
+    seconds: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValidationRecord:
     """One validation on the way. `dice` holds one value per foreground class; NaN where there was none."""
 
@@ -180,6 +189,8 @@ class RunFacts:
     last_event_s: float = 0.0
     scores: tuple[CaseScore, ...] = ()
     slices: tuple[SliceFigure, ...] = ()
+    ranks: tuple[RankRecord, ...] = ()
+    """Of a training on several; those of all sessions."""
     keep_largest: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Classes of which predictions keep only the largest component, with the mean Dice without and with that step."""
 

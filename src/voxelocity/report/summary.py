@@ -12,7 +12,7 @@ from voxelocity.core.quantities import count_text, dice_text, duration_text, sha
 from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import OTHER, TimeShare, part_label
 from voxelocity.observe.command import signal_name
-from voxelocity.report.records import RunFacts, StepRecord
+from voxelocity.report.records import RankRecord, RunFacts, StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class Throughput:
 
 
 _SHOWN_SHARE = 0.0005
+# Of the forward passes of two ranks; less may be chance.
+_NOTABLE_IMBALANCE = 0.15
 _STAGE_NAMES = {
     "start": "start-up",
     "plan": "planning",
@@ -174,6 +176,23 @@ def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
     }
     seconds = {**before, **training, **after}
     return _shares(seconds, run.seconds)
+
+
+def rank_words(ranks: Sequence[RankRecord]) -> str:
+    """Whether the ranks need equally long, and what to do if not."""
+    seconds = {record.rank: record.parts.get("forward", 0.0) for record in ranks}
+    slowest, fastest = max(seconds, key=seconds.__getitem__), min(seconds, key=seconds.__getitem__)
+    if seconds[slowest] < (1.0 + _NOTABLE_IMBALANCE) * seconds[fastest]:
+        return (
+            "The ranks need about equally long. In the backward pass they also wait for each other's gradients, which "
+            "its time includes."
+        )
+    times = seconds[slowest] / max(seconds[fastest], 1e-9)
+    return (
+        f"Rank {slowest} needs {times:.1f} times as long for its forward passes as rank {fastest}, and the others wait "
+        "for it there and in the backward pass. End what else runs on its device, or give it fewer patches: --set "
+        "parallel.balance=measured."
+    )
 
 
 def part_shares(run: RunFacts) -> tuple[TimeShare, ...]:

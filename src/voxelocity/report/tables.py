@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, value_text
+from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.core.records import CaseScore, Choice
+from voxelocity.core.time_parts import part_label
 from voxelocity.report.document import Table, fact_table
-from voxelocity.report.records import RunFacts
+from voxelocity.report.records import RankRecord, RunFacts
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 
 # More columns than this do not fit on a laptop's screen next to the rest.
@@ -36,6 +37,20 @@ HOW_TO_CHANGE = (
     "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto gives it back to its rule. "
     "For seed and train.time_budget_s there are also --seed and --time-budget."
 )
+
+
+def rank_table(ranks: Sequence[RankRecord]) -> Table:
+    """Seconds of the training steps by rank, and their shares by activity."""
+    parts = list(dict.fromkeys(part for record in ranks for part in record.parts))
+    rows = [
+        (
+            f"rank {record.rank}",
+            duration_text(record.seconds),
+            *(share_text(record.parts.get(part, 0.0) / max(record.seconds, 1e-9)) for part in parts),
+        )
+        for record in ranks
+    ]
+    return Table(caption="Training steps by rank", heads=("Rank", "Steps", *map(part_label, parts)), rows=rows)
 
 
 def class_table(scores: Sequence[CaseScore]) -> Table:

@@ -22,8 +22,9 @@ from voxelocity.step.precision_config import PrecisionConfig
 # The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
 # does not support fails earlier, at the descriptor of the primitive.
 _CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
-_MOST_PIECES = 1 << 16
 _ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
+# Of a batch; the seeds of dropout masks count pieces rank by rank.
+_MOST_PIECES = 1 << 16
 
 
 class TrainingStep:

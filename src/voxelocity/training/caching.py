@@ -51,7 +51,54 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         DatasetError: no label holds anything but background, or too few cases are left.
         InputError: cases may be left out, but are not all prepared before the training.
     """
-    cache = session.plan.data.cache
+    world = session.world
+    filled = world.all_succeed(
+        lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+    )
+    # Ranks may prepare different cases.
+    broken = {case_id: error for each in world.gather(filled.broken) for case_id, error in each.items()}
+    num_with_foreground = max(world.gather(filled.num_with_foreground))
+    for case_id, error in broken.items():
+        session.log.write(SKIPPED, case_id=case_id)
+        session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")
+    training, held = filled.training, filled.held
+    if broken:
+        training, held, _ = _prepared(session, {*skipped, *broken})
+    if filled.num_first:
+        _check_foreground(session, num_with_foreground, filled.num_first - len(broken), filled.num_cases)
+    # Evenly chosen, so that intermediate validations stay quick; always the same ones.
+    count = len(held)
+    most = min(count, session.plan.train.validation_cases or count)
+    intermediate = held.part([i * count // most for i in range(most)])
+    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=filled.load_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Filled:
+    """What this rank has prepared.
+
+    Attributes:
+        training: the training cases.
+        held: those of the final validation.
+        num_cases: of the run.
+        num_first: of them, those that this rank needs before training.
+        num_with_foreground: of these.
+        broken: those that cannot be used.
+        load_s: as in `FilledCases`.
+    """
+
+    training: PreparedCases
+    held: PreparedCases
+    num_cases: int
+    num_first: int
+    num_with_foreground: int
+    broken: dict[str, ScanError]
+    load_s: float | None
+
+
+def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> _Filled:
+    """Fills the cache with what this rank needs before training. Arguments and errors as `fill_caches`."""
+    cache, place = session.plan.data.cache, session.world.place
     if skip_broken and not cache.holds_every_case:
         raise InputError(
             f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
@@ -60,7 +107,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
     training, held, both = _prepared(session, skipped)
     first = _needed_first(session, both, training, first_step=first_step)
     broken: dict[str, ScanError] = {}
-    load_s, place = None, session.world.place
+    load_s, num_with_foreground = None, 0
     with CacheProgress(session.console, cache.tier, len(first)) as progress, session.stage("cache"):
         if len(first):
             facts = first.fill(
@@ -72,19 +119,17 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
             )
             progress.finish(facts)
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
+            num_with_foreground = facts.num_with_foreground
     session.stop.check()
-    for case_id, error in broken.items():
-        session.log.write(SKIPPED, case_id=case_id)
-        session.warn(f"train: case '{case_id}' is left out, one of {len(both)}: {error}")
-    if broken:
-        training, held, both = _prepared(session, {*skipped, *broken})
-    if len(first):
-        _check_foreground(session, facts, len(first) - len(broken), len(both))
-    # Evenly chosen, so that intermediate validations stay quick; always the same ones.
-    count = len(held)
-    most = min(count, session.plan.train.validation_cases or count)
-    intermediate = held.part([i * count // most for i in range(most)])
-    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=load_s)
+    return _Filled(
+        training=training,
+        held=held,
+        num_cases=len(both),
+        num_first=len(first),
+        num_with_foreground=num_with_foreground,
+        broken=broken,
+        load_s=load_s,
+    )
 
 
 def held_cases(session: Session, skipped: Collection[str]) -> PreparedCases:
@@ -123,9 +168,9 @@ def _prepared(session: Session, skipped: Collection[str]) -> tuple[PreparedCases
 
 
 def _needed_first(session: Session, both: PreparedCases, training: PreparedCases, *, first_step: int) -> PreparedCases:
-    """The cases to cache before training begins: all of them, the window of a rotating cache, or none."""
-    data = session.plan.data
-    if data.cache.holds_every_case:
+    """The cases to cache before training begins: all of them, this rank's part, a rotating cache's window, or none."""
+    data, has_parts = session.plan.data, session.plan.data.cache.num_parts > 1 and not session.world.is_alone
+    if data.cache.holds_every_case and not has_parts:
         return both
     if data.cache.tier == "none":
         return both.part(())
@@ -141,8 +186,8 @@ def _needed_first(session: Session, both: PreparedCases, training: PreparedCases
     return training.part(draws.cases_from(first_step))
 
 
-def _check_foreground(session: Session, facts: CachingFacts, num_filled: int, num_cases: int) -> None:
-    if facts.num_with_foreground > 0:
+def _check_foreground(session: Session, num_with_foreground: int, num_filled: int, num_cases: int) -> None:
+    if num_with_foreground > 0:
         return
     where = f"of {session.planned.cases.root}"
     if num_filled == num_cases:

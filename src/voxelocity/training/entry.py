@@ -165,9 +165,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
     world = session.world
     try:
         first_step = world.led(lambda: _first_step(checkpoints))
-        cases = world.all_succeed(
-            lambda: fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
-        )
+        cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
         begin_s, begin_cpu_s = session.clock(), time.process_time()
         with session.stage("network"):
             training, state = _restore(session, checkpoints)

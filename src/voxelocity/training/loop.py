@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from voxelocity.core.errors import NonFiniteLossError
+from voxelocity.core.time_parts import EXCHANGE
 from voxelocity.data.pipeline import Feed
 from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
 from voxelocity.report import read_run
@@ -33,6 +35,8 @@ PART_OF_SPAN: Mapping[str, str] = {
 
 # Losses are read and logged this often, and at least every so many steps.
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
+# A rank that takes this many times as long as the longest of this many last steps hangs.
+_TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20
 
 
 @dataclass(kw_only=True)
@@ -90,6 +94,7 @@ class Loop:
         self._saved_step, self._saved_at_s = state.step, 0.0
         # Later ones replace the forecast of the rehearsal.
         self._first_validation_s = validation.intermediate_s
+        self._step_s: deque[float] = deque(maxlen=_NUM_KNOWN_STEPS)
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -152,7 +157,8 @@ class Loop:
         """The progress, whether the window is full, and whether any rank was asked to stop: the same on all ranks."""
         progress = self.budget.progress(self.state.step)
         is_full = bool(window.losses) and self._is_full(window)
-        (progress, full), stop = self.session.world.agree([progress, float(is_full)], flag=bool(self.session.stop))
+        with self._limited():
+            (progress, full), stop = self.session.world.agree([progress, float(is_full)], flag=bool(self.session.stop))
         return progress, bool(full), stop
 
     def _due(self) -> tuple[bool, bool, bool]:
@@ -168,14 +174,27 @@ class Loop:
         window.learning_rate = learning_rate_at(
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
         )
-        with span("step"):
+        start_s = self.clock()
+        with span("step"), self._limited():
             with span("wait", color="red"):
                 batch = next(self.feed)
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
             window.losses.append(self.training(batch, window.learning_rate))
+        self._step_s.append(self.clock() - start_s)
         window.case_ids.append(batch.case_ids)
         window.num_images += len(batch.image) if self.session.world.is_alone else self.plan.data.batch_size
         self.state.step += 1
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Within the block, a rank that takes much longer than the last steps counts as hanging."""
+        world = self.session.world
+        before_s = world.limit_s
+        # The first steps compile, and wait for cases.
+        if len(self._step_s) == _NUM_KNOWN_STEPS and not world.is_alone:
+            world.limit_s = max(self.plan.parallel.silence_s, _TIMES_A_STEP * max(self._step_s))
+        yield
+        world.limit_s = before_s
 
     def _is_full(self, window: _Window) -> bool:
         if self.clock() - window.start_s >= _WINDOW_S or len(window.losses) >= _WINDOW_STEPS:
@@ -308,14 +327,21 @@ class Loop:
 def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
     """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
 
-    With a device clock they are the times of its stream: "wait" is the time it was idle because the next batch was not
-    ready, and work that overlaps with other work costs nothing.
+    Waiting for other ranks, which is inside the loss, is a part of its own. With a device clock they are the times of
+    its stream: "wait" is the time it was idle because the next batch was not ready, and work that overlaps with other
+    work costs nothing.
     """
     steps = {record.number for record in records if record.name == "step"}
+    outer = {record.number: record for record in records if record.parent in steps}
     seconds: dict[str, float] = {}
     for record in records:
-        part = PART_OF_SPAN.get(record.name)
-        if part is not None and record.parent in steps:
-            spent_s = record.seconds if record.device_s is None else record.device_s
+        around = outer.get(-1 if record.parent is None else record.parent)
+        spent_s = record.seconds if record.device_s is None else record.device_s
+        if record.name == EXCHANGE and around is not None and around.name in PART_OF_SPAN:
+            part = PART_OF_SPAN[around.name]
+            seconds[part] = seconds.get(part, 0.0) - spent_s
+            seconds[EXCHANGE] = seconds.get(EXCHANGE, 0.0) + spent_s
+        elif record.name in PART_OF_SPAN and record.parent in steps:
+            part = PART_OF_SPAN[record.name]
             seconds[part] = seconds.get(part, 0.0) + spent_s
-    return {part: seconds[part] for part in dict.fromkeys(PART_OF_SPAN.values()) if part in seconds}
+    return {part: seconds[part] for part in (*dict.fromkeys(PART_OF_SPAN.values()), EXCHANGE) if part in seconds}

@@ -1,0 +1,62 @@
+"""What the report of a training on several ranks says of each of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from voxelocity.report import read_run
+from voxelocity.report.page import run_document
+from voxelocity.report.summary import rank_words
+from voxelocity.report.tables import rank_table
+
+
+@pytest.fixture
+def of_ranks(write, events):
+    """Makes the folder of a run on two ranks, the second with these parts in each stretch of a second."""
+
+    def make(**parts):
+        own = copy.deepcopy(events)
+        for event in own:
+            if event["event"] == "steps":
+                event["parts"] = {"wait": 0.02, "forward": 0.3, "backward": 0.4, "exchange": 0.2}
+        folder = write(events=own)
+        for event in own:
+            if event["event"] == "steps":
+                event["parts"] |= parts
+        (folder / "events-rank1.jsonl").write_text("".join(json.dumps(event) + "\n" for event in own))
+        return read_run(folder)
+
+    return make
+
+
+def test_each_rank_has_its_seconds_and_shares(of_ranks):
+    run = of_ranks(forward=0.48, exchange=0.02)
+    assert [(record.rank, record.seconds) for record in run.ranks] == [(0, 260.0), (1, 260.0)]
+    table = rank_table(run.ranks)
+    assert list(table.heads) == [
+        "Rank", "Steps", "waiting for data", "forward", "backward", "waiting for other ranks"
+    ]  # fmt: skip
+    assert [list(row[:4]) for row in table.rows] == [
+        ["rank 0", "4 min 20 s", "2.0 %", "30.0 %"],
+        ["rank 1", "4 min 20 s", "2.0 %", "48.0 %"],
+    ]
+    assert rank_words(run.ranks).startswith("Rank 1 needs 1.6 times as long for its forward passes as rank 0")
+    assert "--set parallel.balance=measured" in rank_words(run.ranks)
+    captions = [
+        block.caption for section in run_document(run).sections for block in section.blocks if block.kind == "table"
+    ]
+    assert "Training steps by rank" in captions
+
+
+def test_ranks_that_need_equally_long_are_called_so(of_ranks):
+    assert rank_words(of_ranks(forward=0.33).ranks).startswith("The ranks need about equally long")
+
+
+def test_a_run_on_one_process_says_nothing_of_ranks(finished_run):
+    run = read_run(finished_run)
+    assert run.ranks == ()
+    tables = [block for section in run_document(run).sections for block in section.blocks if block.kind == "table"]
+    assert "Training steps by rank" not in [table.caption for table in tables]

@@ -172,6 +172,7 @@ main()
 """
 
 
+@pytest.mark.nightly
 def test_a_rank_that_hangs_is_named_once_and_ends_the_others(tiny_msd, tiny_sets, tmp_path):
     sets = [*tiny_sets, "--set", "train.steps=100000", "--set", "parallel.silence_s=1"]
     processes = train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=_HANG)

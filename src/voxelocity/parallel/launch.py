@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import uuid
 from collections.abc import Sequence
@@ -36,18 +35,17 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
         # A free port.
         "rdzv_endpoint": "localhost:0",
         "max_restarts": max_restarts,
-        # Ctrl-C reaches the ranks from the terminal; sent once more, it would end them before they have saved.
-        "signals_to_handle": "SIGTERM,SIGHUP,SIGQUIT",
         "shutdown_timeout": _MOST_S_TO_STOP,
     }
-    # Older versions of torch do not have the last ones.
+    # Older versions of torch do not have the last one.
     known = {field.name for field in fields(LaunchConfig)}
     config = LaunchConfig(**{name: value for name, value in settings.items() if name in known})
     # gloo writes to the terminal what it raises as well.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    # A handler, not SIG_IGN, which the ranks would inherit.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    for name in list(logging.root.manager.loggerDict):
+        # Each has a level of its own.
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, sys.executable)("-m", "voxelocity", *arguments)
     except ChildFailedError as error:

@@ -289,12 +289,15 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
         ),
         command=settings.command,
     )
+    plan = outcome.race.planned.plan.to_plain()
+    # Of this race alone, and gone when it ends.
+    del plan["data"]["cache"]["folder"]
     return Record(
         name=f"race_{settings.name}",
         command=settings.command,
         environment=machine,
         settings=asdict(settings),
         comparisons=(outcome.comparison(task.words),),
-        details=outcome.to_plain() | {"plan": outcome.race.planned.plan.to_plain()},
+        details=outcome.to_plain() | {"plan": plan},
         page=page,
     )

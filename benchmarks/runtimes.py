@@ -20,8 +20,8 @@ import torch
 
 from harness import head, parser_of, write_record
 from voxelocity.infer.runtimes.auto import load_quickest, relative_difference, tolerance
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
-from voxelocity.infer.runtimes.table import RUNTIMES, in_one_line
+from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity.observe import Stopwatch
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network, precision_on
 

@@ -28,6 +28,7 @@ _NAMED_TABLES = {
     },
     "inference.md": {
         "nnU-Net's folders": inference.nnunet_lines,
+        "predictions without torch": inference.start_lines,
         "the runtimes": inference.runtime_lines,
         "the surroundings of the network": inference.around_lines,
     },

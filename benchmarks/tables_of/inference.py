@@ -111,3 +111,28 @@ def nnunet_lines(record: dict[str, Any]) -> list[str]:
     heads = ("model", "cases", "lowest agreement of a case", "nnU-Net, s", "Voxelocity, s", "ours quicker by")
     source = f"n = {record['repeats']}. Load average before: {record['load_average']:.1f}. {source_line(record)}"
     return [*markdown_table(heads, rows), "", source]
+
+
+@of_records("without_torch.json")
+def start_lines(record: dict[str, Any]) -> list[str]:
+    """For each format of an export: seconds and memory of a whole prediction, without torch and with it."""
+    rows = []
+    for form, found in record["formats"].items():
+        for side, runs in found["runs"].items():
+            seconds = [run["seconds"] for run in runs]
+            rows.append(
+                (
+                    form,
+                    "without torch" if side == "arrays" else "with torch",
+                    f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})",
+                    bytes_text(statistics.median(run["peak_bytes"] for run in runs)),
+                    f"{found['agreement'] * 100:.2f} %",
+                    str(len(runs)),
+                )
+            )
+    heads = ("export", "prediction", "seconds, start to end", "peak memory", "same classes", "n")
+    return [
+        *markdown_table(heads, rows),
+        "",
+        f"Load average before: {record['load_average']:.1f}. {source_line(record)}",
+    ]

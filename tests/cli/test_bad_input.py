@@ -293,3 +293,19 @@ def test_labels_that_hold_nothing_but_background_are_told_before_training(train,
         nib.save(nib.Nifti1Image(np.zeros(scan.shape, np.uint8), scan.affine), path)
     ended = train(own_msd, tmp_path / "run", "--set", "data.cache.tier=memory")
     assert_refused(ended, ["none of the 6 labels of", "holds anything but background", "are these the right label"])
+
+
+def test_a_warning_of_ours_is_a_line_without_its_place_in_the_code():
+    import warnings
+
+    from voxelocity.cli import main
+    from voxelocity.data.source import remote
+
+    shown = warnings.formatwarning
+    with main._warnings_in_words():
+        ours = warnings.formatwarning("the server\x1b[2J is away", UserWarning, remote.__file__, 7)
+        others = warnings.formatwarning("about numpy", UserWarning, "/lib/numpy/core.py", 7)
+    assert ours.startswith("warning: the server")
+    assert "\x1b" not in ours
+    assert others.startswith("/lib/numpy/core.py:7: UserWarning: about numpy")
+    assert warnings.formatwarning is shown

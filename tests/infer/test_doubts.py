@@ -7,7 +7,7 @@ import torch
 
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.decode import read_header
-from voxelocity.infer import ModelSpec
+from voxelocity.infer import ModelSpec, PredictionSpec
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 
 CPU = torch.device("cpu")
@@ -108,10 +108,15 @@ def test_a_scan_of_one_value_is_said():
 
 
 def test_a_format_that_the_device_only_emulates_is_said(monkeypatch):
-    monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr("voxelocity.step.precision_config.cpu_has_fast_bfloat16", lambda: True)
     (text,) = device_doubts(spec(compute="float16"), CPU)
     assert "computes in float16" in text
     assert text.endswith("float32 is used")
     assert device_doubts(spec(compute="bfloat16"), CPU) == []
-    monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("voxelocity.step.precision_config.cpu_has_fast_bfloat16", lambda: False)
     assert len(device_doubts(spec(compute="bfloat16"), CPU)) == 1
+
+
+def test_a_model_of_another_toolkit_computes_on_a_cpu_as_it_does_there():
+    values = spec(compute="float16").model_dump(include=set(PredictionSpec.model_fields))
+    assert device_doubts(PredictionSpec.model_validate(values), CPU) == []

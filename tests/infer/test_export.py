@@ -108,8 +108,8 @@ def test_without_its_data_set_a_run_is_compared_on_noise_and_that_is_said(run, t
 
 
 def test_an_export_that_answers_wrongly_is_not_kept(run, tmp_path, monkeypatch):
-    original = ExportedNetwork.forward
-    monkeypatch.setattr(ExportedNetwork, "forward", lambda self, windows: original(self, windows) + 0.5)
+    original = ExportedNetwork.__call__
+    monkeypatch.setattr(ExportedNetwork, "__call__", lambda self, windows: original(self, windows) + 0.5)
     with pytest.raises(
         ExportError, match=r"network\.onnx differ from the run's by 0\.\d+ of the largest logit, more than 0\.001"
     ):
@@ -184,7 +184,7 @@ def test_a_checksum_cannot_name_a_file_elsewhere(own_export):
 def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(
-        InputError, match=f"{folder} is an export for onnx, which is its runtime; leave --runtime compile"
+        InputError, match=f"{folder} is an export for onnxruntime, which is its runtime; leave --runtime compile"
     ):
         predict_files(folder, [tiny_msd / "imagesTr"], tmp_path, device=CPU, num_threads=1, runtime="compile")
 

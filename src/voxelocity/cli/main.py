@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import gc
 import os
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 
 import typer
 
@@ -29,6 +32,7 @@ from voxelocity.cli import (
     report,
     train,
 )
+from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
     CommandError,
     ConfigError,
@@ -110,7 +114,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         never_fails(stream)
     try:
-        with interrupt.ends_at_once():
+        with interrupt.ends_at_once(), _warnings_in_words():
             app()
     except SystemExit as ended:
         # Typer turns a KeyboardInterrupt into this without a message. A watched command may also exit with that status.
@@ -161,13 +165,26 @@ def _is_out_of_memory(error: Exception) -> bool:
     inner = error.__cause__ or error.__context__
     if isinstance(inner, Exception) and _is_out_of_memory(inner):
         return True
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY_WORDS):
-        return True
-    if "torch" not in sys.modules:
-        return False
-    from voxelocity.step import is_out_of_memory
+    return is_out_of_memory(error) or any(words in str(error) for words in _NO_MEMORY_WORDS)
 
-    return is_out_of_memory(error)
+
+@contextlib.contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Within the block, a warning of ours is a line for users, without its place in the code."""
+    pythons, ours = warnings.formatwarning, os.path.dirname(os.path.dirname(__file__))
+
+    def format(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if issubclass(category, UserWarning) and filename.startswith(ours):
+            return f"warning: {printable_lines(str(message))}\n"
+        return pythons(message, category, filename, lineno, line)
+
+    warnings.formatwarning = format
+    try:
+        yield
+    finally:
+        warnings.formatwarning = pythons
 
 
 def _end(error: object, status: int) -> None:

@@ -12,6 +12,7 @@ from voxelocity.cli import interrupt, options, phases
 if TYPE_CHECKING:
     # Imports torch, which --help does not need.
     from voxelocity.core.console import PlainConsole
+    from voxelocity.core.device import Device
     from voxelocity.infer import OutputFormat, PredictedScan, PredictionJob
 
 # On the line of each scan; the table at the end shows all of them.
@@ -79,16 +80,13 @@ def predict(
     is_shared = device == "all"
     chosen_device = options.read_device("cuda" if is_shared else device, others=("all",))
     from voxelocity.core.console import PlainConsole
-    from voxelocity.core.device import all_gpus
     from voxelocity.infer import plan_job, predict_files, split_models
-    from voxelocity.observe import phase
-    from voxelocity.planning import survey
+    from voxelocity.observe import cpu_budget, phase
     from voxelocity.report import count_text, document_view, volume_table
 
     models, scans = split_models([model, *inputs])
     console = PlainConsole()
-    machine = survey(chosen_device, cache_folder=out)
-    devices = all_gpus() if is_shared else (machine.torch_device,)
+    devices = _devices(models, chosen_device, out=out, is_shared=is_shared)
     phases.start_up_is_over()
     screen = _Screen(console)
     options_of_files: dict[str, Any] = {
@@ -102,7 +100,7 @@ def predict(
     if dry_run:
         job = plan_job(models, scans, out, **options_of_files)
         console.print(f"{count_text(len(job.usable_refs), 'scan')} to predict into {out}; nothing is predicted now")
-        if (document := job.memory_document(machine.torch_device)) is not None:
+        if (document := job.memory_document(devices[0])) is not None:
             console.print(document_view(document))
         return
     try:
@@ -112,7 +110,7 @@ def predict(
                 scans,
                 out,
                 device=devices,
-                num_threads=machine.num_cpus,
+                num_threads=cpu_budget(),
                 runtime=runtime,
                 postprocess=not no_postprocess,
                 page=not no_page,
@@ -128,6 +126,19 @@ def predict(
         if screen.volumes:
             console.print(volume_table(screen.volumes))
     screen.say(f"predicted {count_text(len(written), 'scan')} into {out}")
+
+
+def _devices(models: list[Path], chosen: Any, *, out: Path, is_shared: bool) -> tuple[Device, ...]:
+    """Where networks run; importing torch takes about a second, which an export for the CPU does not need."""
+    from voxelocity.core.device import HOST, all_gpus
+    from voxelocity.infer import runs_without_torch
+
+    if runs_without_torch(models, chosen):
+        return (HOST,)
+    from voxelocity.planning import survey
+
+    machine = survey(chosen, cache_folder=out)
+    return all_gpus() if is_shared else (machine.torch_device,)
 
 
 class _Screen:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from voxelocity.core.device import Device, Host, is_out_of_memory
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array
 from voxelocity.core.warn_once import WarnOnce
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
 from voxelocity.observe import available_memory_bytes, file_system_of, free_disk_bytes, is_in_memory
-from voxelocity.step import is_out_of_memory
 
 
 class Accumulators:
@@ -29,12 +30,12 @@ class Accumulators:
         warn: called with one sentence for each place that is too small.
     """
 
-    def __init__(self, device: torch.device, folder: Path | None, warn: Callable[[str], None]) -> None:
-        self._device = device
+    def __init__(self, device: Device, folder: Path | None, warn: Callable[[str], None]) -> None:
+        self._device, self._host = device, arrays.main_memory_of(device)
         self._folder = Path(tempfile.gettempdir()) if folder is None else folder
         self._warn = WarnOnce(warn)
 
-    def zeros(self, shape_kxyz: tuple[int, ...]) -> torch.Tensor:
+    def zeros(self, shape_kxyz: tuple[int, ...]) -> Values:
         """Zeros, float32, in the first place with room.
 
         Raises:
@@ -42,25 +43,32 @@ class Accumulators:
         """
         if self._device.type != "cpu":
             try:
-                return torch.zeros(shape_kxyz, device=self._device)
-            except torch.OutOfMemoryError:
+                return arrays.zeros(shape_kxyz, self._device)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 self.say_device_is_full()
         return self._off_device(shape_kxyz)
 
     def place(self, num_bytes: int) -> str:
         """Where a sum of this size would go by the memory that is free now, in words."""
-        if self._device.type == "cuda" and num_bytes <= torch.cuda.mem_get_info(self._device)[0]:
-            return f"the memory of the device ({self._device})"
+        if not isinstance(self._device, Host) and self._device.type == "cuda":
+            import torch
+
+            if num_bytes <= torch.cuda.mem_get_info(self._device)[0]:
+                return f"the memory of the device ({self._device})"
         return "main memory" if num_bytes <= available_memory_bytes() else f"a file in {self._folder}"
 
-    def moved_off_device(self, total: torch.Tensor) -> torch.Tensor:
+    def moved_off_device(self, total: Values) -> Values:
         """The same sum in main memory or a file.
 
         Raises:
             ScanError: neither main memory nor the disk has room.
         """
         self.say_device_is_full()
-        return self._off_device(tuple(total.shape)).copy_(total)
+        kept = self._off_device(tuple(total.shape))
+        kept[...] = total
+        return kept
 
     def say_device_is_full(self) -> None:
         """Warns once."""
@@ -70,13 +78,13 @@ class Accumulators:
             "classes; they are kept in main memory, which takes longer",
         )
 
-    def _off_device(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def _off_device(self, shape: tuple[int, ...]) -> Values:
         needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
         # Checked first: the system grants memory that it does not have, and kills the program when it writes there.
         if needed_bytes <= free_bytes:
             try:
-                return torch.zeros(shape)
-            except RuntimeError as error:
+                return arrays.zeros(shape, self._host)
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
         needed = (
@@ -93,10 +101,10 @@ class Accumulators:
         self._warn("host", f"infer: {needed}; they are kept in a file in {self._folder}, which takes longer")
         return total
 
-    def _in_file(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def _in_file(self, shape: tuple[int, ...]) -> Values:
         if is_in_memory(file_system_of(self._folder)):
             raise OSError(0, "that folder is in main memory")
-        return torch.from_numpy(unnamed_file(self._folder, shape, np.float32))
+        return arrays.of_numpy(unnamed_file(self._folder, shape, np.float32), self._host)
 
 
 def unnamed_file(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
+from voxelocity.core.device import Device
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
 from voxelocity.infer.window_config import Blend
 
 
 @lru_cache(maxsize=8)
-def importance(
-    shape: tuple[int, ...], blend: Blend, sigma_scale: float | tuple[float, ...], device: torch.device
-) -> torch.Tensor:
+def importance(shape: tuple[int, ...], blend: Blend, sigma_scale: float | tuple[float, ...], device: Device) -> Values:
     """Weights of a window's voxels, of `shape`, float32, positive; made once and kept, so do not change them.
 
     Args:
@@ -27,20 +28,20 @@ def importance(
         device: where the weights will be.
     """
     # The kept tensor must not become an inference tensor just because the first caller was in inference mode.
-    with torch.inference_mode(False), torch.no_grad():
+    with arrays.outside_inference_mode(device):
         if blend == "uniform":
-            return torch.ones(shape, device=device)
+            return arrays.zeros(shape, device) + 1.0
         scales = sigma_scale if isinstance(sigma_scale, tuple) else (sigma_scale,) * len(shape)
         if blend == "nnunet":
-            return _as_nnunet(shape, scales).to(device)
-        weights = torch.ones((), device=device)
+            return arrays.moved(arrays.of_numpy(_as_nnunet(shape, scales), device), device)
+        weights = arrays.zeros((), device) + 1.0
         for length, scale in zip(shape, scales, strict=True):
             weights = weights[..., None] * _bell(length, length * scale, device)
         # A corner's weight would otherwise be lost to rounding; the minimum is MONAI's.
-        return weights.clamp_(min=1e-3)
+        return weights.clip(min=1e-3)
 
 
-def _as_nnunet(shape: tuple[int, ...], scales: Sequence[float]) -> torch.Tensor:
+def _as_nnunet(shape: tuple[int, ...], scales: Sequence[float]) -> npt.NDArray[np.float32]:
     """The weights of nnU-Net v2's `compute_gaussian`: 10 at voxel n // 2 of each axis, rounded to float16."""
     from scipy.ndimage import gaussian_filter1d
 
@@ -49,11 +50,14 @@ def _as_nnunet(shape: tuple[int, ...], scales: Sequence[float]) -> torch.Tensor:
         peak = np.zeros(length)
         peak[length // 2] = 1.0
         weights = weights[..., np.newaxis] * gaussian_filter1d(peak, length * scale, mode="constant")
-    rounded = torch.from_numpy(weights / (weights.max() / 10.0)).half().float()
-    return rounded.clamp_(min=float(rounded[rounded > 0].min()))
+    # Rounded twice, as torch rounds float64.
+    rounded: npt.NDArray[np.float32] = (
+        (weights / (weights.max() / 10.0)).astype(np.float32).astype(np.float16).astype(np.float32)
+    )
+    return rounded.clip(min=rounded[rounded > 0].min())
 
 
-def weight_sums(weights: torch.Tensor, starts: Sequence[Sequence[int]], shape: Sequence[int]) -> torch.Tensor:
+def weight_sums(weights: Values, starts: Sequence[Sequence[int]], shape: Sequence[int]) -> Values:
     """What the weights of all windows add up to at each voxel of a volume, in the weights' dtype, on their device.
 
     Windows are at every combination of the `starts` of the axes, so the sum is computed one axis at a time: a window's
@@ -68,13 +72,13 @@ def weight_sums(weights: torch.Tensor, starts: Sequence[Sequence[int]], shape: S
     strip = weights
     for axis in reversed(range(len(shape))):
         length = strip.shape[axis]
-        longer = strip.new_zeros((*strip.shape[:axis], shape[axis], *strip.shape[axis + 1 :]))
+        longer = arrays.zeros_like(strip, (*strip.shape[:axis], shape[axis], *strip.shape[axis + 1 :]))
         for start in starts[axis]:
-            longer.narrow(axis, start, length).add_(strip)
+            longer[(slice(None),) * axis + (slice(start, start + length),)] += strip
         strip = longer
     return strip
 
 
-def _bell(length: int, sigma: float, device: torch.device) -> torch.Tensor:
-    places = torch.arange(length, dtype=torch.float32, device=device) - (length - 1) / 2.0
-    return torch.exp(places.square() / (-2.0 * sigma**2))
+def _bell(length: int, sigma: float, device: Device) -> Values:
+    places = np.arange(length, dtype=np.float32) - np.float32((length - 1) / 2.0)
+    return arrays.exp(arrays.moved(arrays.of_numpy(places * places, device), device) / (-2.0 * sigma**2))

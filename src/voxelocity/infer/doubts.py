@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from voxelocity.core.device import Device
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.decode import ScanHeader
 from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig
 from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.models.spec import ModelSpec
 from voxelocity.step import precision_on
 
 # Training varies the scale by tens of percent; half and double are beyond that.
@@ -24,10 +25,11 @@ _SAMPLED_PER_AXIS = 40
 _GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="none"))
 
 
-def device_doubts(spec: PredictionSpec, device: torch.device) -> list[str]:
+def device_doubts(spec: PredictionSpec, device: Device) -> list[str]:
     """Doubts about the device the model runs on, as whole sentences."""
     used = precision_on(spec.precision, device).compute
-    if used == spec.precision.compute:
+    # Those of other toolkits compute in float32 there as well.
+    if used == spec.precision.compute or not isinstance(spec, ModelSpec):
         return []
     return [
         f"the model computes in {spec.precision.compute}, which is slower than float32 on this device ({device}); "

@@ -22,22 +22,19 @@ from voxelocity.data.source import open_cases
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import (
-    MACHINE_CODE,
-    MAIN_FILES,
     checksums,
     describe_export,
-    is_export,
     open_export,
 )
+from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, is_export
 from voxelocity.infer.models.open import open_model
 from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes import openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
-from voxelocity.infer.runtimes.contract import RuntimeTask
+from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
 from voxelocity.infer.runtimes.native import load_eager
 from voxelocity.infer.runtimes.of_model import task_of
-from voxelocity.infer.runtimes.table import in_one_line
 from voxelocity.metrics import case_score
 from voxelocity.observe import Stopwatch
 from voxelocity.report import write_page
@@ -152,7 +149,7 @@ def _building_folder(out: Path) -> Iterator[Path]:
 
 def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
     """Writes the files of the network and `model.json` into `folder`."""
-    network, path = model.network.to(task.device), folder / MAIN_FILES[form]
+    network, path = _module(model).to(task.device), folder / MAIN_FILES[form]
     has_dynamic_space = False
     try:
         match form:
@@ -219,7 +216,7 @@ def _compared(
     )
     windows = _windows_of(one.load(refs[0]).volume, task) if refs else _noise(task)
     with torch.no_grad():
-        logits = load_eager(before.network, task)(windows).float()
+        logits = load_eager(_module(before), task)(windows).float()
         seconds = _seconds_of(before, after, windows, task)
         # A copy, because predicting the cases below overwrites it.
         answers = after.network(windows).float().clone()
@@ -243,6 +240,11 @@ def _compared(
     )
 
 
+def _module(model: Model) -> torch.nn.Module:
+    assert isinstance(model.network, torch.nn.Module), "an export is not exported again"
+    return model.network
+
+
 def _windows_of(volume: Volume, task: RuntimeTask) -> torch.Tensor:
     """A batch of windows (b, c, x, y, z) from the middle of a prepared case."""
     image = torch.from_numpy(volume.intensities())
@@ -262,7 +264,7 @@ def _noise(task: RuntimeTask) -> torch.Tensor:
 def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: RuntimeTask) -> tuple[float, float]:
     """Seconds of a window before and after, the least of three calls each, the first of which does not count."""
     quickest = []
-    for run in (load_eager(before.network, task), after.network):
+    for run in (load_eager(_module(before), task), after.network):
         seconds = []
         for _ in range(4):
             watch = Stopwatch()

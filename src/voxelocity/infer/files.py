@@ -8,9 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
-from voxelocity.core.errors import UnpredictedError
+from voxelocity.core.device import Device
 from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
@@ -20,8 +18,8 @@ from voxelocity.infer.models import open_models
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.runtimes.contract import EAGER
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
-from voxelocity.infer.runtimes.table import EAGER
 from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
@@ -33,7 +31,7 @@ def predict_files(
     inputs: Sequence[Path],
     out: Path,
     *,
-    device: torch.device | Sequence[torch.device],
+    device: Device | Sequence[Device],
     num_threads: int,
     format: OutputFormat = "auto",
     overwrite: bool = False,
@@ -60,7 +58,8 @@ def predict_files(
         models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
         inputs: files, folders and lists of scans, as `find_scans` takes them.
         out: created if it does not exist. A scan is never replaced.
-        device: where the network runs; several share the scans, each with a network of its own.
+        device: where the network runs; several share the scans, each with a network of its own. `core.device.HOST` for
+            an export that runs without torch.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
         format: of the predictions, as `choose_output` takes it.
         overwrite: whether to replace predictions of the same name, each file in one piece.
@@ -88,7 +87,7 @@ def predict_files(
             before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
-    devices = (device,) if isinstance(device, torch.device) else tuple(device)
+    devices = tuple(device) if isinstance(device, Sequence) else (device,)
     for each in devices:
         check_name(runtime, each)
     told: list[str] = []
@@ -108,18 +107,13 @@ def predict_files(
         on_failure=on_failure,
         warn=tell,
     )
-    model, spec = job.model, job.model.spec
-    check_model(runtime, model, devices[0])
-    kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
-    doubts = [*model.doubts, *(doubt for each in devices for doubt in device_doubts(spec, each))]
-    for text in dict.fromkeys(doubts):
-        tell(f"predict: {text}")
+    _check(job, devices, runtime, tell)
     on_start(job)
     inside = [PROBABILITIES_FOLDER] * probabilities + [PREVIEWS_FOLDER] * previews
     make_folder(out, job.refs, job.output, inside=inside)
     stop = threading.Event()
 
-    def predictor_on(each: torch.device, own: Model) -> Predictor:
+    def predictor_on(each: Device, own: Model) -> Predictor:
         check_model(runtime, own, each)
         return Predictor(
             own.network,
@@ -136,16 +130,17 @@ def predict_files(
     # A network is on one device, and an export is opened for one, so each of the others reads the model again.
     folders = [models] if isinstance(models, Path) else models
     others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
-    predictors = [predictor_on(devices[0], model), *others]
+    predictors = [predictor_on(devices[0], job.model), *others]
     start_s = time.perf_counter()
-    num_ahead = job.num_ahead(available_memory_bytes(), num_devices=len(devices))
+    spec = job.model.spec
+    kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
     with PredictionWriter(job, kept_largest, previews, on_case) as writer:
         for prediction in share_scans(
             predictors,
             job.usable_refs,
             stop=stop,
             num_threads=num_threads,
-            num_ahead=num_ahead,
+            num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
             on_failure=lambda case_id, error: on_failure(case_id, job.fail(case_id, error)),
         ):
             _tell_doubts(prediction.scan, job, tell)
@@ -161,13 +156,16 @@ def predict_files(
             seconds=time.perf_counter() - start_s,
         )
         write_page(document, out / PREDICTIONS_PAGE)
-    if job.reasons:
-        raise UnpredictedError(
-            f"predict: {len(job.reasons)} of {len(job.refs)} scans could not be predicted, for the reasons above: "
-            f"{', '.join(sorted(job.reasons))}; the others are in {out}",
-            reasons=job.reasons,
-        )
+    job.check_all_were_predicted()
     return tuple(writer.scans)
+
+
+def _check(job: PredictionJob, devices: Sequence[Device], runtime: str, tell: Callable[[str], None]) -> None:
+    """Returns if the model may run in the runtime; tells what makes all of its predictions doubtful."""
+    check_model(runtime, job.model, devices[0])
+    of_devices = (doubt for each in devices for doubt in device_doubts(job.model.spec, each))
+    for text in dict.fromkeys([*job.model.doubts, *of_devices]):
+        tell(f"predict: {text}")
 
 
 def _tell_doubts(scan: Volume, job: PredictionJob, tell: Callable[[str], None]) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from voxelocity.core.errors import InputError, ScanError
+from voxelocity.core.device import Device
+from voxelocity.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.infer.accumulator import Accumulators
@@ -86,7 +86,7 @@ class PredictionJob:
         num_fit = (free_bytes - num_devices * memory.peak_bytes) // max(1, memory.preparing_bytes)
         return max(0, min(num_devices + 1, num_fit))
 
-    def memory_document(self, device: torch.device) -> Document | None:
+    def memory_document(self, device: Device) -> Document | None:
         """What the largest scan takes on this device; None if no scan can be predicted."""
         if self.largest is None:
             return None
@@ -105,6 +105,19 @@ class PredictionJob:
             raise error
         self.reasons[case_id] = str(error)
         return str(error)
+
+    def check_all_were_predicted(self) -> None:
+        """Returns if no scan has failed.
+
+        Raises:
+            UnpredictedError: some have.
+        """
+        if self.reasons:
+            raise UnpredictedError(
+                f"predict: {len(self.reasons)} of {len(self.refs)} scans could not be predicted, for the reasons "
+                f"above: {', '.join(sorted(self.reasons))}; the others are in {self.out}",
+                reasons=self.reasons,
+            )
 
 
 def plan_job(

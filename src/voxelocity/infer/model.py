@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -11,8 +12,10 @@ from pydantic import Field, model_validator
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
+from voxelocity.core.device import Device
 from voxelocity.core.errors import ConfigError, ScanError
 from voxelocity.core.laterality import swapped_classes
+from voxelocity.infer.arrays import Values
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.step import PrecisionConfig
 
@@ -134,6 +137,28 @@ class PredictionSpec(Config):
         )
 
 
+class ForeignNetwork(ABC):
+    """A network that another runtime runs: on tensors, or on arrays once it was opened for `arrays.HOST`.
+
+    Attributes:
+        runtime: its name in `infer.runtimes.table`.
+    """
+
+    runtime: str
+
+    @abstractmethod
+    def open(self, device: Device) -> None:
+        """Makes it ready for windows on a device.
+
+        Raises:
+            InputError: it cannot run there.
+        """
+
+    @abstractmethod
+    def __call__(self, windows_bcxyz: Values) -> Values:
+        """Logits (b, k, x, y, z), maybe in a buffer that the next call overwrites. Opened by the first call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A network ready to predict.
@@ -148,7 +173,7 @@ class Model:
     """
 
     folder: Path
-    network: torch.nn.Module
+    network: torch.nn.Module | ForeignNetwork
     spec: PredictionSpec
     preparation: DeterministicStage
     doubts: tuple[str, ...] = ()

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from voxelocity.core.contracts import DeterministicStage
+from voxelocity.core.device import Device, Host
 from voxelocity.core.errors import ScanError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Index3, Region
@@ -21,17 +20,19 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
-from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
+from voxelocity.infer.model import ForeignNetwork, PredictionSpec
 from voxelocity.infer.probabilities import Probabilities
-from voxelocity.infer.runtimes.contract import NamedForward
-from voxelocity.infer.runtimes.native import eager
-from voxelocity.infer.runtimes.table import EAGER
+from voxelocity.infer.runtimes.contract import EAGER, NamedForward
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import Clock, system_clock
-from voxelocity.step import precision_on
+
+if TYPE_CHECKING:
+    import torch
 
 _MOST_ROUNDS = 5
 STAGES = ("decode", "prepare", "network", "blend", "restore")
@@ -55,7 +56,7 @@ class Prediction(NamedTuple):
     scan: Volume
     classes: ClassIndices
     seconds: Mapping[str, float]
-    device: torch.device
+    device: Device
     runtime: str
     probabilities: Probabilities | None
 
@@ -97,25 +98,23 @@ class Predictor:
 
     def __init__(
         self,
-        network: torch.nn.Module,
+        network: torch.nn.Module | ForeignNetwork,
         spec: PredictionSpec,
         preparation: DeterministicStage,
         *,
-        device: torch.device,
+        device: Device,
         folder: Path | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
         forward: NamedForward | None = None,
         keep_probabilities: bool = False,
     ) -> None:
-        self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
+        self._network = network
         self._spec = spec
         self.device = device
         self._folder, self._warn, self._keeps_probabilities = folder, warn, keep_probabilities
         self._preparation = preparation
-        self._runtime, self._run = forward or NamedForward(
-            EAGER, eager(self._network, precision_on(spec.precision, device), device)
-        )
+        self._runtime, self._run = forward or _called_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
         self._on_windows = on_windows
@@ -128,7 +127,7 @@ class Predictor:
         """
         return next(self.restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
 
-    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
+    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, Values]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
@@ -139,9 +138,9 @@ class Predictor:
         """
         waiting: deque[tuple[Volume, ClassMap]] = deque()
 
-        def images() -> Iterator[tuple[torch.Tensor, Sink]]:
+        def images() -> Iterator[tuple[Values, Sink]]:
             for volume in volumes:
-                image = _image_of(volume)
+                image = self._image_of(volume)
                 classes = ClassMap(spatial_shape(image), region_order=self._spec.region_order)
                 waiting.append((volume, classes))
                 yield image, classes
@@ -165,13 +164,13 @@ class Predictor:
             clock: returns seconds.
         """
         window = self._spec.window.model_copy(update={"mirror_axes": (), "reuse_constant": False})
-        image = _image_of(volume)
+        image = self._image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap, spread=window.spread))
         # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)
-        self._network.eval()
+        self._enter_evaluation_mode()
 
         def predict() -> None:
             both = [(each, ClassMap(spatial_shape(each), region_order=self._spec.region_order)) for each in images]
@@ -179,7 +178,7 @@ class Predictor:
                 stitched.check()
             for _, classes in both:
                 # Reads the result, because only then has the device finished.
-                classes.result().cpu()
+                arrays.to_numpy(classes.result())
 
         begin_s = clock()
         predict()
@@ -263,7 +262,7 @@ class Predictor:
         waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels, Probabilities | None]] = deque()
         failures: list[Exception] = []
 
-        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[torch.Tensor, Sink]]:
+        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[Values, Sink]]:
             try:
                 for case in loaded:
                     try:
@@ -284,7 +283,7 @@ class Predictor:
                         on_failure(case.case_id if isinstance(case, Failed) else case.scan.case_id, error)
                         continue
                     waiting.append((scan, seconds, labels, probabilities))
-                    yield _image_of(volume), probabilities or labels
+                    yield self._image_of(volume), probabilities or labels
             except Exception as error:  # raised below, whatever it is
                 # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
                 failures.append(error)
@@ -324,8 +323,8 @@ class Predictor:
         except ScanError as error:
             raise _of_case(volume.case_id, error) from None
 
-    def _stitched(self, images: Iterable[tuple[torch.Tensor, Sink]]) -> Iterator[Stitched]:
-        self._network.eval()
+    def _stitched(self, images: Iterable[tuple[Values, Sink]]) -> Iterator[Stitched]:
+        self._enter_evaluation_mode()
         window = self._spec.window
         swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
         return stitch_volumes(
@@ -339,10 +338,31 @@ class Predictor:
             warn=self._warn,
         )
 
-    def _forward(self, windows: torch.Tensor) -> torch.Tensor:
+    def _enter_evaluation_mode(self) -> None:
+        """A training puts its network back into training mode between validations."""
+        if not isinstance(self._network, ForeignNetwork):
+            self._network.eval()
+
+    def _image_of(self, volume: Volume) -> Values:
+        """(c, x, y, z) float32; a copy, because volumes of the cache are read-only and torch tensors are not."""
+        return arrays.of_numpy(volume.intensities(), self.device)
+
+    def _forward(self, windows: Values) -> Values:
         if self._on_windows is not None:
             self._on_windows()
         return self._run(windows)
+
+
+def _called_directly(network: torch.nn.Module | ForeignNetwork, spec: PredictionSpec, device: Device) -> NamedForward:
+    """The network moved to the device, in eager mode; one of another runtime as it is."""
+    if isinstance(network, ForeignNetwork):
+        return NamedForward(network.runtime, network)
+    from voxelocity.infer.runtimes.native import eager
+    from voxelocity.step import precision_on
+
+    assert not isinstance(device, Host), "only networks of other runtimes run without torch"
+    network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
+    return NamedForward(EAGER, eager(network, precision_on(spec.precision, device), device))
 
 
 def _of_case(case_id: str, error: ScanError) -> ScanError:
@@ -362,8 +382,3 @@ def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
         stop[axis] += added * step
         num_windows *= 1 + added
     return Region((0, 0, 0), (stop[0], stop[1], stop[2]))
-
-
-def _image_of(volume: Volume) -> torch.Tensor:
-    """(c, x, y, z) float32; a copy, because volumes of the cache are read-only and torch tensors are not."""
-    return torch.from_numpy(volume.intensities())

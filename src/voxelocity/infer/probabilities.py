@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.quantities import bytes_text
@@ -15,7 +14,9 @@ from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.decode import ScanHeader, write_maps
 from voxelocity.data.prepare import Trace, restore_scores
+from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import unnamed_file
+from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.stitched import Sink
 
@@ -51,7 +52,7 @@ class Probabilities:
                 "or leave --probabilities out"
             ) from None
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
+    def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         self._labels.take(sums_kxyz, weights_xyz, box)
         kept = self._kept[(slice(None), *box.slices)]
         # Plane by plane: a tile may be most of the volume.
@@ -59,8 +60,8 @@ class Probabilities:
             logits = sums_kxyz[:, index]
             if weights_xyz is not None:
                 logits = logits / weights_xyz[index]
-            found = torch.sigmoid(logits) if self._has_regions else torch.softmax(logits, dim=0)
-            kept[:, index] = (found * _ONE).round_().to(torch.uint8).cpu().numpy()
+            found = arrays.sigmoid(logits) if self._has_regions else arrays.softmax(logits)
+            kept[:, index] = np.rint(arrays.to_numpy(found * _ONE))
 
     def write(self, path: Path, header: ScanHeader) -> None:
         """Writes them as a 4-D NIfTI file on the grid of the scan, one volume for each output of the network.

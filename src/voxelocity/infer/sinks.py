@@ -9,10 +9,11 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
 
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
@@ -31,25 +32,24 @@ class ClassMap:
 
     def __init__(self, shape: Index3, *, region_order: Sequence[int] = ()) -> None:
         self._shape, self._order = shape, tuple(region_order)
-        self._classes: torch.Tensor | None = None
+        self._classes: Values | None = None
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
+    def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         # Dividing by positive weights changes neither which class is ahead nor a sign.
         if self._classes is None:
-            self._classes = torch.empty(self._shape, dtype=torch.uint8, device=sums_kxyz.device)
+            self._classes = arrays.zeros(self._shape, arrays.device_of(sums_kxyz), is_byte=True)
         classes = self._classes[box.slices]
         for piece, target in zip(_pieces(sums_kxyz), _pieces(classes, num_layers=len(sums_kxyz)), strict=True):
             if not self._order:
-                # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
-                target.copy_(piece.max(dim=0).indices)
+                arrays.fill_largest(target, piece)
                 continue
             # Tiles may be in main memory and the result on a device.
-            found = torch.zeros(target.shape, dtype=torch.uint8, device=piece.device)
+            found = arrays.zeros(target.shape, arrays.device_of(piece), is_byte=True)
             for sums, index in zip(piece, self._order, strict=True):
-                found.masked_fill_(sums > 0.0, index)
-            target.copy_(found)
+                found[sums > 0.0] = index
+            target[...] = found
 
-    def result(self) -> torch.Tensor:
+    def result(self) -> Values:
         """(x, y, z) uint8, once all tiles were taken."""
         assert self._classes is not None
         return self._classes
@@ -92,33 +92,34 @@ class ScanLabels:
                 region_order=spec.region_order,
             )
 
-    def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
+    def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         if self._restoration is None:
             self._classes.take(sums_kxyz, weights_xyz, box)
             return
-        weights = None if weights_xyz is None else weights_xyz.cpu().numpy()
+        weights = None if weights_xyz is None else arrays.to_numpy(weights_xyz)
         add = partial(self._restoration.add, start=box.start, weights_xyz=weights)
         if self._behind is None:
-            add(sums_kxyz.cpu().numpy())
+            add(arrays.to_numpy(sums_kxyz))
             return
-        copied = sums_kxyz.clone() if sums_kxyz.device.type == "cpu" else sums_kxyz.cpu()
+        is_shared = arrays.device_of(sums_kxyz).type == "cpu"
+        copied = arrays.to_numpy(arrays.copied(sums_kxyz) if is_shared else sums_kxyz)
         if self._last is not None:
             self._last.result()
-        self._last = self._behind.submit(add, copied.numpy())
+        self._last = self._behind.submit(add, copied)
 
     def result(self) -> ClassIndices:
         """(x, y, z) uint8, once all tiles were taken. Can be called once."""
         if self._restoration is None:
-            return restore_labels(self._classes.result().cpu().numpy(), self._trace)
+            return restore_labels(arrays.to_numpy(self._classes.result()), self._trace)
         if self._last is not None:
             self._last.result()
         return self._restoration.result()
 
 
-def _pieces(tensor: torch.Tensor, *, num_layers: int = 1) -> Iterator[torch.Tensor]:
+def _pieces(values: Values, *, num_layers: int = 1) -> Iterator[Values]:
     """Views of (..., x, y, z), cut along x, of at most `_PIECE_VALUES` values times layers, but at least one plane."""
-    *_, num_x, num_y, num_z = tensor.shape
-    layers = math.prod(tensor.shape[:-3]) * num_layers
+    *_, num_x, num_y, num_z = values.shape
+    layers = math.prod(values.shape[:-3]) * num_layers
     thickness = max(1, _PIECE_VALUES // (layers * num_y * num_z))
     for start in range(0, num_x, thickness):
-        yield tensor.narrow(-3, start, min(thickness, num_x - start))
+        yield values[..., start : start + thickness, :, :]

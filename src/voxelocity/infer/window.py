@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import torch
+import numpy as np
 
+from voxelocity.core.device import Device, is_out_of_memory
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Region
 from voxelocity.core.warn_once import WarnOnce
+from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.arrays import Values
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import system_clock
-from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
 # A volume of more passes than this shares none with the next volume: two such sums at once would double peak memory,
@@ -32,16 +34,16 @@ _MOST_PASSES_SHARED = 4
 # Answers for constant windows: air and padding have two values; more would be chance.
 _MOST_KEPT, _MOST_KEPT_BYTES = 2, 256 << 20
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Forward = Callable[[Values], Values]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
 
 
 def stitch_volumes(
     forward: Forward,
-    images: Iterable[tuple[torch.Tensor, Sink]],
+    images: Iterable[tuple[Values, Sink]],
     config: WindowConfig,
     *,
-    device: torch.device,
+    device: Device,
     num_outputs: int = 1,
     swapped_classes: Sequence[int] = (),
     folder: Path | None = None,
@@ -78,7 +80,7 @@ def stitch_volumes(
     accumulators = Accumulators(device, folder, warn)
     passes = _Passes(forward, config, device, swapped_classes, warn)
 
-    def stitched(image: torch.Tensor, sink: Sink) -> Stitched:
+    def stitched(image: Values, sink: Sink) -> Stitched:
         return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
 
     windows = _windows(images, stitched, config, pending)
@@ -103,7 +105,7 @@ class _Passes:
         self,
         forward: Forward,
         config: WindowConfig,
-        device: torch.device,
+        device: Device,
         swapped_classes: Sequence[int],
         warn: Callable[[str], None],
     ) -> None:
@@ -111,10 +113,11 @@ class _Passes:
         self._forward = forward
         self._config = config
         self._device = device
-        self._swapped = torch.tensor(swapped_classes, device=device) if len(swapped_classes) > 0 else None
+        swapped = arrays.of_numpy(np.asarray(swapped_classes, np.int64), device)
+        self._swapped = arrays.moved(swapped, device) if len(swapped_classes) > 0 else None
         self._warn = WarnOnce(warn)
         # Constant windows by their value, with the network's answer.
-        self._answered: dict[tuple[float, ...], torch.Tensor] = {}
+        self._answered: dict[tuple[float, ...], Values] = {}
 
     def asked(self, batch: Iterable[_Window]) -> list[_Window]:
         """The windows among these that the network must see: one of each constant value that was not answered yet."""
@@ -153,19 +156,19 @@ class _Passes:
         for value, answer in constant.items():
             self._keep(value, answer)
 
-    def _keep(self, value: tuple[float, ...], answer: torch.Tensor) -> None:
+    def _keep(self, value: tuple[float, ...], answer: Values) -> None:
         if answer.nbytes > _MOST_KEPT_BYTES:
             return
         if len(self._answered) == _MOST_KEPT:
             del self._answered[next(iter(self._answered))]
         # A copy: the output may be in a buffer that the next forward pass overwrites.
-        self._answered[value] = answer.clone()
+        self._answered[value] = arrays.copied(answer)
 
-    def _answers(self, batch: Sequence[_Window]) -> torch.Tensor | None:
+    def _answers(self, batch: Sequence[_Window]) -> Values | None:
         """Logits (b, k, x, y, z); None if memory is full."""
         try:
-            with torch.no_grad():
-                windows = torch.stack([stitched.window(box) for stitched, box in batch])
+            with arrays.without_gradients(self._device):
+                windows = arrays.stack([stitched.window(box) for stitched, box in batch])
                 return _mirrored(self._forward, windows, self._config, self._swapped)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -175,6 +178,8 @@ class _Passes:
     def _run_again(self, batch: Sequence[_Window], num_asked: int, pending: Iterable[Stitched]) -> None:
         self._answered.clear()
         if self._device.type == "cuda":
+            import torch
+
             torch.cuda.empty_cache()
         if num_asked > 1:
             self.batch_size = min(self.batch_size, -(-num_asked // 2))
@@ -201,8 +206,8 @@ class _Passes:
 
 
 def _windows(
-    images: Iterable[tuple[torch.Tensor, Sink]],
-    make: Callable[[torch.Tensor, Sink], Stitched],
+    images: Iterable[tuple[Values, Sink]],
+    make: Callable[[Values, Sink], Stitched],
     config: WindowConfig,
     pending: deque[Stitched],
 ) -> Iterator[_Window | None]:
@@ -230,9 +235,7 @@ def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Win
     return batch
 
 
-def _mirrored(
-    forward: Forward, windows: torch.Tensor, config: WindowConfig, swapped: torch.Tensor | None
-) -> torch.Tensor:
+def _mirrored(forward: Forward, windows: Values, config: WindowConfig, swapped: Values | None) -> Values:
     """Logits (b, k, x, y, z), the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
@@ -240,16 +243,17 @@ def _mirrored(
     if not mirrorings:
         return logits
     # A copy: the output may be in a buffer that the next forward pass overwrites.
-    total = logits.to(torch.float32, copy=True)
+    total = arrays.float32_copy(logits)
     for mirrored in mirrorings:
-        answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        answer = arrays.flip(_checked(forward(arrays.flip(windows, mirrored)), windows), mirrored)
         # In a mirror image, what the network calls left is right.
-        total += answer if swapped is None or _X not in mirrored else answer.index_select(1, swapped)
-    return total.div_(len(mirrorings) + 1)
+        total += answer if swapped is None or _X not in mirrored else answer[:, swapped]
+    total /= len(mirrorings) + 1
+    return total
 
 
-def _checked(logits: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
-    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+def _checked(logits: Values, windows: Values) -> Values:
+    shape = tuple(logits.shape) if isinstance(logits, type(windows)) else type(logits).__name__
     if (
         not isinstance(shape, tuple)
         or len(shape) != 5

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
         autocast,
         backend_as_found,
         check_compiler,
-        precision_on,
         set_backend,
     )
-    from voxelocity.step.precision_config import CompileMode, PrecisionConfig
-    from voxelocity.step.training_step import TrainingStep, is_out_of_memory
+    from voxelocity.step.precision_config import CompileMode, PrecisionConfig, precision_on
+    from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
     "BackendConfig",
@@ -35,7 +34,6 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
-    "is_out_of_memory",
     "learning_rate_at",
     "precision_on",
     "set_backend",
@@ -48,8 +46,8 @@ __getattr__ = first_use(
         "network": ("build_network",),
         "network_config": ("NetworkConfig",),
         "optimizer": ("OptimizerConfig", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
-        "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "precision_on", "set_backend"),
-        "precision_config": ("CompileMode", "PrecisionConfig"),
-        "training_step": ("TrainingStep", "is_out_of_memory"),
+        "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "set_backend"),
+        "precision_config": ("CompileMode", "PrecisionConfig", "precision_on"),
+        "training_step": ("TrainingStep",),
     },
 )

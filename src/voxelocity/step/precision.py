@@ -14,7 +14,6 @@ import torch
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
-from voxelocity.observe import cpu_has_fast_bfloat16
 from voxelocity.step.precision_config import CompileMode, PrecisionConfig
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -25,25 +24,6 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
     if config.compute == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[config.compute])
-
-
-def precision_on(config: PrecisionConfig, device: torch.device) -> PrecisionConfig:
-    """The same configuration, with float32 in place of a compute format that is slow on this device.
-
-    A float16 model took seven times as long on a CPU in float16 as in float32. Most CPUs, and GPUs before Ampere, are
-    slower in bfloat16 than in float32; float16 cannot replace it there, as a model trained in bfloat16 may overflow it.
-    """
-    if config.compute == "float32" or (config.compute == "float16" and device.type != "cpu"):
-        return config
-    if config.compute == "bfloat16" and _has_fast_bfloat16(device):
-        return config
-    return config.model_copy(update={"compute": "float32"})
-
-
-def _has_fast_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return cpu_has_fast_bfloat16()
 
 
 def compiled(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.core.rng import generator
 from voxelocity.observe import Clock, span
@@ -19,10 +20,6 @@ from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_opt
 from voxelocity.step.precision import autocast, compiled
 from voxelocity.step.precision_config import PrecisionConfig
 
-# The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
-# does not support fails earlier, at the descriptor of the primitive.
-_CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
-_ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
 # Of a batch; the seeds of dropout masks count pieces rank by rank.
 _MOST_PIECES = 1 << 16
 
@@ -258,13 +255,6 @@ class TrainingStep:
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
             self._average.load_state(state["average"])
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of a device or of the host is full."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and (_CPU_WORDS in str(error) or str(error) in _ONEDNN_TEXTS)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
+    from voxelocity.infer.models.kinds import runs_without_torch
     from voxelocity.infer.models.open import open_model, open_models, split_models
     from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, open_run, save_keep_largest, save_model
     from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
@@ -17,6 +18,7 @@ __all__ = [
     "open_model",
     "open_models",
     "open_run",
+    "runs_without_torch",
     "save_keep_largest",
     "save_model",
     "split_models",
@@ -25,6 +27,7 @@ __all__ = [
 __getattr__ = first_use(
     __name__,
     {
+        "kinds": ("runs_without_torch",),
         "open": ("open_model", "open_models", "split_models"),
         "run": ("WEIGHTS_NAME", "load_model", "open_run", "save_keep_largest", "save_model"),
         "spec": ("SPEC_NAME", "ModelSpec"),

@@ -18,18 +18,13 @@ from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.bundle_config import BundleConfig, Component
 from voxelocity.infer.models.bundle_prepare import BundlePreparation, check_keys, preparation_of
 from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
+from voxelocity.infer.models.kinds import METADATA
 
-_METADATA = Path("configs") / "metadata.json"
 _WEIGHTS = Path("models") / "model.pt"
 # Those that return logits in evaluation mode, and load nothing.
 _NETWORKS = ("AttentionUnet", "BasicUNet", "DynUNet", "SegResNet", "SegResNetDS", "SwinUNETR", "UNETR", "UNet", "VNet")
 _MAX_CHANNELS = 256
 _WITHOUT_EFFECT = ("SaveImaged", "EnsureTyped", "ToTensord", "DeleteItemsd")
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether `path` is the folder of a MONAI bundle. No file is opened."""
-    return (path / _METADATA).is_file()
 
 
 def open_bundle(folder: Path) -> Model:
@@ -41,7 +36,7 @@ def open_bundle(folder: Path) -> Model:
     """
     config = BundleConfig(folder)
     preparation = preparation_of(config.components("preprocessing"))
-    channels, labels = _names(folder / _METADATA)
+    channels, labels = _names(folder / METADATA)
     spec_values = {
         "channels": channels,
         "window": _window(config.component("@inferer", "inferer")),
@@ -156,7 +151,7 @@ def _network(described: Component, path: Path, spec: PredictionSpec) -> torch.nn
         raise described.error("has an object as an argument; only plain values are supported")
     outputs = arguments.get("out_channels", spec.num_outputs)
     if outputs != spec.num_outputs:
-        raise described.error(f"has {outputs} out_channels, but {_METADATA} describes {spec.num_outputs}")
+        raise described.error(f"has {outputs} out_channels, but {METADATA} describes {spec.num_outputs}")
     if not path.is_file():
         code = path.with_suffix(".ts")
         why = f"{code.name} is TorchScript, which is code" if code.is_file() else "it belongs to the bundle"

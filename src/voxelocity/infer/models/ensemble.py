@@ -15,7 +15,7 @@ import torch
 from voxelocity.core.contracts import DeterministicStage, StageEffect
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeSpec
-from voxelocity.infer.model import Model
+from voxelocity.infer.model import ForeignNetwork, Model
 
 
 def mean_of(models: Sequence[Model]) -> Model:
@@ -48,24 +48,28 @@ class MeanLogits(torch.nn.Module):
     """The mean of the logits of several networks, each of which sees its own channels.
 
     Args:
-        networks: (b, c, x, y, z) to logits (b, k, x, y, z).
+        networks: (b, c, x, y, z) to logits (b, k, x, y, z); exported ones too.
         starts: for each network, its first channel.
         num_channels: of each network.
     """
 
-    def __init__(self, networks: Sequence[torch.nn.Module], starts: Sequence[int], num_channels: int) -> None:
+    def __init__(
+        self, networks: Sequence[torch.nn.Module | ForeignNetwork], starts: Sequence[int], num_channels: int
+    ) -> None:
         super().__init__()
-        self.networks = torch.nn.ModuleList(networks)
+        # Only those of torch are moved to a device with this module.
+        self.networks = torch.nn.ModuleList(each for each in networks if isinstance(each, torch.nn.Module))
+        self._all = tuple(networks)
         self._starts, self._num_channels = tuple(starts), num_channels
 
     def forward(self, images_bcxyz: torch.Tensor) -> torch.Tensor:
         total: torch.Tensor | None = None
-        for network, start in zip(self.networks, self._starts, strict=True):
+        for network, start in zip(self._all, self._starts, strict=True):
             logits = network(images_bcxyz[:, start : start + self._num_channels])
             # A copy, because the output may be a buffer that the network's next call overwrites.
             total = logits.float().clone() if total is None else total.add_(logits)
         assert total is not None
-        return total.div_(len(self.networks))
+        return total.div_(len(self._all))
 
 
 class StackedPreparations:

@@ -7,38 +7,32 @@ names it, as with a network of the user's own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
+from voxelocity.core.device import HOST, Device, Host
 from voxelocity.core.errors import InputError
 from voxelocity.core.whole_file import check_is_file
-from voxelocity.infer.model import Model
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
+from voxelocity.infer.model import ForeignNetwork, Model
+from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES
 from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec
-from voxelocity.infer.runtimes import onnxruntime, openvino, program, tensorrt
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
-from voxelocity.infer.runtimes.table import in_one_line
+from voxelocity.infer.runtimes import onnxruntime, openvino
+from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
+from voxelocity.observe import cpu_budget
 from voxelocity.step import precision_on
 
-MAIN_FILES: dict[ExportFormat, str] = {
-    "onnx": "network.onnx",
-    "openvino": "network.xml",
-    "pt2": "network.pt2",
-    "tensorrt": "network.ep",
-}
-"""The file that is opened; OpenVINO's weights are in `network.bin`."""
+if TYPE_CHECKING:
+    import torch
+
 _RUNTIMES: dict[ExportFormat, str] = {
     "onnx": "onnxruntime",
     "openvino": "openvino",
     "pt2": "aot-inductor",
     "tensorrt": "tensorrt",
 }
-MACHINE_CODE: tuple[ExportFormat, ...] = ("pt2", "tensorrt")
-
-
-def is_export(folder: Path) -> bool:
-    """Whether a folder holds an exported network. No file is opened."""
-    return (folder / SPEC_NAME).is_file() and any((folder / name).is_file() for name in MAIN_FILES.values())
 
 
 def open_export(folder: Path, *, factory: str = "") -> Model:
@@ -68,12 +62,10 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
         raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")
     for name, wanted in exported.sha256.items():
         _check_file(folder / name, wanted)
-    return Model(
-        folder=folder, network=ExportedNetwork(folder / main, spec).eval(), spec=spec, preparation=spec.preparation()
-    )
+    return Model(folder=folder, network=ExportedNetwork(folder / main, spec), spec=spec, preparation=spec.preparation())
 
 
-class ExportedNetwork(torch.nn.Module):
+class ExportedNetwork(ForeignNetwork):
     """A network in its own runtime, opened for the device of its first windows.
 
     Args:
@@ -86,21 +78,19 @@ class ExportedNetwork(torch.nn.Module):
     """
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
-        super().__init__()
         assert spec.exported is not None
         self.format = spec.exported.format
         self.runtime = _RUNTIMES[self.format]
         self._exported, self._path, self._spec = spec.exported, path, spec
-        self._forward: Forward | None = None
+        self._forward: Callable[[Values], Values] | None = None
 
-    def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
-        """Logits (b, k, x, y, z), maybe in a buffer that the next call overwrites."""
+    def __call__(self, windows_bcxyz: Values) -> Values:
         if self._forward is None:
-            self.open(windows_bcxyz.device)
+            self.open(arrays.device_of(windows_bcxyz))
         assert self._forward is not None
         return self._forward(windows_bcxyz)
 
-    def open(self, device: torch.device) -> None:
+    def open(self, device: Device) -> None:
         """Opens the file, which takes a fraction of a second to a few seconds.
 
         Raises:
@@ -108,16 +98,8 @@ class ExportedNetwork(torch.nn.Module):
         """
         if why_not := self._why_not(device):
             raise InputError(f"infer: {self._path} cannot be used here: {why_not}")
-        window = self._spec.window
-        task = RuntimeTask(
-            num_channels=len(self._spec.channels),
-            shape_voxel=window.shape_voxel,
-            batch_size=window.batch_size,
-            device=device,
-            precision=precision_on(self._spec.precision, device),
-        )
         try:
-            self._forward = self._opened(task)
+            self._forward = self._on_arrays() if isinstance(device, Host) else self._on_tensors(device)
         # Each runtime has errors of its own, and a damaged file may cause any of them.
         except Exception as error:
             raise InputError(
@@ -125,7 +107,7 @@ class ExportedNetwork(torch.nn.Module):
                 "versions that are installed here"
             ) from error
 
-    def _why_not(self, device: torch.device) -> str:
+    def _why_not(self, device: Device) -> str:
         if self._exported.device not in ("any", device.type):
             return (
                 f"it was compiled for {self._exported.device}, not {device.type}; choose --device "
@@ -136,18 +118,44 @@ class ExportedNetwork(torch.nn.Module):
                 return onnxruntime.why_not(device)
             case "openvino":
                 return openvino.why_not(device)
-            case "tensorrt":
+            case "tensorrt" if not isinstance(device, Host):
+                from voxelocity.infer.runtimes import tensorrt
+
                 return tensorrt.why_not(device)
         return ""
 
-    def _opened(self, task: RuntimeTask) -> Forward:
+    def _on_arrays(self) -> Callable[[Values], Values]:
+        window, num_threads = self._spec.window, cpu_budget()
+        if self.format == "onnx":
+            return onnxruntime.OnnxSession(self._path, num_threads=num_threads)
+        return openvino.OpenVinoSession(
+            self._path,
+            num_threads=num_threads,
+            batch_size=window.batch_size,
+            shape_voxel=window.shape_voxel,
+            is_bfloat16=precision_on(self._spec.precision, HOST).compute == "bfloat16",
+        )
+
+    def _on_tensors(self, device: torch.device) -> Callable[[Values], Values]:
+        window = self._spec.window
+        task = RuntimeTask(
+            num_channels=len(self._spec.channels),
+            shape_voxel=window.shape_voxel,
+            batch_size=window.batch_size,
+            device=device,
+            precision=precision_on(self._spec.precision, device),
+        )
         match self.format:
             case "onnx":
                 return onnxruntime.open_model(self._path, task)
             case "openvino":
                 return openvino.open_model(self._path, task)
             case "tensorrt":
+                from voxelocity.infer.runtimes import tensorrt
+
                 return tensorrt.open_engine(self._path, task)
+        from voxelocity.infer.runtimes import program
+
         return program.open_package(self._path)
 
 

@@ -20,10 +20,11 @@ from voxelocity.core.region import Index3
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
+from voxelocity.infer.models.kinds import PLANS, nnunet_results
 from voxelocity.infer.models.nnunet_network import NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
 
-PLANS, DATASET = "plans.json", "dataset.json"
+DATASET = "dataset.json"
 _CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
@@ -100,11 +101,6 @@ class _Checkpoint(_Known):
 _Keys = TypeVar("_Keys", bound=Config)
 
 
-def is_nnunet(path: Path) -> bool:
-    """Whether `path` is a results folder of nnU-Net, or one of its folds. No file is opened."""
-    return (_results_of(path) / PLANS).is_file()
-
-
 def open_nnunet(path: Path) -> Model:
     """The model in a results folder, the mean of its folds if there are several; or that of one fold.
 
@@ -118,16 +114,12 @@ def open_nnunet(path: Path) -> Model:
         InputError: a file is missing or damaged, or the model needs something that Voxelocity does not do as nnU-Net
             does it.
     """
-    folder = _results_of(path)
+    folder = nnunet_results(path)
     plans = _parse(_Plans, read_json(folder / PLANS), folder / PLANS)
     dataset = _parse(_Dataset, read_json(folder / DATASET), folder / DATASET)
     folds = [path] if path != folder else _folds_of(folder)
     models = [_open_fold(fold, plans, dataset) for fold in folds]
     return models[0] if len(models) == 1 else mean_of(models)
-
-
-def _results_of(path: Path) -> Path:
-    return path.parent if path.name.startswith("fold_") and not (path / PLANS).exists() else path
 
 
 def _folds_of(folder: Path) -> list[Path]:

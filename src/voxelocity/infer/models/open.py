@@ -7,17 +7,7 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.bundle import is_bundle, open_bundle
-from voxelocity.infer.models.ensemble import mean_of
-from voxelocity.infer.models.exported import is_export, open_export
-from voxelocity.infer.models.nnunet import is_nnunet, open_nnunet
-from voxelocity.infer.models.run import open_run
-from voxelocity.infer.models.spec import SPEC_NAME
-
-
-def is_model(path: Path) -> bool:
-    """Whether `path` is the folder of a model, not of scans. No file is opened."""
-    return (path / SPEC_NAME).is_file() or is_nnunet(path) or is_bundle(path)
+from voxelocity.infer.models.kinds import is_bundle, is_export, is_model, is_nnunet
 
 
 def split_models(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -48,13 +38,24 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
         ConfigError: the factory cannot be imported.
         InputError: the folder holds no model, a damaged one, or one that Voxelocity cannot run.
     """
+    # Only an export needs no torch, and only a bundle MONAI's configuration.
     if is_nnunet(folder):
+        from voxelocity.infer.models.nnunet import open_nnunet
+
         return open_nnunet(folder)
     if is_bundle(folder):
+        from voxelocity.infer.models.bundle import open_bundle
+
         return open_bundle(folder)
+    if is_export(folder):
+        from voxelocity.infer.models.exported import open_export
+
+        return open_export(folder, factory=factory)
     if not is_model(folder) and (inside := sorted(each.name for each in folder.glob("*") if is_nnunet(each))):
         raise InputError(f"infer: {folder} holds the nnU-Net models {', '.join(inside)}; name one of these folders")
-    return (open_export if is_export(folder) else open_run)(folder, factory=factory)
+    from voxelocity.infer.models.run import open_run
+
+    return open_run(folder, factory=factory)
 
 
 def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:
@@ -64,4 +65,8 @@ def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:
         InputError: the models differ in what they predict or in how volumes are covered.
     """
     models = [open_model(folder, factory=factory) for folder in folders]
-    return models[0] if len(models) == 1 else mean_of(models)
+    if len(models) == 1:
+        return models[0]
+    from voxelocity.infer.models.ensemble import mean_of
+
+    return mean_of(models)

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.quantities import duration_text
-from voxelocity.infer.runtimes.contract import Forward, NamedForward, Runtime, RuntimeTask
-from voxelocity.infer.runtimes.table import EAGER, RUNTIMES, in_one_line
+from voxelocity.infer.runtimes.contract import EAGER, Forward, NamedForward, Runtime, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity.observe import Clock, cpu_budget, cpu_name, system_clock
 from voxelocity.observe.interleaved_timing import time_interleaved
 from voxelocity.observe.measured import keep_measured, read_measured
-from voxelocity.step import is_out_of_memory
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """By compute format: the largest difference of a logit from eager's, as a share of eager's largest logit. Eager itself

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from voxelocity.step import PrecisionConfig
 
 
+EAGER = "eager"
+"""The runtime that is always there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuntimeTask:
     """What a runtime has to compute.
@@ -77,3 +81,9 @@ def missing(modules: Sequence[str], *, extra: str) -> str:
     if not gone:
         return ""
     return f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed; pip install 'voxelocity[{extra}]'"
+
+
+def in_one_line(error: Exception) -> str:
+    """The kind of an error and the first line of its text, shortened."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from voxelocity.core.device import Device, Host
 from voxelocity.core.errors import InputError
 from voxelocity.core.volume import Grid, VolumeSpec
-from voxelocity.data.cache import default_cache_folder
-from voxelocity.infer.model import Model
-from voxelocity.infer.models.exported import ExportedNetwork
-from voxelocity.infer.runtimes.auto import load_quickest
-from voxelocity.infer.runtimes.contract import NamedForward, RuntimeTask
-from voxelocity.infer.runtimes.native import load_eager
-from voxelocity.infer.runtimes.table import EAGER, check_runtime, load_named
+from voxelocity.infer.model import ForeignNetwork, Model
+from voxelocity.infer.runtimes.contract import EAGER, NamedForward, RuntimeTask
+from voxelocity.observe import default_cache_folder
 from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.step import precision_on
+
+if TYPE_CHECKING:
+    import torch
 
 AUTO = "auto"
 
 
-def check_name(name: str, device: torch.device) -> None:
+def check_name(name: str, device: Device) -> None:
     """Returns if the user may ask for a runtime of this name.
 
     Raises:
         ConfigError: it is not known or cannot be used here.
     """
-    if name != AUTO:
-        check_runtime(name, device)
+    # An export has its own runtime, which `check_model` compares.
+    if name in (AUTO, EAGER) or isinstance(device, Host):
+        return
+    from voxelocity.infer.runtimes.table import check_runtime
+
+    check_runtime(name, device)
 
 
-def check_model(name: str, model: Model, device: torch.device) -> None:
+def check_model(name: str, model: Model, device: Device) -> None:
     """Returns if the model may run in a runtime of this name. Opens an exported network.
 
     Raises:
         InputError: the model is an export, which has its own runtime, or which cannot be used on the device.
     """
-    if not isinstance(model.network, ExportedNetwork):
+    if not isinstance(model.network, ForeignNetwork):
         return
     if name not in (AUTO, EAGER):
         raise InputError(
-            f"predict: {model.folder} is an export for {model.network.format}, which is its runtime; leave "
+            f"predict: {model.folder} is an export for {model.network.runtime}, which is its runtime; leave "
             f"--runtime {name} out, or predict with the run that it was exported from"
         )
     model.network.open(device)
@@ -53,7 +57,7 @@ def load_chosen(
     model: Model,
     *,
     num_windows: int,
-    device: torch.device,
+    device: Device,
     warn: Callable[[str], None],
     note: Callable[[str], None],
 ) -> NamedForward:
@@ -67,10 +71,15 @@ def load_chosen(
         warn: called if the runtime cannot be built.
         note: called with what "auto" chose and why.
     """
+    if isinstance(model.network, ForeignNetwork):
+        return NamedForward(model.network.runtime, model.network)
+    from voxelocity.infer.runtimes.auto import load_quickest
+    from voxelocity.infer.runtimes.native import load_eager
+    from voxelocity.infer.runtimes.table import load_named
+
+    assert not isinstance(device, Host), "only exports run without torch"
     task = task_of(model, device)
     network = model.network.to(device, memory_format=task.precision.memory_format)  # type: ignore[call-overload]
-    if isinstance(model.network, ExportedNetwork):
-        return NamedForward(model.network.runtime, load_eager(network, task))
     if name == EAGER or num_windows == 0:
         return NamedForward(EAGER, load_eager(network, task))
     if name != AUTO:

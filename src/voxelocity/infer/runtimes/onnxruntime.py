@@ -16,6 +16,8 @@ from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
 if TYPE_CHECKING:
     import torch
 
+    from voxelocity.core.device import Device
+
 _Provider = str | tuple[str, dict[str, str]]
 _ONLY_ERRORS = 3
 
@@ -47,12 +49,17 @@ class OnnxSession:
         return logits
 
 
-def why_not(device: torch.device) -> str:
+def why_not(device: Device) -> str:
     """Why a session cannot run on the device; "" if it can."""
+    if device.type == "cpu":
+        return missing(("onnxruntime",), extra="runtimes")
+    return why_not_on_gpu()
+
+
+def why_not_on_gpu() -> str:
+    """Why a session cannot run on any GPU; "" if there may be one."""
     if gone := missing(("onnxruntime",), extra="runtimes"):
         return gone
-    if device.type == "cpu":
-        return ""
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():

@@ -21,6 +21,8 @@ from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
 if TYPE_CHECKING:
     import torch
 
+    from voxelocity.core.device import Device
+
 _TELEMETRY = "openvino_telemetry"
 
 
@@ -58,7 +60,7 @@ class OpenVinoSession:
         return logits
 
 
-def why_not(device: torch.device) -> str:
+def why_not(device: Device) -> str:
     """Why a session cannot run on the device; "" if it can."""
     if device.type != "cpu":
         return f"OpenVINO computes on CPUs here, not on {device.type}; add --device cpu"

@@ -8,9 +8,8 @@ import torch
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.infer.runtimes import native, onnxruntime, openvino, program, tensorrt
-from voxelocity.infer.runtimes.contract import NamedForward, Runtime, RuntimeTask
+from voxelocity.infer.runtimes.contract import EAGER, NamedForward, Runtime, RuntimeTask, in_one_line
 
-EAGER = "eager"
 RUNTIMES: Mapping[str, Runtime] = {
     EAGER: Runtime(why_not=lambda device: "", load=native.load_eager, build_s=0.0),
     "openvino": Runtime(why_not=openvino.why_not_loaded, load=openvino.load, build_s=10.0),
@@ -48,9 +47,3 @@ def load_named(name: str, network: torch.nn.Module, task: RuntimeTask, *, warn: 
     except Exception as error:
         warn(f"predict: the runtime {name} could not be built ({in_one_line(error)}); eager is used")
         return NamedForward(EAGER, RUNTIMES[EAGER].load(network, task))
-
-
-def in_one_line(error: Exception) -> str:
-    """The kind of an error and the first line of its text, shortened."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -359,7 +359,8 @@ def _weights(
         return spatial.to(device, dtype).expand(window)
     blend: Blend = "gaussian" if look_up_option(mode, BlendMode) == BlendMode.GAUSSIAN else "uniform"
     scales = tuple(float(scale) for scale in ensure_tuple_rep(sigma_scale, len(window)))
-    return importance(window, blend, scales, device).to(dtype)
+    weights: torch.Tensor = importance(window, blend, scales, device)
+    return weights.to(dtype)
 
 
 def _ends(shape: Sequence[int], window: Sequence[int]) -> list[tuple[int, int]]:

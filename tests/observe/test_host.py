@@ -17,6 +17,7 @@ from voxelocity.observe import (
     cpu_budget,
     cpu_has_fast_bfloat16,
     cpu_name,
+    default_cache_folder,
     file_system_of,
     free_disk_bytes,
     local_ranks,
@@ -267,3 +268,37 @@ def test_the_peaks_of_all_devices_are_summed(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert peak_device_bytes() == 3 * MIB
+
+
+def test_default_folder_is_in_the_cache_folder_of_the_user(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache_folder() == Path("/somewhere/voxelocity")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert default_cache_folder() == Path("/home/somebody/.cache/voxelocity")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "environ", "chosen"),
+    [
+        ({"home": "ext4"}, {"SLURM_TMPDIR": "job"}, "home/.cache/voxelocity"),
+        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"}, "job/voxelocity-cache-UID"),
+        ({"home": "nfs4", "job": "tmpfs", "other": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"},
+         "other/voxelocity-cache-UID"),
+        ({"home": "nfs4", "job": "lustre"}, {"SLURM_TMPDIR": "job", "TMPDIR": "gone"}, "home/.cache/voxelocity"),
+        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "XDG_CACHE_HOME": "mine"}, "mine/voxelocity"),
+    ],
+)  # fmt: skip
+def test_the_disk_of_a_job_is_taken_where_the_home_is_on_a_network(tmp_path, monkeypatch, kinds, environ, chosen):
+    for name in ("home", "job", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("XDG_CACHE_HOME", "SLURM_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name, value in environ.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setattr(
+        "voxelocity.observe.host.file_system_of",
+        lambda folder: kinds.get(Path(folder).relative_to(tmp_path).parts[0], "ext4"),
+    )
+    assert default_cache_folder() == tmp_path / chosen.replace("UID", str(os.getuid()))

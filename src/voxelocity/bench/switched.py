@@ -18,8 +18,7 @@ from voxelocity.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work
 from voxelocity.bench.processes import run_python
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import signed_text
-from voxelocity.data.cache import default_cache_folder
-from voxelocity.observe import environment
+from voxelocity.observe import default_cache_folder, environment
 from voxelocity.planning import Machine, survey
 from voxelocity.report import (
     RunFacts,

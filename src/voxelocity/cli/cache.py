@@ -164,8 +164,8 @@ def _row(entry: KeptEntry) -> tuple[str, ...]:
 
 
 def _opened(folder: Path | None) -> CacheContents:
-    from voxelocity.data.cache import default_cache_folder
     from voxelocity.data.cache.contents import CacheContents
+    from voxelocity.observe import default_cache_folder
 
     return CacheContents((folder or default_cache_folder()).expanduser())
 

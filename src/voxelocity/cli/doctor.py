@@ -40,7 +40,7 @@ def _cache_folder() -> Path:
     # The cache needs numpy and other packages. If one of them is broken, the doctor must report it rather than fail: a
     # package built for another numpy raises ValueError or AttributeError.
     try:
-        from voxelocity.data.cache import default_cache_folder
+        from voxelocity.observe import default_cache_folder
     except (ImportError, ValueError, AttributeError):
         return Path.home()
     return default_cache_folder()

@@ -118,6 +118,29 @@ def is_in_memory(file_system: str) -> bool:
     return file_system in _IN_MEMORY
 
 
+def default_cache_folder() -> Path:
+    """Where prepared cases are kept between runs: the XDG cache folder of this user.
+
+    If XDG_CACHE_HOME is not set and the home is on a network file system (common on clusters, slow and with a quota),
+    the job's own disk is used: SLURM_TMPDIR, or TMPDIR, if that is a folder on a disk of this machine.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    if given:
+        return Path(given).expanduser() / "voxelocity"
+    home = Path("~/.cache").expanduser() / "voxelocity"
+    if is_on_network(file_system_of(home)):
+        for name in ("SLURM_TMPDIR", "TMPDIR"):
+            place = Path(os.environ.get(name) or "/nowhere")
+            if place.is_dir() and os.access(place, os.W_OK | os.X_OK) and _is_local_disk(place):
+                return place / f"voxelocity-cache-{os.getuid()}"
+    return home
+
+
+def _is_local_disk(place: Path) -> bool:
+    kind = file_system_of(place)
+    return not is_on_network(kind) and not is_in_memory(kind)
+
+
 def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
     """The model of the CPU as its maker calls it, or its architecture where the system does not say."""
     text = file_text(cpuinfo)

@@ -13,9 +13,9 @@ from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.records import Choice
-from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import ModelSpec
+from voxelocity.observe import default_cache_folder
 from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import PlanFacts, Request

@@ -18,8 +18,16 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.cache import default_cache_folder
-from voxelocity.observe import Clock, EventLog, ended_span, environment, events_path, read_events, system_clock
+from voxelocity.observe import (
+    Clock,
+    EventLog,
+    default_cache_folder,
+    ended_span,
+    environment,
+    events_path,
+    read_events,
+    system_clock,
+)
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink

@@ -1,10 +1,7 @@
-import os
-from pathlib import Path
-
 import pytest
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.cache import CacheConfig, config, default_cache_folder
+from voxelocity.data.cache import CacheConfig
 
 
 @pytest.mark.parametrize("tier", ["disk", "lmdb"])
@@ -20,14 +17,6 @@ def test_unknown_format_is_refused_with_those_there_are():
 
 def test_entries_are_raw_unless_told_otherwise():
     assert CacheConfig(tier="disk", folder="cache").format == "raw"
-
-
-def test_default_folder_is_in_the_cache_folder_of_the_user(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert default_cache_folder() == Path("/somewhere/voxelocity")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert default_cache_folder() == Path("/home/somebody/.cache/voxelocity")
 
 
 def test_memory_tier_without_a_budget_is_refused():
@@ -84,28 +73,3 @@ def test_a_rotating_cache_goes_neither_on_a_device_nor_in_parts(changes, said):
 def test_memory_of_a_device_and_parts_have_a_least_value(key, value):
     with pytest.raises(ConfigError, match=key):
         CacheConfig.parse({"tier": "none", key: value})
-
-
-@pytest.mark.parametrize(
-    ("kinds", "environ", "chosen"),
-    [
-        ({"home": "ext4"}, {"SLURM_TMPDIR": "job"}, "home/.cache/voxelocity"),
-        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"}, "job/voxelocity-cache-UID"),
-        ({"home": "nfs4", "job": "tmpfs", "other": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"},
-         "other/voxelocity-cache-UID"),
-        ({"home": "nfs4", "job": "lustre"}, {"SLURM_TMPDIR": "job", "TMPDIR": "gone"}, "home/.cache/voxelocity"),
-        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "XDG_CACHE_HOME": "mine"}, "mine/voxelocity"),
-    ],
-)  # fmt: skip
-def test_the_disk_of_a_job_is_taken_where_the_home_is_on_a_network(tmp_path, monkeypatch, kinds, environ, chosen):
-    for name in ("home", "job", "other"):
-        (tmp_path / name).mkdir()
-    for name in ("XDG_CACHE_HOME", "SLURM_TMPDIR", "TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name, value in environ.items():
-        monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setattr(
-        config, "file_system_of", lambda folder: kinds.get(Path(folder).relative_to(tmp_path).parts[0], "ext4")
-    )
-    assert default_cache_folder() == tmp_path / chosen.replace("UID", str(os.getuid()))

@@ -4,7 +4,7 @@ Knows nothing about how they are made. Import `cache.device` by its own name, as
 """
 
 from voxelocity.data.cache.choose import open_cache
-from voxelocity.data.cache.config import CacheConfig, default_cache_folder
+from voxelocity.data.cache.config import CacheConfig
 from voxelocity.data.cache.disk import DiskTier, LmdbTier
 from voxelocity.data.cache.entry import FORMAT_VERSION, Format, entry_key, source_identity
 from voxelocity.data.cache.entry_files import disk_bytes_in
@@ -32,7 +32,6 @@ __all__ = [
     "RotatingSchedule",
     "SharedMemoryTier",
     "TieredCache",
-    "default_cache_folder",
     "disk_bytes_in",
     "entry_key",
     "is_shared",

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from voxelocity.core.config import Config
 from voxelocity.data.cache.entry import Format
-from voxelocity.observe import file_system_of
-from voxelocity.observe.host import is_in_memory, is_on_network
-
-
-def default_cache_folder() -> Path:
-    """Where prepared cases are kept between runs: the XDG cache folder of this user.
-
-    If XDG_CACHE_HOME is not set and the home is on a network file system (common on clusters, slow and with a quota),
-    the job's own disk is used: SLURM_TMPDIR, or TMPDIR, if that is a folder on a disk of this machine.
-    """
-    given = os.environ.get("XDG_CACHE_HOME")
-    if given:
-        return Path(given).expanduser() / "voxelocity"
-    home = Path("~/.cache").expanduser() / "voxelocity"
-    if is_on_network(file_system_of(home)):
-        for name in ("SLURM_TMPDIR", "TMPDIR"):
-            place = Path(os.environ.get(name) or "/nowhere")
-            if place.is_dir() and os.access(place, os.W_OK | os.X_OK) and _is_local_disk(place):
-                return place / f"voxelocity-cache-{os.getuid()}"
-    return home
-
-
-def _is_local_disk(place: Path) -> bool:
-    kind = file_system_of(place)
-    return not is_on_network(kind) and not is_in_memory(kind)
-
 
 _WRONG = {
     "folder": 'the {tier} tier needs a folder; name one, or choose tier "memory" or "none"',

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
 from voxelocity.data.decode.dicom import read_structures
 from voxelocity.data.decode.formats import format_of, read_header, read_scan
@@ -68,6 +69,7 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
 
 
 def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[int]) -> Array:
+    path = _read(ref, path, staged)
     if format_of(path) == "dicom" and path.is_file():
         values = _read(ref, path, lambda file: read_structures(file, grid, dict(ref.structures)))
         return class_indices(values, label_values, where=f"decode: case '{ref.case_id}': {path}")

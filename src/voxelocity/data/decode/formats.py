@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.staging import staged
 from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid
 from voxelocity.data.decode.dicom.files import is_dicom
 from voxelocity.data.decode.dicom.series import read_series_header, read_series_voxels
@@ -27,6 +28,7 @@ def read_header(path: Path) -> ScanHeader:
             number, its spacing is zero, negative, NaN or implausible, or its affine is singular; the files of a series
             are not the slices of one volume; or the library for the format is not installed.
     """
+    path = staged(path)
     kind = format_of(path)
     if kind == "itk":
         return read_itk_header(Path(path))
@@ -44,6 +46,7 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
     Raises:
         ScanError: as `read_header`; or the file is truncated or damaged.
     """
+    path = staged(path)
     kind = format_of(path)
     if kind == "itk":
         itk = read_itk_header(Path(path))

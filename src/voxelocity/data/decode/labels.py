@@ -9,6 +9,7 @@ import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.errors import ScanError
+from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, slabs
 from voxelocity.data.decode.dicom import needed_names, read_structures_header
 from voxelocity.data.decode.formats import format_of, read_scan
@@ -24,6 +25,7 @@ def label_values_in(path: Path) -> tuple[int, ...]:
     Raises:
         ScanError: as `read_scan`; or a value is not a whole number, or the file has names in place of values.
     """
+    path = staged(path)
     if format_of(path) == "dicom" and path.is_file() and (found := read_structures_header(path)) is not None:
         raise ScanError(f"decode: {path}: {needed_names(found.names)}")
     labels, _ = read_scan(path)

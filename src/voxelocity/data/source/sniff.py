@@ -38,8 +38,12 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     Costs one listing of each folder that holds scans, not a check of each file. Reads no voxels and no headers. The
     result depends only on names and lists, not on the order in which the file system returns them.
 
+    A URL (`s3://...`, `https://...`, whatever fsspec opens) is mirrored by names; scans are fetched when they are read
+    (`data.source.remote`).
+
     Args:
-        path: folder or file; relative paths and a leading `~` are resolved now, so that file names stay valid later.
+        path: folder, file or URL; relative paths and a leading `~` are resolved now, so that file names stay valid
+            later.
         num_folds: folds to make if none are declared, at least 2.
 
     Raises:
@@ -48,9 +52,20 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     """
     if num_folds < 2:
         raise ConfigError(f"source: num_folds = {num_folds} leaves no case to train on; choose 2 or more")
-    cases = _listed(Path(os.path.expanduser(path)).absolute(), num_folds)
+    cases = _listed(_local(path), num_folds)
     names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
     return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
+
+
+def _local(path: Path | str) -> Path:
+    """The path, absolute; for a URL that of its mirror on this machine."""
+    from voxelocity.data.source.remote import mirrored, remote_url, reopened
+
+    if url := remote_url(path):
+        return mirrored(url)
+    local = Path(os.path.expanduser(path)).absolute()
+    reopened(local if local.suffix.lower() not in (".json", *TABLE_SUFFIXES) else local.parent)
+    return local
 
 
 def _listed(root: Path, num_folds: int) -> Cases:

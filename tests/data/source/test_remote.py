@@ -1,0 +1,255 @@
+"""Data sets on servers: the same cases and voxels as on this disk, whatever the connection does."""
+
+import http.server
+import os
+import shutil
+import threading
+import warnings
+from hashlib import md5
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxelocity.core import staging
+from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.data.decode import read_case, read_header
+from voxelocity.data.source import open_cases, remote
+from voxelocity.data.source.remote import mirrored, remote_url
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves a folder by ranges, without an index, and has faults.
+
+    Attributes:
+        faults: by name of a file, what happens to the next requests for its content.
+        sent: names and ranges of all requests for content.
+        has_md5: whether it names the MD5 of files.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder, self.has_md5 = folder, True
+        self.faults: dict[str, list[str]] = {}
+        self.sent: list[tuple[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(has_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(has_body=True)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _answer(self, *, has_body: bool) -> None:
+        place = self.server.folder / self.path.lstrip("/")
+        if not place.is_file():
+            self.send_error(404)
+            return
+        content, wanted = place.read_bytes(), self.headers.get("Range", "")
+        faults = self.server.faults.get(place.name, []) if has_body else []
+        fault = faults.pop(0) if faults else ""
+        tag = md5(content, usedforsecurity=False).hexdigest()
+        if fault == "error":
+            self.send_error(503)
+            return
+        part = content
+        if wanted and fault != "all":
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            part = content[int(first) : int(last) + 1 if last else None]
+        if has_body:
+            self.server.sent.append((place.name, wanted))
+        if fault == "other":
+            part = bytes(len(part))
+        self.send_response(206 if part is not content else 200)
+        if part is not content:
+            self.send_header("Content-Range", f"bytes {wanted.removeprefix('bytes=')}/{len(content)}")
+        short = len(part) // 2 if fault == "short" else len(part)
+        self.send_header("Content-Length", str(short if has_body else len(content)))
+        self.send_header("Accept-Ranges", "bytes")
+        if self.server.has_md5:
+            self.send_header("ETag", f'"{tag}"')
+        self.end_headers()
+        if has_body:
+            self.wfile.write(part[: len(part) // 2 if fault == "cut" else short])
+        if fault == "cut":
+            self.close_connection = True
+
+
+@pytest.fixture
+def server(own_msd):
+    with Server(own_msd) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(staging, "_stages", {})
+    return tmp_path / "cache" / "voxelocity" / "remote"
+
+
+def opened(url, **options):
+    waits = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        root = mirrored(url, sleep=waits.append, **options)
+    return open_cases(root), waits, caught
+
+
+def same(one, other):
+    assert np.array_equal(one.image, other.image)
+    assert np.array_equal(one.label, other.label)
+    assert one.grid == other.grid
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("s3://bucket/a b", "s3://bucket/a b"),
+        (Path("s3://bucket/Task04"), "s3://bucket/Task04"),
+        ("https:/host/x.csv", "https://host/x.csv"),
+        ("/data/Task04", ""),
+        ("Task04", ""),
+        ("c:/data", ""),
+        ("file:///data", ""),
+    ],
+)
+def test_a_url_is_recognized_even_as_a_path(text, url):
+    assert remote_url(text) == url
+
+
+def test_a_remote_data_set_has_the_cases_and_voxels_of_the_local_one(server, own_msd):
+    wanted = open_cases(own_msd)
+    found = open_cases(server.url)
+    assert [ref.case_id for ref in found] == [ref.case_id for ref in wanted]
+    assert (found.labels, found.channels, found.layout) == (wanted.labels, wanted.channels, wanted.layout)
+    assert {name for name, _ in server.sent} == {"dataset.json"}
+    assert read_header(found.refs[0].images[0]).grid == read_header(wanted.refs[0].images[0]).grid
+    for one, other in zip(found, wanted, strict=True):
+        same(read_case(one, label_values=found.label_values), read_case(other, label_values=wanted.label_values))
+    num_sent = len(server.sent)
+    read_case(found.refs[0], label_values=found.label_values)
+    assert len(server.sent) == num_sent, "kept"
+
+
+def test_a_mirror_that_was_made_before_is_opened_by_its_path_and_follows_changes(server, own_msd, monkeypatch):
+    first = open_cases(server.url)
+    root = first.root
+    before = os.stat(first.refs[0].images[0])
+    read_case(first.refs[0], label_values=first.label_values)
+    # As in another process.
+    monkeypatch.setattr(staging, "_stages", {})
+    again = open_cases(root)
+    assert again.refs == first.refs
+    assert os.stat(first.refs[0].images[0]).st_ctime_ns == before.st_ctime_ns, "keys of caches stay"
+    read_case(again.refs[0], label_values=again.label_values)
+    shutil.copy(own_msd / "imagesTr" / "case_3.nii.gz", own_msd / "imagesTr" / "case_0.nii.gz")
+    changed = open_cases(server.url)
+    wanted = open_cases(own_msd)
+    same(
+        read_case(changed.refs[0], label_values=wanted.label_values),
+        read_case(wanted.refs[0], label_values=wanted.label_values),
+    )
+    assert os.stat(first.refs[0].images[0]).st_ctime_ns != before.st_ctime_ns
+
+
+@pytest.mark.parametrize("fault", ["error", "cut", "short", "all", "other"])
+def test_a_fault_of_the_connection_costs_waiting_and_nothing_else(server, own_msd, fault, monkeypatch):
+    monkeypatch.setattr(remote, "_CHUNK_BYTES", 5000)
+    cases, waits, _ = opened(server.url)
+    ref, wanted = cases.refs[0], open_cases(own_msd)
+    server.faults[ref.images[0].name] = [fault, "", fault]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(
+            read_case(ref, label_values=cases.label_values),
+            read_case(wanted.refs[0], label_values=wanted.label_values),
+        )
+    assert not server.faults[ref.images[0].name]
+    if fault in ("error", "cut", "other"):
+        assert waits
+        assert waits == sorted(waits)
+        (told,) = [one for one in caught if "trying again" in str(one.message)]
+        assert ref.images[0].name in str(told.message)
+
+
+def test_a_download_continues_where_it_was_cut(server, monkeypatch):
+    monkeypatch.setattr(remote, "_CHUNK_BYTES", 5000)
+    cases, _, _ = opened(server.url)
+    name = cases.refs[0].images[0].name
+    server.faults[name] = ["", "", "cut"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        read_header(cases.refs[0].images[0])
+    ranges = [int(wanted.removeprefix("bytes=").partition("-")[0]) for sent, wanted in server.sent if sent == name]
+    assert ranges[:4] == [0, 5000, 10_000, 10_000]
+
+
+def test_content_is_removed_when_others_need_its_place(server, monkeypatch):
+    monkeypatch.setattr(remote, "_JUST_GIVEN_S", 0.0)
+    cases, _, _ = opened(server.url)
+    sizes = [ref.images[0].stat().st_size for ref in cases]
+    cases, _, _ = opened(server.url, max_bytes=max(sizes) * 2 + 10)
+    for ref in cases:
+        read_header(ref.images[0])
+    kept = list((cases.root / ".content").rglob("*.nii.gz"))
+    assert {path.name for path in kept} == {ref.images[0].name for ref in cases.refs[-2:]}
+    cases, _, _ = opened(server.url, max_bytes=100)
+    with pytest.raises(ScanError, match=r"larger than the 100 B for content of .*set XDG_CACHE_HOME"):
+        read_header(cases.refs[0].images[0])
+
+
+def test_what_is_not_there_is_said(server, own_msd, monkeypatch):
+    cases, _, _ = opened(server.url)
+    (own_msd / "imagesTr" / "case_1.nii.gz").unlink()
+    with pytest.raises(
+        ScanError, match=r"imagesTr/case_1\.nii\.gz cannot be read .*check the URL and your permissions"
+    ):
+        read_header(cases.refs[1].images[0])
+    with pytest.raises(DatasetError, match="nothing cannot be read"):
+        open_cases(f"{server.url}/nothing")
+    with pytest.raises(DatasetError, match=r"nosuch://x/y cannot be opened .*voxelocity\[remote\]"):
+        open_cases("nosuch://x/y")
+    server.shutdown()
+    server.server_close()
+    monkeypatch.setattr(remote, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
+    with pytest.raises(DatasetError, match=r"could not be read for .*check the connection"):
+        open_cases(f"{server.url}/other")
+
+
+def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
+    cases = open_cases(server.url)
+    before = read_case(cases.refs[0], label_values=cases.label_values)
+    server.shutdown()
+    server.server_close()
+    monkeypatch.setattr(staging, "_stages", {})
+    monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
+    with pytest.warns(UserWarning, match="the list of files from before is used"):
+        again = open_cases(cases.root)
+    assert again.refs == cases.refs
+    same(read_case(again.refs[0], label_values=again.label_values), before)
+
+
+def test_a_name_that_leaves_the_folder_is_left_out(server, own_msd):
+    described = (own_msd / "dataset.json").read_text()
+    (own_msd / "dataset.json").write_text(described.replace("imagesTr/case_0.nii.gz", "../../case_0.nii.gz"))
+    with pytest.raises(DatasetError):
+        open_cases(server.url)

@@ -11,18 +11,34 @@ from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time,
 from voxelocity.parallel.place import Place, read_place
 
 if TYPE_CHECKING:
+    from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model
+    from voxelocity.parallel.pipeline import PipelineParallelModule
+    from voxelocity.parallel.segments import Segment, segments_of
     from voxelocity.parallel.world import ALONE, World, joined
 
 __all__ = [
     "ALONE",
+    "ParallelDecision",
+    "PipelineParallelModule",
     "Place",
+    "Segment",
     "World",
+    "auto_parallelize_model",
     "even_shares",
     "joined",
     "read_place",
+    "segments_of",
     "shared_out",
     "shares_by_time",
     "shares_in_proportion",
 ]
 
-__getattr__ = first_use(__name__, {"world": ("ALONE", "World", "joined")})
+__getattr__ = first_use(
+    __name__,
+    {
+        "fit": ("ParallelDecision", "auto_parallelize_model"),
+        "pipeline": ("PipelineParallelModule",),
+        "segments": ("Segment", "segments_of"),
+        "world": ("ALONE", "World", "joined"),
+    },
+)

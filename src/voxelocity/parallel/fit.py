@@ -1,0 +1,359 @@
+"""How a model fits the devices of its ranks: what it takes is measured, then one way to distribute it is chosen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import bytes_text
+from voxelocity.observe import available_memory_bytes
+from voxelocity.parallel.footprint import SegmentCost, backward, measure_segments, peak_bytes
+from voxelocity.parallel.pipeline import PipelineParallelModule, cheapest_cuts
+from voxelocity.parallel.segments import Segment, Stack, segments_of
+from voxelocity.parallel.world import ALONE, World
+
+Mode = Literal["one device", "ddp", "fsdp", "checkpointing", "pipeline"]
+# AdamW's two moments in float32.
+_ADAM_BYTES = 8.0
+_MEBI = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelDecision:
+    """How a model was distributed.
+
+    Attributes:
+        mode: "one device"; "ddp": a copy on each rank; "fsdp": parameters, gradients and optimizer state in shards;
+            "checkpointing": a copy on each rank, whose activations are computed again for the backward pass;
+            "pipeline": a stage on each rank.
+        predicted_bytes: what a training step takes, by rank.
+        limit_bytes: what there is, by rank.
+        reason: in one sentence, with the figures that decided.
+        rejected: for each simpler way, why it was not chosen.
+        cuts: of a pipeline.
+        measured_bytes: what a step of the result took, by rank; empty if it was not tried.
+    """
+
+    mode: Mode
+    predicted_bytes: tuple[int, ...]
+    limit_bytes: tuple[int, ...]
+    reason: str
+    rejected: tuple[str, ...] = ()
+    cuts: tuple[int, ...] = ()
+    measured_bytes: tuple[int, ...] = ()
+
+
+def choose_cuts(
+    costs: Sequence[Sequence[SegmentCost]],
+    limit_bytes: Sequence[int],
+    *,
+    optimizer_bytes: float = _ADAM_BYTES,
+    num_pieces: int = 1,
+) -> tuple[int, ...]:
+    """Cuts of a pipeline whose slowest stage is as quick as possible, within the memory of each rank.
+
+    Args:
+        costs: of each segment on each rank, for the patches of a whole batch.
+        limit_bytes: of each rank.
+        optimizer_bytes: state of the optimizer for each parameter.
+        num_pieces: of a batch, one of which is computed at a time.
+
+    Raises:
+        InputError: there is no such cut.
+    """
+    return cheapest_cuts(
+        [[cost.seconds for cost in of_rank] for of_rank in costs],
+        sizes=[[_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in of_rank] for of_rank in costs],
+        limits=limit_bytes,
+    )
+
+
+def decide(
+    costs: Sequence[Sequence[SegmentCost]],
+    limit_bytes: Sequence[int],
+    *,
+    num_patches: int,
+    mode: Mode | Literal["auto"] = "auto",
+    optimizer_bytes: float = _ADAM_BYTES,
+    num_pieces: int = 1,
+) -> ParallelDecision:
+    """The simplest way in which a training step fits every rank: one device, copies, shards, checkpointing, a pipeline.
+
+    They are tried in the order of what they cost: DDP exchanges gradients, FSDP parameters as well, checkpointing
+    computes a third more, a pipeline leaves ranks idle at its ends.
+
+    Args:
+        costs: of each segment on each rank, for the patches of a whole batch.
+        limit_bytes: of each rank.
+        num_patches: of a batch.
+        mode: the only way to consider; "auto" considers all.
+        optimizer_bytes: state of the optimizer for each parameter.
+        num_pieces: into which a pipeline divides the batch.
+
+    Raises:
+        InputError: none of them fits.
+    """
+    size = len(limit_bytes)
+    # Copies and shards each take a share of the patches.
+    share = -(-num_patches // size) / num_patches
+    ways: list[tuple[Mode, tuple[int, ...], tuple[int, ...]]] = []
+    whole = [_step_bytes(of_rank, optimizer_bytes, share=share) for of_rank in costs]
+    ways.append(("one device" if size == 1 else "ddp", tuple(whole), ()))
+    if size > 1:
+        shards = [_shard_bytes(of_rank, optimizer_bytes, size=size, share=share) for of_rank in costs]
+        ways.append(("fsdp", tuple(shards), ()))
+    again = [_checkpointed_bytes(of_rank, optimizer_bytes, share=share) for of_rank in costs]
+    ways.append(("checkpointing", tuple(again), ()))
+    rejected: list[str] = []
+    for way, needed, cuts in ways:
+        if mode not in ("auto", way):
+            continue
+        if all(need <= limit for need, limit in zip(needed, limit_bytes, strict=True)):
+            return _decision(way, needed, limit_bytes, rejected, cuts)
+        rejected.append(_too_much(way, needed, limit_bytes))
+    if size > 1 and mode in ("auto", "pipeline"):
+        try:
+            cuts = choose_cuts(costs, limit_bytes, optimizer_bytes=optimizer_bytes, num_pieces=num_pieces)
+        except InputError as error:
+            rejected.append(f"{error}")
+        else:
+            bounds = (0, *cuts, len(costs[0]))
+            stages = (costs[rank][bounds[rank] : bounds[rank + 1]] for rank in range(size))
+            needed = tuple(_step_bytes(stage, optimizer_bytes, num_pieces=num_pieces) for stage in stages)
+            return _decision("pipeline", needed, limit_bytes, rejected, cuts)
+    why_not = "; ".join(rejected) or f"{mode} is for several ranks"
+    raise InputError(
+        f"parallel: a step on {num_patches} patches does not fit: {why_not}; use smaller patches, a "
+        "smaller batch, narrower network.widths, or more devices"
+    )
+
+
+def auto_parallelize_model(
+    model: nn.Module,
+    sample: torch.Tensor,
+    *,
+    world: World = ALONE,
+    devices: Sequence[int] | None = None,
+    model_size_mb: float | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    optimizer_bytes: float = _ADAM_BYTES,
+    num_microbatches: int = 8,
+    verify: bool = True,
+) -> tuple[nn.Module, ParallelDecision]:
+    """The model distributed over the ranks in the simplest way that fits, and what decided. Called by all ranks.
+
+    Args:
+        model: equal on all ranks; `segments_of` says which can be cut.
+        sample: (b, c, x, y, z), a whole batch, on the device of this rank.
+        world: the ranks.
+        devices: bytes that each rank may use; what is free on its device if not given.
+        model_size_mb: of the parameters; measured if not given.
+        mode: the only way to consider; "auto" takes the simplest that fits.
+        optimizer_bytes: state of the optimizer for each parameter; 8 for AdamW, 4 for SGD with momentum and Muon.
+        num_microbatches: of a pipeline.
+        verify: whether to run one step of the result, on the sample, and measure what it takes.
+
+    Returns:
+        The model as DDP, FSDP2, with checkpointing, as a `PipelineParallelModule` or unchanged, on the device of the
+        sample; and the decision.
+
+    Raises:
+        InputError: the model cannot be cut, or fits in no way.
+    """
+    device = sample.device
+    segments = segments_of(model)
+    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
+    limit_bytes = [_free_bytes(device)] if devices is None else [int(devices[world.place.rank])]
+    gathered = world.gather((costs, limit_bytes[0]))
+    decision = decide(
+        [of_rank for of_rank, _ in gathered],
+        [limit for _, limit in gathered],
+        num_patches=len(sample),
+        mode=mode,
+        optimizer_bytes=optimizer_bytes,
+        num_pieces=min(num_microbatches, len(sample)),
+    )
+    result = _distributed(model, segments, decision, world, device=device, num_microbatches=num_microbatches)
+    if not verify:
+        return result, decision
+    measured = tuple(world.gather(_tried(result, sample, world, optimizer_bytes)))
+    return result, ParallelDecision(**{**vars(decision), "measured_bytes": measured})
+
+
+def _distributed(
+    model: nn.Module,
+    segments: Sequence[Segment],
+    decision: ParallelDecision,
+    world: World,
+    *,
+    device: torch.device,
+    num_microbatches: int,
+) -> nn.Module:
+    if decision.mode == "pipeline":
+        return PipelineParallelModule(
+            model, world, device=device, cuts=decision.cuts, num_microbatches=num_microbatches
+        )
+    model.to(device)
+    if decision.mode == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        # An in-place operation on such a view would lose its gradient; segments only read what others return.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+        for segment in segments:
+            for module in segment.modules:
+                if any(True for _ in module.parameters()):
+                    fully_shard(module)
+        fully_shard(model)
+        return model
+    if decision.mode == "checkpointing":
+        model = CheckpointedSegments(model)
+    return world.wrapped(model, bucket_mb=25.0)
+
+
+class CheckpointedSegments(nn.Module):
+    """A network whose segments keep only what they start with and are computed again for the backward pass.
+
+    Parameters and state are those of the network, under its names.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self._segments = segments_of(network)
+
+    def forward(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
+        stack: Stack = (image_bcxyz,)
+        for segment in self._segments:
+            top = 2 if segment.kind == "join" else 1
+            made = checkpoint(segment.run, *reversed(stack[-top:]), use_reentrant=False)
+            stack = (*(stack if segment.kind == "push" else stack[:-top]), made)
+        return stack[0]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        found: dict[str, Any] = self.network.state_dict(*args, **kwargs)
+        return found
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network.load_state_dict(*args, **kwargs)
+
+
+def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
+    """One patch at a time, as a batch may not fit; what it takes grows with the patches."""
+    for segment in segments:
+        for module in segment.modules:
+            module.to(sample.device)
+    # The first pass also pays for what happens once.
+    measure_segments(segments, sample[:1])
+    num = len(sample)
+    return [
+        SegmentCost(
+            seconds=cost.seconds * num,
+            parameter_bytes=cost.parameter_bytes,
+            num_parameters=cost.num_parameters,
+            activation_bytes=cost.activation_bytes * num,
+            working_bytes=cost.working_bytes * num,
+            output_bytes=cost.output_bytes * num,
+        )
+        for cost in measure_segments(segments, sample[:1])
+    ]
+
+
+def _scaled(cost: SegmentCost, model: nn.Module, model_size_mb: float | None) -> SegmentCost:
+    if model_size_mb is None:
+        return cost
+    factor = model_size_mb * _MEBI / max(1, sum(one.nbytes for one in model.parameters()))
+    return SegmentCost(
+        **{
+            **vars(cost),
+            "parameter_bytes": round(cost.parameter_bytes * factor),
+            "num_parameters": round(cost.num_parameters * factor),
+        }
+    )
+
+
+def _state_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float) -> float:
+    """Parameters, gradients and the state of the optimizer."""
+    return sum(2.0 * cost.parameter_bytes + optimizer_bytes * cost.num_parameters for cost in costs)
+
+
+def _step_bytes(
+    costs: Sequence[SegmentCost], optimizer_bytes: float, *, share: float = 1.0, num_pieces: int = 1
+) -> int:
+    """The state, the activations of a share of the patches, and what is needed meanwhile for one piece of them."""
+    activations = sum(cost.activation_bytes for cost in costs)
+    working = max(cost.working_bytes for cost in costs) / num_pieces
+    return round(_state_bytes(costs, optimizer_bytes) + share * (activations + working))
+
+
+def _shard_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *, size: int, share: float) -> int:
+    """A shard of the state, the largest segment gathered with its gradients, and the activations."""
+    gathered = 2 * max(cost.parameter_bytes for cost in costs)
+    whole = _step_bytes(costs, optimizer_bytes, share=share) - _state_bytes(costs, optimizer_bytes)
+    return round(_state_bytes(costs, optimizer_bytes) / size + gathered + whole)
+
+
+def _checkpointed_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *, share: float) -> int:
+    """The state, what segments start with, and the activations of the largest."""
+    kept = sum(cost.output_bytes for cost in costs)
+    kept += max(cost.activation_bytes + cost.working_bytes for cost in costs)
+    return round(_state_bytes(costs, optimizer_bytes) + share * kept)
+
+
+def _decision(
+    mode: Mode, needed: Sequence[int], limits: Sequence[int], rejected: Sequence[str], cuts: Sequence[int]
+) -> ParallelDecision:
+    figures = ", ".join(f"{bytes_text(a)} of {bytes_text(b)}" for a, b in zip(needed, limits, strict=True))
+    return ParallelDecision(
+        mode=mode,
+        predicted_bytes=tuple(needed),
+        limit_bytes=tuple(limits),
+        reason=f"{mode}: a step takes {figures}" + (f"; {'; '.join(rejected)}" if rejected else ""),
+        rejected=tuple(rejected),
+        cuts=tuple(cuts),
+    )
+
+
+def _too_much(mode: Mode, needed: Sequence[int], limits: Sequence[int]) -> str:
+    rank = next(rank for rank, (need, limit) in enumerate(zip(needed, limits, strict=True)) if need > limit)
+    return f"{mode} would take {bytes_text(needed[rank])} on rank {rank}, which has {bytes_text(limits[rank])}"
+
+
+def _tried(model: nn.Module, sample: torch.Tensor, world: World, optimizer_bytes: float) -> int:
+    """Bytes of a step on this rank; those of the optimizer's state are computed."""
+    size, rank = world.place.size, world.place.rank
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        if isinstance(model, PipelineParallelModule):
+            model.make_gradients(sample, torch.zeros(0), lambda logits, _: logits.float().mean())
+        else:
+            share = -(-len(sample) // size)
+            part = sample[rank * share : (rank + 1) * share]
+            # A rank without patches still takes part in the exchange.
+            backward((model(part if len(part) else sample[:1]),))
+        for parameter in parameters:
+            parameter.grad = None
+
+    # The first also does what happens once.
+    step()
+    with peak_bytes(sample.device) as peak:
+        step()
+    local = [_local(one) for one in parameters]
+    return round(peak() + sum(one.nbytes + optimizer_bytes * one.numel() for one in local))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a tensor that FSDP distributes."""
+    to_local: Callable[[], torch.Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory_bytes()

@@ -89,3 +89,80 @@ def test_only_a_training_runs_on_several_ranks(voxelocity):
     assert told.status == 2
     assert "predict cannot run on several processes; write voxelocity launch -n 2 train DATASET -o RUN" in told.err
     assert "nothing cannot run" in voxelocity("launch", "-n", 2).err
+
+
+def fake(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A folder of programs that stand for SLURM's: `sbatch` accepts, `srun` ends with status $SRUN_STATUS."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    fake(folder, "sbatch", 'echo "Submitted batch job 17"')
+    fake(folder, "srun", f'echo "$@" >> {tmp_path}/srun.txt; exit $SRUN_STATUS')
+    fake(folder, "scontrol", f'echo "$@" >> {tmp_path}/scontrol.txt')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_a_job_is_submitted_with_a_script_next_to_the_run(voxelocity, cluster, tmp_path):
+    out = tmp_path / "a run"
+    ended = voxelocity(
+        "launch", "--slurm", "-N", 2, "-n", 4, "--time", "8h", "--sbatch=--partition=gpu", "--sbatch=--gres=gpu:4",
+        "train", "data set", "-o", out, "--set", "seed=3",
+    )  # fmt: skip
+    assert ended.status == 0, ended
+    assert "Submitted batch job 17" in ended.out
+    script = tmp_path / "a run.sbatch"
+    lines = script.read_text().splitlines()
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --time=480", "#SBATCH --requeue"} <= set(lines)
+    assert {"#SBATCH --partition=gpu", "#SBATCH --gres=gpu:4", "#SBATCH --signal=TERM@180"} <= set(lines)
+    assert f"#SBATCH --output='{tmp_path}/a run.log'" in lines
+    for status, is_requeued in ((143, True), (0, False), (2, False)):
+        environment = {**os.environ, "SRUN_STATUS": str(status), "SLURM_JOB_ID": "17"}
+        assert subprocess.run(["bash", script], env=environment, check=False).returncode == status
+        asked = tmp_path / "scontrol.txt"
+        assert asked.exists() == is_requeued
+        if is_requeued:
+            assert asked.read_text() == "requeue 17\n"
+            asked.unlink()
+    command = (tmp_path / "srun.txt").read_text().splitlines()[0]
+    assert command == f"--kill-on-bad-exit=1 {sys.executable} -m voxelocity train data set -o {out} --set seed=3"
+
+
+def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path):
+    ended = voxelocity("launch", "--slurm", "--dry-run", "-n", 1, "train", "DATASET", f"--out={tmp_path / 'run'}")
+    assert ended.status == 0, ended
+    assert ended.out.startswith("#!/bin/bash")
+    assert not (tmp_path / "run.sbatch").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        (("--slurm", "-n", 2, "train", "DATASET"), ("the run's folder is missing", "-o after train DATASET")),
+        (("--slurm", "-n", 2, "--time", "2m", "train", "D", "-o", "R"), ("--time is 120 s", "at least 5 min")),
+        (("--slurm", "-n", 2, "--sbatch=gpu", "train", "D", "-o", "R"), ("'gpu' is no option", "--partition=gpu")),
+        (("-N", 2, "-n", 2, "train", "D", "-o", "R"), ("--nodes", "add --slurm")),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(voxelocity, cluster, options, texts):
+    ended = voxelocity("launch", *options)
+    assert ended.status == 2, ended
+    assert all(text in ended.err for text in texts), ended.err
+
+
+def test_a_refused_job_and_a_machine_without_slurm_are_said(voxelocity, cluster, tmp_path, monkeypatch):
+    arguments = ("launch", "--slurm", "-n", 2, "train", "D", "-o", tmp_path / "run")
+    fake(cluster, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    ended = voxelocity(*arguments)
+    assert ended.status == 2
+    assert "run.sbatch: sbatch: error: invalid partition" in ended.err
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    ended = voxelocity(*arguments)
+    assert ended.status == 2
+    assert f"no sbatch on this machine; submit {tmp_path / 'run.sbatch'} where there is" in ended.err

@@ -81,3 +81,9 @@ def test_one_process_that_torchrun_started_is_alone():
     assert (
         read_place({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}) == Place()
     )
+
+
+def test_a_launcher_says_how_often_it_started_the_program_again():
+    assert read_place({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).num_restarts == 2
+    assert read_place({**SRUN, "SLURM_RESTART_COUNT": "1"}).num_restarts == 1
+    assert read_place({"SLURM_RESTART_COUNT": "1"}) == Place(num_restarts=1)

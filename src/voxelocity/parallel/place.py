@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxelocity.core.errors import ConfigError
 
@@ -23,6 +23,7 @@ class Place:
         local_size: number of processes on this machine.
         launcher: what started them; "" if this process is alone.
         address: host name and port at which rank 0 waits for the others; ("", 0) if torch knows them.
+        num_restarts: how often the launcher started the program again, after a failure or a time limit.
     """
 
     rank: int = 0
@@ -31,6 +32,7 @@ class Place:
     local_size: int = 1
     launcher: str = ""
     address: tuple[str, int] = ("", 0)
+    num_restarts: int = 0
 
     @property
     def is_alone(self) -> bool:
@@ -43,6 +45,12 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     Raises:
         ConfigError: a launcher's variables contradict each other, or say too little for several machines.
     """
+    place = _of_launcher(environ)
+    restarts = (_number(environ, name, default=0) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return replace(place, num_restarts=sum(restarts))
+
+
+def _of_launcher(environ: Mapping[str, str]) -> Place:
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _place(environ, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     # A step, not the job: the job's script runs once, whatever the number of tasks.

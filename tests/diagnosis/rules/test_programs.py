@@ -99,6 +99,7 @@ FACTS_ONLY = {
     "VX121": "needs slow storage, measured by an experiment",
     **dict.fromkeys(("VX201", "VX202", "VX203", "VX205", "VX206", "VX207", "VX208"), "needs a GPU"),
     **dict.fromkeys(("VX301", "VX302", "VX305", "VX311", "VX312", "VX403"), "needs a GPU"),
+    **dict.fromkeys(("VX601", "VX602", "VX603", "VX604"), "needs two ranks"),
     "VX315": "needs two ranks, in tests/diagnosis/recorder/test_ranks.py",
     "VX504": "needs cores that other programs use, and a thread that waits for one",
     "VX353": "needs threads and workers on the same cores, with nobody else on them",

@@ -36,6 +36,7 @@ from voxelocity.diagnosis.facts.whole import (
     Pass,
     Phase,
     ProcessFacts,
+    RankFacts,
     Step,
 )
 
@@ -64,6 +65,7 @@ __all__ = [
     "Phase",
     "ProcessFacts",
     "ProfileFacts",
+    "RankFacts",
     "SettingFacts",
     "StackFacts",
     "Step",

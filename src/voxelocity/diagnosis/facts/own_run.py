@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.diagnosis.facts.program import OWN_FEED, LoaderFacts, NetworkFacts, SettingFacts
-from voxelocity.diagnosis.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, Step
+from voxelocity.diagnosis.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, RankFacts, Step
 from voxelocity.report import RunFacts, StepRecord, read_run
 
 # A month of training has millions of steps; the newest show what holds it back now.
@@ -43,6 +43,10 @@ def facts_of_run(folder: str | Path) -> Facts:
         ended=Ending(reason="program", time_s=run.seconds) if run.status == "finished" else None,
         status=0 if run.status == "finished" else -(run.signal_number or 0) or None,
         steps=steps,
+        ranks=tuple(
+            RankFacts(rank=one.rank, num_steps=sum(record.num_steps for record in run.steps), parts=one.parts)
+            for one in run.ranks
+        ),
         passes=_passes(run, since_s=steps[0].start_s if steps else 0.0),
         loaders=(_feed(run.plan),),
         settings=_settings(run),

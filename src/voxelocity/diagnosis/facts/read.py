@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts.process_file import RecordedProcess, read_process
 from voxelocity.diagnosis.facts.program import FetchFacts, FileFacts, StackFacts, TransformFacts
-from voxelocity.diagnosis.facts.whole import ExperimentFacts, Facts, Pass
+from voxelocity.diagnosis.facts.whole import PARTS, ExperimentFacts, Facts, Pass, RankFacts
 
 # Readable names of the experiments.
 _STAGES = {
@@ -63,7 +63,21 @@ def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
     main = min(processes, key=_rank_as_main)
     workers = [p for p in processes if p.facts.role == "worker" and _is_of(p, main, processes)]
     unseen = dict.fromkeys(told.text for process in (main, *workers) for told in process.all("unseen"))
-    return _merged(main, workers, command, [*_not_measured(main, processes), *unseen, *errors])
+    facts = _merged(main, workers, command, [*_not_measured(main, processes), *unseen, *errors])
+    return replace(facts, ranks=_ranks(processes))
+
+
+def _ranks(processes: Sequence[RecordedProcess]) -> tuple[RankFacts, ...]:
+    """Each rank that made steps; none if there was only one."""
+    found = []
+    for process in processes:
+        steps = [step for step in process.all("step") if step.phase == "watched"]
+        if process.facts.role == "main" and process.facts.world_size > 1 and steps:
+            parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+            for part, seconds in (item for step in steps for item in step.parts.items()):
+                parts[part] += seconds
+            found.append(RankFacts(rank=process.facts.rank, num_steps=len(steps), parts=parts))
+    return tuple(sorted(found, key=lambda one: one.rank)) if len(found) > 1 else ()
 
 
 def _rank_as_main(process: RecordedProcess) -> tuple[bool, bool, int, bool, int, float]:

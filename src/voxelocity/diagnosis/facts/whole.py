@@ -222,12 +222,22 @@ class HostFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """One of several ranks of a training that were recorded: seconds of all its counted steps, by part."""
+
+    rank: int
+    num_steps: int
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """All that is known of one watched program.
 
     Attributes:
         main: the process that trains; of several ranks, the one with the lowest number.
         steps: all of them, of every phase, in order.
+        ranks: every recorded one, that of this report included; empty if there is only one.
         seconds: from the start of the process to the end of recording.
         workers_cost_s: CPU seconds that watching took in the loaders' workers, over the whole recording.
         not_measured: what could not be seen, and why, in words.
@@ -241,6 +251,7 @@ class Facts:
     ended: Ending | None = None
     status: int | None = None
     steps: Sequence[Step] = ()
+    ranks: Sequence[RankFacts] = ()
     passes: Sequence[Pass] = ()
     loaders: Sequence[LoaderFacts] = ()
     fetches: Sequence[FetchFacts] = ()

@@ -18,6 +18,7 @@ _FAMILIES = {
     "VX3": "Computing: the network, its formats and the loop around it",
     "VX4": "Validation and saving",
     "VX5": "The machine",
+    "VX6": "Several ranks",
 }
 
 

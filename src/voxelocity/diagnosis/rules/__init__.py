@@ -1,9 +1,19 @@
 """Facts to findings, one module a family; each rule is a pure function. `RULES` holds all of them, in order of code."""
 
-from voxelocity.diagnosis.rules import computing, device, files, loading, loop, machine, transform_rules, validation
+from voxelocity.diagnosis.rules import (
+    computing,
+    device,
+    files,
+    loading,
+    loop,
+    machine,
+    ranks,
+    transform_rules,
+    validation,
+)
 from voxelocity.diagnosis.rules.rule import Found, Pool, Rule, rule
 
-_FAMILIES = (loading, transform_rules, files, device, computing, loop, validation, machine)
+_FAMILIES = (loading, transform_rules, files, device, computing, loop, validation, machine, ranks)
 
 RULES: tuple[Rule, ...] = tuple(
     sorted(

@@ -150,6 +150,8 @@ Triple = tuple[Positive, Positive, Positive]
         ("0 s", float, "time_budget_s", 0.0),
         ("auto", Triple | Auto, "shape_voxel", "auto"),
         ("memory", Literal["memory", "disk"], "tier", "memory"),
+        ("measured", Literal["auto", "measured"] | tuple[float, ...], "balance", "measured"),
+        ("0.6, 0.4", Literal["auto", "measured"] | tuple[float, ...], "balance", [0.6, 0.4]),
         ("33 %", str, "folder", "33 %"),
         ("four", int, "steps", "four"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from voxelocity.parallel import Place
-from voxelocity.training.balancing import batch_shares
+from voxelocity.training.balancing import Balance
 
 
 class Step:
@@ -55,7 +55,7 @@ def session():
 
 def test_a_rank_that_is_half_as_fast_takes_fewer_patches_and_it_is_said(session):
     slow = session((1.0, 2.0, 6))
-    assert batch_shares(slow, Step()) == (4, 2)
+    assert Balance(slow, Step()).shares == (4, 2)
     assert slow.logged[0][1]["shares"] == (4, 2)
     assert slow.printed == ["patches of a batch by rank: 4, 2, as a step then takes 29% less time on the slowest rank"]
 
@@ -63,20 +63,50 @@ def test_a_rank_that_is_half_as_fast_takes_fewer_patches_and_it_is_said(session)
 def test_equal_ranks_and_small_differences_keep_equal_shares_without_a_word(session):
     for other in ((1.0, 1.0, 6), (1.0, 1.05, 6)):
         equal = session(other)
-        assert batch_shares(equal, Step()) == (3, 3)
+        assert Balance(equal, Step()).shares == (3, 3)
         assert equal.printed == []
 
 
 def test_a_rank_without_memory_for_its_equal_share_takes_what_fits(session):
-    assert batch_shares(session((1.0, 1.0, 2)), Step()) == (4, 2)
+    assert Balance(session((1.0, 1.0, 2)), Step()).shares == (4, 2)
 
 
 def test_only_different_devices_are_measured_unless_asked_for(session):
-    assert batch_shares(session(("A", 11, 1), balance="auto"), None) == (3, 3)
-    assert batch_shares(session(("B", 8, 1), (1.0, 2.0, 6), balance="auto"), Step()) == (4, 2)
+    assert Balance(session(("A", 11, 1), balance="auto"), None).shares == (3, 3)
+    assert Balance(session(("B", 8, 1), (1.0, 2.0, 6), balance="auto"), Step()).shares == (4, 2)
 
 
 def test_given_proportions_are_followed(session):
-    assert batch_shares(session(balance=(2.0, 1.0)), None) == (4, 2)
-    assert batch_shares(session(balance="equal"), None) == (3, 3)
-    assert batch_shares(session(size=1), None) == (6,)
+    assert Balance(session(balance=(2.0, 1.0)), None).shares == (4, 2)
+    assert Balance(session(balance="equal"), None).shares == (3, 3)
+    assert Balance(session(size=1), None).shares == (6,)
+
+
+def test_shares_follow_what_the_steps_take_in_an_epoch(session):
+    one = session((1.0, 1.0, 6), 1.0, 0.1, 0.1)
+    balance = Balance(one, Step())
+    assert (balance.shares, balance.is_measured) == ((3, 3), True)
+    # Ten steps of three patches each: 0.5 s a patch here, 1 s there.
+    balance.count({"forward": 15.0, "backward": 99.0}, 10)
+    assert balance.after_epoch()
+    assert balance.shares == (4, 2)
+    assert one.logged[-1][1]["shares"] == (4, 2)
+    assert "33% less time for its forward passes" in one.printed[-1]
+    # Now 0.1 s a patch on both; and an epoch without a step.
+    balance.count({"forward": 4.0}, 10)
+    assert balance.after_epoch()
+    assert balance.shares == (3, 3)
+    assert not balance.after_epoch()
+    assert len(one.logged) == 2
+
+
+def test_a_rank_never_takes_more_than_fits_its_memory(session):
+    balance = Balance(session((1.0, 1.0, 3), 0.01), Step())
+    balance.count({"forward": 15.0}, 10)
+    assert not balance.after_epoch()
+    assert balance.shares == (3, 3)
+
+
+def test_shares_that_were_set_or_are_equal_are_never_changed(session):
+    assert not Balance(session(balance=(2.0, 1.0)), None).is_measured
+    assert not Balance(session(balance="equal"), None).is_measured

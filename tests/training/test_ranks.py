@@ -190,3 +190,45 @@ def wait_until(is_so, processes):
         assert all(process.poll() is None for process in processes), finish(processes)
         assert time.monotonic() < end_s
         time.sleep(0.05)
+
+
+# From the second epoch on, the forward passes of rank 1 take three times as long.
+_SLOWS_DOWN = """
+from voxelocity.parallel import read_place
+from voxelocity.step.unet import UNet
+forward, num_calls = UNet.forward, 0
+def slow(network, image):
+    global num_calls
+    num_calls += network.training
+    for _ in range(2 * (read_place().rank == 1 and num_calls > 40)):
+        forward(network, image)
+    return forward(network, image)
+UNet.forward = slow
+"""
+
+
+@pytest.mark.nightly
+def test_a_rank_that_becomes_slow_takes_fewer_patches_from_the_next_epoch_on(tiny_msd, tiny_sets, tmp_path):
+    sets = [*tiny_sets]
+    for key, value in {
+        "train.steps": 150,
+        "data.batch_size": 6,
+        "data.patch.draws_per_case": 60,
+        "parallel.balance": "measured",
+        "optimizer.name": "sgd",
+    }.items():
+        sets += ["--set", f"{key}={value}"]
+    ended = finish(train(2, tiny_msd, tmp_path / "two", sets, tmp_path, script=_SLOWS_DOWN + COMMAND))
+    assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
+    events = read_events(tmp_path / "two" / "events.jsonl")
+    changes = [tuple(event["shares"]) for event in events if event["event"] == "balance"]
+    assert changes
+    assert changes[-1][0] > changes[-1][1] >= 1
+    assert sum(changes[-1]) == 6
+    assert "less time for its forward passes" in " ".join(ended[0][1].split())
+    # Each patch was still trained on once: the weights are those of one process.
+    (one,) = finish(train(1, tiny_msd, tmp_path / "one", sets, tmp_path))
+    assert one[0] == 0, one
+    alone, several = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, weight in alone.items():
+        torch.testing.assert_close(several[name], weight, rtol=0.0, atol=2e-3)

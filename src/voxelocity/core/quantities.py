@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from voxelocity.core.errors import ConfigError
 
@@ -181,10 +181,14 @@ def read_printed(value: Any, annotation: Any, key: str) -> Any:
         annotation: the field's type.
         key: dotted name of the field; one that ends in `_s` holds seconds.
     """
-    for option in _options(annotation):
-        if typing.get_origin(option) is tuple and isinstance(value, str | int | float) and value != "auto":
+    options = _options(annotation)
+    named = [name for option in options if typing.get_origin(option) is Literal for name in typing.get_args(option)]
+    if value in ("auto", *named):
+        return value
+    for option in options:
+        if typing.get_origin(option) is tuple and isinstance(value, str | int | float):
             return _read_sequence(str(value), typing.get_args(option))
-    kinds = set(_options(annotation))
+    kinds = set(options)
     if not isinstance(value, str) or not kinds & {int, float} or str in kinds:
         return value
     return _read_number(value, key)

@@ -1,8 +1,11 @@
-"""How many patches of each batch a rank takes: as the user set it, or by what its device needs for them."""
+"""How many patches of each batch a rank takes: as the user set it, or by what its device needs for them.
+
+A measured balance is measured again in each epoch, by the steps themselves, and changes only between two epochs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
@@ -17,31 +20,76 @@ _LEAST_GAIN = 0.1
 _MOST_OF_FREE = 0.9
 
 
-def batch_shares(session: Session, training: TrainingStep) -> tuple[int, ...]:
-    """Patches of a batch by rank, the same on all ranks; says so if they are not equal."""
-    size, num_patches = session.world.place.size, session.plan.data.batch_size
-    balance, equal = session.plan.parallel.balance, even_shares(num_patches, size)
-    if size == 1 or num_patches == size:
-        return equal
-    machine = session.planned.machine
-    if balance == "auto":
-        devices = session.world.gather((machine.device_name, machine.device_memory_bytes, machine.num_cpus))
-        balance = "measured" if len(set(devices)) > 1 else "equal"
-    if balance == "equal":
-        return equal
-    if balance == "measured":
-        with session.stage("balance"):
-            shares, reason = _measured_shares(session, training, equal)
-    else:
-        shares, reason = shares_in_proportion(num_patches, balance), "as parallel.balance says"
-    if shares != equal:
-        session.log.write("balance", shares=shares, reason=reason)
-        session.console.print(f"patches of a batch by rank: {', '.join(map(str, shares))}, {reason}", highlight=False)
-    return shares
+class Balance:
+    """The shares of the ranks. Each call is made by all of them, at the same step; what changes is printed.
+
+    Attributes:
+        shares: patches of a batch by rank, the same on all ranks.
+        is_measured: whether they are adjusted between epochs.
+    """
+
+    def __init__(self, session: Session, training: TrainingStep) -> None:
+        self._session = session
+        size, num_patches = session.world.place.size, session.plan.data.batch_size
+        balance, equal = session.plan.parallel.balance, even_shares(num_patches, size)
+        self.shares, self.is_measured = equal, False
+        self._most: tuple[int, ...] = ()
+        self._forward_s, self._num_patches = 0.0, 0
+        if size == 1 or num_patches == size:
+            return
+        machine = session.planned.machine
+        if balance == "auto":
+            devices = session.world.gather((machine.device_name, machine.device_memory_bytes, machine.num_cpus))
+            balance = "measured" if len(set(devices)) > 1 else "equal"
+        if balance == "equal":
+            return
+        if balance == "measured":
+            self.is_measured = True
+            with session.stage("balance"):
+                shares, self._most, reason = _measured_shares(session, training, equal)
+        else:
+            shares, reason = shares_in_proportion(num_patches, balance), "as parallel.balance says"
+        if shares != equal:
+            self._change(shares, reason)
+
+    def count(self, parts: Mapping[str, float], num_steps: int) -> None:
+        """Notes seconds of steps with the current shares. In forward passes, ranks do not wait for each other."""
+        self._forward_s += parts.get("forward", 0.0)
+        self._num_patches += num_steps * self.shares[self._session.world.place.rank]
+
+    def after_epoch(self) -> bool:
+        """Whether other shares make a step clearly shorter, judged by the steps counted since the last call."""
+        item_s = self._session.world.gather(self._forward_s / max(1, self._num_patches))
+        self._forward_s, self._num_patches = 0.0, 0
+        if min(item_s) <= 0.0:
+            return False
+        shares = shares_by_time(sum(self.shares), base_s=[0.0] * len(item_s), item_s=item_s, most=self._most)
+        gain = 1.0 - _slowest_s(shares, item_s) / _slowest_s(self.shares, item_s)
+        if gain < _LEAST_GAIN:
+            return False
+        self._change(shares, f"as the slowest rank then takes {gain:.0%} less time for its forward passes")
+        return True
+
+    def _change(self, shares: tuple[int, ...], reason: str) -> None:
+        self.shares = shares
+        self._session.log.write("balance", shares=shares, reason=reason)
+        text = f"patches of a batch by rank: {', '.join(map(str, shares))}, {reason}"
+        self._session.console.print(text, highlight=False)
 
 
-def _measured_shares(session: Session, training: TrainingStep, equal: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """The shares with which the slowest rank ends earliest, if that is clearly earlier than with equal ones."""
+def _slowest_s(shares: Sequence[int], item_s: Sequence[float], base_s: Sequence[float] = ()) -> float:
+    base_s = base_s or [0.0] * len(shares)
+    return float(max(base + each * item for base, each, item in zip(base_s, shares, item_s, strict=True)))
+
+
+def _measured_shares(
+    session: Session, training: TrainingStep, equal: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """The shares with which the slowest rank ends earliest, if that is clearly earlier than with equal ones.
+
+    Returns:
+        The shares; the most patches that each rank has memory for; the reason, "" for equal ones.
+    """
     patch, channels = session.plan.data.patch.shape_voxel, len(session.spec.channels)
 
     def trials(num_patches: int) -> tuple[float, int]:
@@ -59,16 +107,13 @@ def _measured_shares(session: Session, training: TrainingStep, equal: tuple[int,
     base_s, items_s, limits = zip(*found, strict=True)
     shares = shares_by_time(sum(equal), base_s=base_s, item_s=items_s, most=limits)
 
-    def slowest_s(shares: Sequence[int]) -> float:
-        return float(max(base + each * item for base, each, item in zip(base_s, shares, items_s, strict=True)))
-
     fits = all(each <= limit for each, limit in zip(equal, limits, strict=True))
-    gain = 1.0 - slowest_s(shares) / slowest_s(equal)
+    gain = 1.0 - _slowest_s(shares, items_s, base_s) / _slowest_s(equal, items_s, base_s)
     if fits and gain < _LEAST_GAIN:
-        return equal, ""
+        return equal, limits, ""
     if not fits:
-        return shares, "as equal ones do not fit every device"
-    return shares, f"as a step then takes {gain:.0%} less time on the slowest rank"
+        return shares, limits, "as equal ones do not fit every device"
+    return shares, limits, f"as a step then takes {gain:.0%} less time on the slowest rank"
 
 
 def _room_bytes(device: torch.device) -> int:

@@ -34,7 +34,7 @@ from voxelocity.parallel import joined
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.balancing import batch_shares
+from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, held_cases
 from voxelocity.training.checkpoint import Checkpoints
@@ -135,6 +135,9 @@ def train(
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
         console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
+        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan.
+        if world.from_leader(world.place.num_restarts > 0 and folder.holds_run):
+            resume, overwrite = True, False
         start = world.led(
             lambda: start_of(
                 cases, folder, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device,
@@ -254,6 +257,7 @@ def _steps(
     """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
     plan, place = session.plan, session.world.place
     training.network.train()
+    balance = Balance(session, training)
     feed = Feed(
         cases,
         plan.data,
@@ -262,13 +266,13 @@ def _steps(
         start_step=state.step,
         rank=place.rank,
         world_size=place.size,
-        shares=batch_shares(session, training),
+        shares=balance.shares,
         progress=budget.progress_ahead,
         # Runs that end after a number of steps train the same weights every time.
         waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
     )
     with session.stage("train"), feed:
-        return Loop(session, training, feed, budget, validation, checkpoints, state).run()
+        return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
 
 
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:

@@ -16,6 +16,7 @@ from voxelocity.data.pipeline import Feed
 from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
+from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
@@ -81,13 +82,14 @@ class Loop:
         session: Session,
         training: TrainingStep,
         feed: Feed,
+        balance: Balance,
         budget: Budget,
         validation: Validation,
         checkpoints: Checkpoints,
         state: LoopState,
     ) -> None:
         self.session, self.plan, self.clock = session, session.plan, session.clock
-        self.training, self.feed, self.budget = training, feed, budget
+        self.training, self.feed, self.balance, self.budget = training, feed, balance, budget
         self.validation, self.checkpoints, self.state = validation, checkpoints, state
         self._epochs = EpochPhases()
         self._bar = TerminalProgress(session.console, session.clock, target_dice=session.plan.train.target_dice)
@@ -95,6 +97,7 @@ class Loop:
         # Later ones replace the forecast of the rehearsal.
         self._first_validation_s = validation.intermediate_s
         self._step_s: deque[float] = deque(maxlen=_NUM_KNOWN_STEPS)
+        self._epoch_balanced = feed.epoch_of(state.step)
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -151,7 +154,19 @@ class Loop:
                 if saves:
                     self._save()
                     window.start_s = self._saved_at_s
+                self._rebalance()
             self._one_step(window, progress)
+
+    def _rebalance(self) -> None:
+        """After an epoch, lets slower ranks take fewer patches. Called between two windows of steps."""
+        epoch = self.feed.epoch_of(self.state.step)
+        # A cache in parts needs equal shares.
+        is_fixed = not self.balance.is_measured or self.plan.data.cache.num_parts > 1
+        if is_fixed or epoch == self._epoch_balanced:
+            return
+        self._epoch_balanced = epoch
+        if self.balance.after_epoch():
+            self.feed.share_soon(self.state.step, self.balance.shares)
 
     def _agreed(self, window: _Window) -> tuple[float, bool, bool]:
         """The progress, whether the window is full, and whether any rank was asked to stop: the same on all ranks."""
@@ -214,6 +229,7 @@ class Loop:
         parts = part_seconds(self._recorder.take())
         end_s = self.clock()
         state, seconds, wait_s = self.state, end_s - window.start_s, parts.get("wait", 0.0)
+        self.balance.count(parts, len(losses))
         state.trained_s += seconds
         state.waited_s += wait_s
         state.num_images += window.num_images

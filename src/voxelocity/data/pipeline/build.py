@@ -102,7 +102,7 @@ class Feed:
         unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabeled is not None:
             raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
-        self._device = numbered(device)
+        self._device, self._num_ahead = numbered(device), config.feed.num_batches_ahead
         self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size, shares=shares)
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
         effects = Effects(config.augment)
@@ -143,6 +143,17 @@ class Feed:
     def epoch_of(self, step: int) -> int:
         """The pass over the cases that the first patch of this batch belongs to, from 0."""
         return self._order.epoch_of(step)
+
+    def share_soon(self, step: int, shares: Sequence[int]) -> int:
+        """Lets ranks take other numbers of patches from the first step whose batch no thread has begun; that step.
+
+        Args:
+            step: of the batch that is taken next, the same on all ranks.
+            shares: patches of each rank.
+        """
+        first = step + self._num_ahead
+        self._order.share_from(first, shares)
+        return first
 
     def __iter__(self) -> Iterator[Batch]:
         return self

@@ -26,7 +26,7 @@ class RankDraws:
         seed: of the order.
         rank: of this process, from 0.
         world_size: processes.
-        shares: patches of each of them; equal numbers if not given.
+        shares: patches of each of them; equal numbers if not given. `share_from` changes them.
 
     Attributes:
         window: the cases of an epoch, for a rotating cache; None where all are in use.
@@ -52,7 +52,9 @@ class RankDraws:
                 f"feed: there is no rank {rank} of {world_size}; ranks count from 0 to world_size - 1, as torchrun's "
                 "RANK does"
             )
-        self._rank, self._world_size, self._shares = rank, world_size, tuple(shares)
+        self._rank, self._world_size = rank, world_size
+        # From which step on which shares hold; only ever made longer, as threads read it.
+        self._shares: list[tuple[int, tuple[int, ...]]] = [(0, tuple(shares))]
         self.window: Window | None = None
         self._parts: tuple[tuple[int, ...], ...] = ()
         case_ids = [ref.case_id for ref in prepared.refs]
@@ -93,7 +95,12 @@ class RankDraws:
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         """This rank's draws of a step, counted from 0."""
-        return share_of_rank(self._order.draws(step), self._rank, self._world_size, shares=self._shares)
+        shares = next(shares for start, shares in reversed(self._shares) if start <= step)
+        return share_of_rank(self._order.draws(step), self._rank, self._world_size, shares=shares)
+
+    def share_from(self, step: int, shares: Sequence[int]) -> None:
+        """Lets ranks take these numbers of patches from a step on; call it on every rank, before it draws that step."""
+        self._shares.append((step, tuple(shares)))
 
     def epoch_of(self, step: int) -> int:
         """The pass over the cases that a step's batch begins in, from 0; the same on all ranks."""

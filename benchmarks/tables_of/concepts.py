@@ -8,7 +8,7 @@ from typing import Any
 
 from tables_of.comparisons import in_short
 from tables_of.results import demo_words, load, markdown_table, refused, source_line
-from voxelocity.core.quantities import bytes_text, duration_text, figure_text
+from voxelocity.core.quantities import bytes_text, count_text, duration_text, figure_text
 
 TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
              "feed.md": ("feed", "training")}  # fmt: skip
@@ -29,7 +29,12 @@ def readme_table() -> str:
     timed = sorted((record for record in races if not record["target_dice"]), key=lambda record: record["limit_s"])
     for task in dict.fromkeys(map(_task_words, timed)):
         records = [record for record in timed if _task_words(record) == task]
-        rows.append((task, "; ".join(map(_after_words, records)), _machines(records)))
+        cores = [_cores(record) for record in records]
+        words = [
+            f"{_after_words(record)}{f', on {of_it}' if len(set(cores)) > 1 else ''}"
+            for record, of_it in zip(records, cores, strict=True)
+        ]
+        rows.append((task, "; ".join(words), _machines(records)))
     if not rows:
         return "Not measured at a clean commit yet."
     return "\n".join(["| task | measured | machine |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)])
@@ -53,9 +58,13 @@ def _after_words(record: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
+def _cores(record: dict[str, Any]) -> str:
+    return count_text(record["environment"]["num_cpus"], "core")
+
+
 def _machines(records: Sequence[dict[str, Any]]) -> str:
-    found = [record["environment"] for record in records]
-    return "; ".join(sorted({f"{one['num_cpus']} cores of {one['cpu']}, {one['gpu'] or 'no GPU'}" for one in found}))
+    found = [(_cores(record), record["environment"]) for record in records]
+    return "; ".join(sorted({f"{cores} of {one['cpu']}, {one['gpu'] or 'no GPU'}" for cores, one in found}))
 
 
 def _folds_words(folds: Sequence[dict[str, Any]]) -> str:

@@ -166,14 +166,16 @@ def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_
 def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):
     task = RaceTask(words="tiny phantoms", dataset=lambda folders: phantoms, target_dice=0.01, epochs_per_validation=1)
     monkeypatch.setitem(TASKS, "tiny", task)
+    # nnU-Net plans a network of its own, too large for these cases.
+    names = ("fast", "plain", "switched", "ours")
     record, outcome = run_race(
-        RaceSettings(task="tiny", num_seeds=1, budget_s=budget_s),
+        RaceSettings(task="tiny", num_seeds=1, budget_s=budget_s, sides=check_sides(names)),
         work=tmp_path / "work",
         out=tmp_path / "out",
         keys=SMALL,
         on_start=lambda side, seed: None,
     )
-    assert [side[0].label for side in outcome.sides] == [LABELS[name] for name in ("fast", "plain", "switched", "ours")]
+    assert [side[0].label for side in outcome.sides] == [LABELS[name] for name in names]
     figures = record.comparisons[0].figures
     assert figures[0].name == "Voxelocity"
     assert all(0.0 < figure.values[0] < (1.0 if budget_s else 480.0) for figure in figures)

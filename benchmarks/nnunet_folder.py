@@ -1,14 +1,15 @@
 """nnU-Net folders: agreement with the labels of nnU-Net's own predictor, and seconds of both, files to files.
 
-    python benchmarks/nnunet_folder.py [--work FOLDER] [--repeats 5] [--train-only]
+    python benchmarks/nnunet_folder.py [--work FOLDER] [--repeats 5] [--only "40 scans"] [--train-only]
 
 Trains a small nnU-Net of each scenario with nnU-Net's own trainer, where FOLDER does not have it yet (a training that
 was interrupted continues), and predicts the held-out cases with both, alternating. Writes
-`benchmarks/results/nnunet_folder.json`.
+`benchmarks/results/nnunet_folder.json`, or `nnunet_folder_NAME.json` for one of them.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib.machinery
 import importlib.util
 import json
@@ -27,7 +28,9 @@ import nibabel as nib
 import numpy as np
 
 from harness import head, parser_of, real_data, write_record
+from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array
+from voxelocity.infer.predictor import STAGES
 from voxelocity.observe import Stopwatch
 
 _CONFIGURATION, _PLANS = "3d_fullres", "nnUNetPlans"
@@ -62,6 +65,8 @@ SCENARIOS = (
     Scenario(name="thick slices", dataset_id=403, patch=(8, 48, 40), thick_axis=2),
     # The same with coronal slices, which nnU-Net brings to the front.
     Scenario(name="coronal slices", dataset_id=404, patch=(8, 40, 48), thick_axis=1),
+    # A folder of small scans, where everything around the network counts.
+    Scenario(name="40 scans", dataset_id=405, patch=(40, 56, 40), num_test=40),
 )
 
 
@@ -185,8 +190,9 @@ def train(scenario: Scenario, preprocessed: Path, results: Path) -> Path:
 
 
 def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: int) -> dict[str, Any]:
-    """Predicts with both, alternating; agreement of the labels case by case, and seconds of all cases."""
+    """Predicts with both, alternating; agreement of labels case by case, seconds of all cases, and of our stages."""
     scans = sorted(images.iterdir())[:num_cases]
+    stages: list[dict[str, float]] = []
     seconds: dict[str, list[float]] = {"nnunet": [], "voxelocity": []}
     theirs, ours = work / "nnunet", work / "voxelocity"
     for repeat in range(repeats + 1):
@@ -196,6 +202,7 @@ def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: 
             watch = Stopwatch()
             predict(folder, scans, out)
             seconds[name].append(watch.elapsed_s)
+        stages.append(_stage_seconds(ours / PREDICTIONS_TABLE))
     # The first round warms up both.
     timed = {name: values[1:] or values for name, values in seconds.items()}
     cases, agreements = [], []
@@ -213,7 +220,17 @@ def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: 
         "cases": cases,
         "seconds": timed,
         "median_s": {name: statistics.median(values) for name, values in timed.items()},
+        # Stages of different scans overlap.
+        "stage_s": stages[1:] or stages,
     }
+
+
+def _stage_seconds(table: Path) -> dict[str, float]:
+    """Seconds of all scans in each stage, from `predictions.csv`."""
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [f"{stage}_s" for stage in (*STAGES, "write")]
+    return {name: sum(float(row[name]) for row in rows) for name in names}
 
 
 def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
@@ -248,19 +265,20 @@ def _do_without_sklearn() -> None:
         sys.modules["sklearn"] = sys.modules["sklearn.model_selection"] = module
 
 
-def measure(work: Path, *, repeats: int, num_cases: int, train_only: bool) -> dict[str, Any]:
+def measure(work: Path, *, repeats: int, num_cases: int, only: str, train_only: bool) -> dict[str, Any]:
     places = {name: work / name for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
     os.environ.update({name: str(place) for name, place in places.items()})
     _do_without_sklearn()
     raw, preprocessed, results = places.values()
     scenarios = {}
-    for scenario in SCENARIOS:
+    for scenario in (one for one in SCENARIOS if only in ("", one.name)):
         write_dataset(scenario, raw)
         plan(scenario, preprocessed)
         folder = train(scenario, preprocessed, results)
         if not train_only:
             images = raw / f"Dataset{scenario.dataset_id}_small" / "imagesTs"
-            scenarios[scenario.name] = compare(folder, images, work, repeats=repeats, num_cases=num_cases)
+            most = max(num_cases, scenario.num_test if only else 0)
+            scenarios[scenario.name] = compare(folder, images, work, repeats=repeats, num_cases=most)
             print(scenario.name, json.dumps(scenarios[scenario.name], indent=1))
     return scenarios
 
@@ -270,15 +288,24 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder that keeps data and networks; a temporary one if not given")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cases", type=int, default=6, help="predicted of each scenario")
+    parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS], default="")
     parser.add_argument("--train-only", action="store_true")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="nnunetv2")
-    record = head("nnunet_folder", f"--repeats {options.repeats} --cases {options.cases}")
+    only = f" --only '{options.only}'" if options.only else ""
+    record = head("nnunet_folder", f"--repeats {options.repeats} --cases {options.cases}{only}")
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        scenarios = measure(work, repeats=options.repeats, num_cases=options.cases, train_only=options.train_only)
+        scenarios = measure(
+            work,
+            repeats=options.repeats,
+            num_cases=options.cases,
+            only=options.only,
+            train_only=options.train_only,
+        )
     if scenarios:
-        write_record(record | {"repeats": options.repeats, "scenarios": scenarios}, "nnunet_folder", out=options.out)
+        name = "_".join(["nnunet_folder", *options.only.split()])
+        write_record(record | {"repeats": options.repeats, "scenarios": scenarios}, name, out=options.out)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ test: check
 
 # -m "" runs the tests marked nightly too.
 test-all: check
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
+	VOXELOCITY_THOROUGH=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
 
 docs: $(STAMP)
 	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

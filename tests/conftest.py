@@ -18,8 +18,10 @@ import hypothesis
 import numpy as np
 import pytest
 
+from shared.examples import examples
+
 # No test depends on how quick the machine is.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.register_profile("no deadline", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("no deadline")
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from shared.examples import examples
 from voxelocity.infer import keep_largest
 
 
@@ -35,7 +36,7 @@ def test_nothing_is_copied_where_nothing_is_removed():
     assert keep_largest(empty, [1]) is empty
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(hnp.arrays(np.uint8, (6, 5, 4), elements=st.integers(0, 2)))
 def test_components_are_those_of_skimage_as_nnunet_takes_them(prediction):
     measure = pytest.importorskip("skimage.measure")

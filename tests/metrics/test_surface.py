@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 from monai.metrics import compute_hausdorff_distance
 from scipy import ndimage
 
+from shared.examples import examples
 from voxelocity.core.errors import ScanError
 from voxelocity.metrics import case_score, surface
 from voxelocity.metrics.surface import SurfaceDistance, surface_distances
@@ -79,7 +80,7 @@ def test_distance_equals_monai(at_border):
     assert ours == pytest.approx(monai_mm(prediction, truth), abs=1e-5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     pair=hnp.arrays(np.uint8, (2, 5, 4, 6), elements=st.integers(0, 1)).filter(lambda v: v[0].any() and v[1].any()),
     spacing_mm=st.tuples(*[st.floats(0.2, 6.0)] * 3),

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.examples import examples
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.observe import EventLog, FakeClock, events_path, read_events
 
@@ -114,7 +115,7 @@ def test_resume_begins_a_missing_file(path):
     assert read_events(path) == [{"event": "start", "time_s": 3.0}]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_log_cut_anywhere_keeps_every_whole_event_and_goes_on(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log") / "events.jsonl"

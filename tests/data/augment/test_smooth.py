@@ -3,10 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.examples import examples
 from voxelocity.data.augment.smooth import smoothed
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 1000), shape=st.tuples(*[st.integers(1, 12)] * 3), radius=st.integers(0, 14))
 def test_fields_are_smoothed_as_plain_torch_does_it(seed, shape, radius):
     rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
+from shared.examples import examples
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.prepare import Preparation, PrepareConfig, Restoration, restore_labels, restore_probabilities
 
@@ -199,7 +200,7 @@ def test_the_way_back_takes_no_volume_of_floats(make_volume) -> None:
     is_region=st.booleans(),
     seed=st.integers(0, 9999),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_compiled_classes_are_those_of_plain_interpolation(
     shape, spacing, num_scores, sharpness, is_region, seed
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
+from shared.examples import examples
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.prepare import Restoration, restore_labels
@@ -55,7 +56,7 @@ def preparation(**changes):
 SHAPES = st.tuples(*[st.integers(1, 9)] * 3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(shape=SHAPES, new_shape=SHAPES, order=st.sampled_from([1, 3]), seed=st.integers(0, 99))
 def test_images_are_resized_as_scikit_image_does(shape, new_shape, order, seed):
     image = np.random.default_rng(seed).standard_normal((1, *shape)).astype(np.float32)
@@ -64,7 +65,7 @@ def test_images_are_resized_as_scikit_image_does(shape, new_shape, order, seed):
     assert found.flags.c_contiguous
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     shape=SHAPES,
     new_shape=SHAPES,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.data.meta_tensor import MetaTensor
 
+from shared.examples import examples
 from voxelocity.core.errors import InputError
 from voxelocity.monai import SlidingWindowInferer, sliding_window_inference
 
@@ -55,7 +56,7 @@ def test_signatures_are_monais():
 axes = st.tuples(st.integers(1, 9), st.one_of(st.integers(1, 6), st.sampled_from([None, -1, 0])), st.floats(0.0, 0.8))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     axes=st.lists(axes, min_size=1, max_size=3),
     batch=st.integers(1, 2),

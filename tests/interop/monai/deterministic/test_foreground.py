@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from monai.transforms import CropForeground, CropForegroundd, FgBgToIndices, FgBgToIndicesd
 from monai.transforms.utils import is_positive
 
+from shared.examples import examples
 from voxelocity.interop.monai.deterministic import faster, why_not
 from voxelocity.interop.monai.deterministic.foreground import threshold_of
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     shape=st.tuples(st.integers(1, 3), *[st.integers(1, 9)] * 3),
     num_spots=st.integers(0, 4),
@@ -84,7 +85,7 @@ def test_which_crops_are_left_to_monai_is_told_in_words():
     assert why_not(CropForegroundd("a", "a", lazy=True)) == "it is evaluated lazily (lazy=True)"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     shape=st.tuples(*[st.integers(1, 6)] * 3),
     num_channels=st.integers(1, 3),

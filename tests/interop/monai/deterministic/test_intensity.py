@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.transforms import NormalizeIntensity, NormalizeIntensityd, ScaleIntensityRange, ScaleIntensityRanged
 
+from shared.examples import examples
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 DTYPES = st.sampled_from([torch.float32, torch.float32, torch.int16, torch.float64])
 NUMBERS = st.one_of(st.integers(-200, 200), st.floats(-300, 300))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     a_min=NUMBERS,
     width=st.floats(0.5, 500),
@@ -34,7 +35,7 @@ def test_scaled_ranges_are_those_of_monai_to_the_last_bit(
     assert_same(image, kept)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     nonzero=st.booleans(),
     channel_wise=st.booleans(),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from monai.data import NibabelReader, NumpyReader
 from monai.transforms import LoadImage, LoadImaged
 
+from shared.examples import examples
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 STORED = ["uint8", "int16", ">i2", "uint16", "int32", "float32", "float64", "int64"]
@@ -28,7 +29,7 @@ def _write(path, shape, dtype, *, scaling=None, seed=0, kind=nib.Nifti1Image):
     return path
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     shape=st.one_of(
         st.tuples(*[st.integers(1, 7)] * 3), st.tuples(*[st.integers(1, 5)] * 4), st.tuples(*[st.integers(1, 5)] * 2)

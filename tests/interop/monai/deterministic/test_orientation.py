@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.transforms import Orientation, Orientationd
 
+from shared.examples import examples
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 CODES = ["".join(code) for axes in itertools.permutations(["LR", "PA", "IS"]) for code in itertools.product(*axes)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     shape=st.tuples(st.integers(1, 3), *[st.integers(1, 7)] * 3),
     order=st.permutations([0, 1, 2]),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from monai.transforms import Invertd, Spacing, Spacingd
 from monai.transforms.spatial.array import SpatialResample
 
+from shared.examples import examples
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 pytestmark = pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid:UserWarning")
@@ -53,7 +54,7 @@ def _image(make_image, make_affine, scene):
     return make_image(scene["shape"], affine, scene["dtype"], scene["seed"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(scene=scenes(), options=arguments())
 def test_results_are_those_of_monai(assert_same, make_affine, make_image, copied, scene, options):
     image = _image(make_image, make_affine, scene)
@@ -78,7 +79,7 @@ def test_results_are_those_of_monai(assert_same, make_affine, make_image, copied
     assert_same(image, kept)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(num=st.integers(1, 40), old=STEPS, new=STEPS, align=st.booleans(), flip=st.booleans())
 def test_labels_are_equal_where_samples_fall_between_two_voxels(make_image, make_affine, num, old, new, align, flip):
     label = make_image((1, num, 3, 7), make_affine((old, old, 1), flips=(flip, 0, flip)), torch.float32)

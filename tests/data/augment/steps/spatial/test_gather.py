@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.examples import examples
 from voxelocity.data.augment.steps import (
     AxisWeights,
     Crop,
@@ -103,7 +104,7 @@ def source_of(rng, num_channels, shape, dtype):
     return torch.from_numpy(memory).permute(0, *(np.argsort(turned) + 1).tolist())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(seed=seeds, shape=shapes, num=st.integers(0, 4), channels=st.integers(1, 3), dtype=st.sampled_from(DTYPES))
 def test_compiled_passes_agree_with_plain_steps_for_any_chain_dtype_and_memory_order(seed, shape, num, channels, dtype):
     rng = np.random.default_rng(seed)
@@ -124,7 +125,7 @@ def test_compiled_passes_agree_with_plain_steps_for_any_chain_dtype_and_memory_o
     assert torch.equal(source, before)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(seed=seeds, shape=shapes, is_wide=st.booleans(), is_fused=st.booleans(), is_shifted=st.booleans())
 @pytest.mark.parametrize("beyond", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [False, True])
@@ -208,7 +209,7 @@ def test_pieces_of_the_same_places_but_other_borders_are_not_mixed_up():
         torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(seed=seeds, shape=shapes, num=st.integers(0, 3), dtype=st.sampled_from(["uint8", "int16", "float32"]))
 def test_a_linear_change_is_made_with_the_pass_and_reaches_the_fill_too(seed, shape, num, dtype):
     rng = np.random.default_rng(seed)

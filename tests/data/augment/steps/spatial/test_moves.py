@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.examples import examples
 from voxelocity.data.augment.steps import Crop, Flip, Turn
 from voxelocity.data.augment.steps.spatial.moves import Moves, composed
 
@@ -30,7 +31,7 @@ def one(array, step):
     return made
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(shape=shapes, steps=st.lists(st.one_of(flips, turns, crops), max_size=5))
 def test_moves_that_are_one_give_what_the_steps_give_one_by_one(shape, steps):
     array = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(1, *shape)

@@ -97,7 +97,8 @@ def draw(scenario: Scenario, path: Path) -> None:
     """Writes the scan of a scenario."""
     grid = Grid.of(scenario.shape, np.diag([*scenario.spacing_mm, 1.0]))
     if scenario.is_real:
-        real, _ = read_scan(real_data() / "vs_seg_001" / "vs_gk_1_t1.nii.gz")
+        (file,) = (real_data() / "vs_seg_001" / "imagesTr").iterdir()
+        real, _ = read_scan(file)
         repeats = [-(-n // m) for n, m in zip(scenario.shape, real.shape[1:], strict=True)]
         voxels = np.tile(real[0], repeats)[tuple(slice(0, n) for n in scenario.shape)]
         write_scan(path, voxels, grid)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import inference, monai, watching
+from tables_of import inference, monai, ranks, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -37,6 +37,7 @@ _NAMED_TABLES = {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
+    "scale.md": {"the ranks": ranks.rank_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
 }
 

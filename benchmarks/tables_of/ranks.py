@@ -1,0 +1,68 @@
+"""The tables of several ranks: losses and speed, unequal ranks, two nodes, models in parts."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from tables_of.results import markdown_table, of_records, source_line
+from voxelocity.core.quantities import bytes_text, duration_text
+
+
+@of_records("ranks.json")
+def rank_lines(record: dict[str, Any]) -> list[str]:
+    """What was measured of several ranks, one table after another."""
+    found = record["found"]
+    tables = {"losses": _losses, "unequal": _unequal, "nodes": _nodes, "fit": _fit}
+    lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
+    return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
+
+
+def _losses(found: dict[str, Any]) -> list[str]:
+    alone = found["1"]["patches_per_s"]
+    rows = [
+        (size, f"{one['largest_difference']:.1e}", f"{one['patches_per_s']:.1f}", f"{one['patches_per_s'] / alone:.2f}")
+        for size, one in found.items()
+    ]
+    heads = (
+        "ranks of one thread",
+        "largest difference of a loss from one process",
+        "patches a second",
+        "times one rank",
+    )
+    return markdown_table(heads, rows)
+
+
+def _unequal(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            f"{name} shares",
+            f"{statistics.median(found[name]) * 1000:.0f} ({min(found[name]) * 1000:.0f} to {max(found[name]) * 1000:.0f})",
+            f"{found[f'{name}_difference']:.1e}",
+        )
+        for name in ("equal", "balanced")
+    ]
+    heads = ("a rank that is half as fast", "a step, ms", "sums of the weights after a step, relative to one process")
+    return markdown_table(heads, rows)
+
+
+def _nodes(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (name, duration_text(one["seconds"]), f"{one['largest_difference']:.1e}" if "largest_difference" in one else "")
+        for name, one in found.items()
+    ]
+    return markdown_table(("two ranks on", "the whole command", "largest difference of a weight"), rows)
+
+
+def _fit(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            *name.split(", "),
+            f"{one['difference']:.1e}",
+            ", ".join(map(bytes_text, one["predicted_bytes"])),
+            ", ".join(map(bytes_text, one["measured_bytes"])),
+        )
+        for name, one in found.items()
+    ]
+    heads = ("network", "mode", "difference of gradients", "predicted memory of both ranks", "measured")
+    return markdown_table(heads, rows)

@@ -37,7 +37,9 @@ def _unequal(found: dict[str, Any]) -> list[str]:
     rows = [
         (
             f"{name} shares",
-            f"{statistics.median(found[name]) * 1000:.0f} ({min(found[name]) * 1000:.0f} to {max(found[name]) * 1000:.0f})",
+            "{:.0f} ({:.0f} to {:.0f})".format(
+                *(1000 * of(found[name]) for of in (statistics.median, min, max)),
+            ),
             f"{found[f'{name}_difference']:.1e}",
         )
         for name in ("equal", "balanced")

@@ -283,7 +283,10 @@ class Predictor:
                         on_failure(case.case_id if isinstance(case, Failed) else case.scan.case_id, error)
                         continue
                     waiting.append((scan, seconds, labels, probabilities))
-                    yield self._image_of(volume), probabilities or labels
+                    image = [self._image_of(volume)]
+                    # Otherwise this frame would keep the prepared volume while it is predicted.
+                    del case, scan, volume
+                    yield image.pop(), probabilities or labels
             except Exception as error:  # raised below, whatever it is
                 # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
                 failures.append(error)

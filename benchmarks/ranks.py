@@ -23,7 +23,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from harness import RESULTS, VOXELOCITY, head, parser_of, real_data, write_record
+from harness import VOXELOCITY, head, parser_of, real_data, write_record
 from voxelocity.observe import Stopwatch
 
 _NUM_STEPS = 50
@@ -124,7 +124,7 @@ with joined() as world:
             else:
                 loss(model(image[part]), label[part]).backward()
                 gradients = {
-                    key.replace("module.", "").replace("network.", ""): getattr(
+                    key.removeprefix("module.").removeprefix("network."): getattr(
                         value.grad, "full_tensor", lambda value=value: value.grad
                     )()
                     for key, value in model.named_parameters()
@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     options = parser.parse_args()
     record = head("ranks", f"--only {' '.join(options.only)}")
-    before = RESULTS / "ranks.json"
+    before = options.out / "ranks.json"
     found: dict[str, Any] = json.loads(before.read_text())["found"] if before.exists() else {}
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +314,7 @@ def main() -> None:
             dataset = Path(shutil.copytree(real_data() / "hippocampus", work / "hippocampus"))
             found[name] = MEASUREMENTS[name](dataset, work)
             print(name, json.dumps(found[name], indent=1), flush=True)
-    print(write_record({**record, "found": found}, "ranks", out=options.out))
+        print(write_record({**record, "found": found}, "ranks", out=options.out))
 
 
 if __name__ == "__main__":

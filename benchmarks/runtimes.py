@@ -9,7 +9,6 @@ format that `predict` would use on this machine, and in float32. Writes `results
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -154,7 +153,8 @@ def main() -> None:
     parser.add_argument("--runtimes", nargs="+", choices=list(RUNTIMES), default=list(RUNTIMES))
     parser.add_argument("--widths-divided-by", type=int, default=1, help="for a quick try")
     options = parser.parse_args()
-    record = head("runtimes", " ".join(sys.argv[1:]))
+    chosen = f"--networks {' '.join(options.networks)} --edges {' '.join(map(str, options.edges))}"
+    record = head("runtimes", f"{chosen} --rounds {options.rounds}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     planned = precision_on(PrecisionConfig(compute="bfloat16"), device).compute
     names = tuple(name for name in RUNTIMES if name == "eager" or name in options.runtimes)

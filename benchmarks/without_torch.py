@@ -88,8 +88,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--shape", type=int, nargs=3, default=[128, 128, 96], help="of the scan, in mm")
     options = parser.parse_args()
-    record = head("without_torch", " ".join(sys.argv[1:]))
     x, y, z = options.shape
+    record = head("without_torch", f"--rounds {options.rounds} --shape {x} {y} {z}")
     with tempfile.TemporaryDirectory() as folder:
         formats = {to: measure(Path(folder), to, shape=(x, y, z), rounds=options.rounds) for to in ("openvino", "onnx")}
     record |= {"shape": options.shape, "formats": formats}

@@ -122,7 +122,7 @@ with joined() as world:
         else:
             loss(model(image[part]), label[part]).backward()
             gradients = {
-                name.replace("module.", "").replace("network.", ""): getattr(
+                name.removeprefix("module.").removeprefix("network."): getattr(
                     value.grad, "full_tensor", lambda value=value: value.grad
                 )()
                 for name, value in model.named_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import Any
 
@@ -23,7 +24,7 @@ def around_lines(record: dict[str, Any]) -> list[str]:
     for scenario in record["scenarios"].values():
         about, sides = scenario["scenario"], scenario["sides"]
         size = " x ".join(map(str, about["shape"]))
-        rows = [_row(_NAMES[name], side, sides["ours"]) for name, side in sides.items()]
+        rows = [_row(_NAMES[name], side, sides["ours"], about["memory_gib"]) for name, side in sides.items()]
         head = f"{size} voxels, {about['num_classes']} classes, windows of {about['window']}³"
         heads = (
             "side",
@@ -42,10 +43,14 @@ def around_lines(record: dict[str, Any]) -> list[str]:
     return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
-def _row(name: str, side: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:
+def _row(name: str, side: dict[str, Any], ours: dict[str, Any], memory_gib: float) -> tuple[str, ...]:
     if not side["runs"]:
         peak = bytes_text(side["peak_bytes"]) if "peak_bytes" in side else "n/a"
-        return name, f"not finished: {side['error']}", "n/a", peak, "n/a", "0"
+        inside = re.search(r"transforms\.[\w.]+\.(\w+) object", side["error"])
+        why = f"failed in {inside[1]}" if inside else side["error"]
+        is_memory = "allocate" in side["error"]
+        said = f"not finished: {'out of memory' if is_memory else why} ({memory_gib:.0f} GiB allowed)"
+        return name, said, "n/a", peak, "n/a", "0"
     around_s = [run["seconds"] - run["network_s"] for run in side["runs"]]
     ours_s = [run["seconds"] - run["network_s"] for run in ours["runs"]]
     middle = statistics.median(around_s)

@@ -121,6 +121,7 @@ def test_a_job_is_submitted_with_a_script_next_to_the_run(voxelocity, cluster, t
     lines = script.read_text().splitlines()
     assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --time=480", "#SBATCH --requeue"} <= set(lines)
     assert {"#SBATCH --partition=gpu", "#SBATCH --gres=gpu:4", "#SBATCH --signal=TERM@180"} <= set(lines)
+    assert "#SBATCH --job-name='a run'" in lines
     assert f"#SBATCH --output='{tmp_path}/a run.log'" in lines
     for status, is_requeued in ((143, True), (0, False), (2, False)):
         environment = {**os.environ, "SRUN_STATUS": str(status), "SLURM_JOB_ID": "17"}
@@ -146,7 +147,7 @@ def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path):
     [
         (("--slurm", "-n", 2, "train", "DATASET"), ("the run's folder is missing", "-o after train DATASET")),
         (("--slurm", "-n", 2, "--time", "2m", "train", "D", "-o", "R"), ("--time is 120 s", "at least 5 min")),
-        (("--slurm", "-n", 2, "--sbatch=gpu", "train", "D", "-o", "R"), ("'gpu' is no option", "--partition=gpu")),
+        (("--slurm", "-n", 2, "--sbatch=gpu", "train", "D", "-o", "R"), ("'gpu' is not an option", "--partition=gpu")),
         (("-N", 2, "-n", 2, "train", "D", "-o", "R"), ("--nodes", "add --slurm")),
     ],
 )
@@ -165,4 +166,4 @@ def test_a_refused_job_and_a_machine_without_slurm_are_said(voxelocity, cluster,
     monkeypatch.setattr("shutil.which", lambda name: None)
     ended = voxelocity(*arguments)
     assert ended.status == 2
-    assert f"no sbatch on this machine; submit {tmp_path / 'run.sbatch'} where there is" in ended.err
+    assert f"sbatch is not installed on this machine; submit {tmp_path / 'run.sbatch'}" in ended.err

@@ -66,7 +66,7 @@ def choose_cuts(
         num_pieces: of a batch, one of which is computed at a time.
 
     Raises:
-        InputError: there is no such cut.
+        InputError: with any cut, a stage does not fit.
     """
     return cheapest_cuts(
         [[cost.seconds for cost in of_rank] for of_rank in costs],
@@ -103,20 +103,18 @@ def decide(
     size = len(limit_bytes)
     # Copies and shards each take a share of the patches.
     share = -(-num_patches // size) / num_patches
-    ways: list[tuple[Mode, tuple[int, ...], tuple[int, ...]]] = []
-    whole = [_step_bytes(of_rank, optimizer_bytes, share=share) for of_rank in costs]
-    ways.append(("one device" if size == 1 else "ddp", tuple(whole), ()))
+    ways: dict[Mode, list[int]] = {
+        "one device" if size == 1 else "ddp": [_step_bytes(one, optimizer_bytes, share=share) for one in costs]
+    }
     if size > 1:
-        shards = [_shard_bytes(of_rank, optimizer_bytes, size=size, share=share) for of_rank in costs]
-        ways.append(("fsdp", tuple(shards), ()))
-    again = [_checkpointed_bytes(of_rank, optimizer_bytes, share=share) for of_rank in costs]
-    ways.append(("checkpointing", tuple(again), ()))
+        ways["fsdp"] = [_shard_bytes(one, optimizer_bytes, size=size, share=share) for one in costs]
+    ways["checkpointing"] = [_checkpointed_bytes(one, optimizer_bytes, share=share) for one in costs]
     rejected: list[str] = []
-    for way, needed, cuts in ways:
+    for way, needed in ways.items():
         if mode not in ("auto", way):
             continue
         if all(need <= limit for need, limit in zip(needed, limit_bytes, strict=True)):
-            return _decision(way, needed, limit_bytes, rejected, cuts)
+            return _decision(way, needed, limit_bytes, rejected)
         rejected.append(_too_much(way, needed, limit_bytes))
     if size > 1 and mode in ("auto", "pipeline"):
         try:
@@ -126,7 +124,7 @@ def decide(
         else:
             bounds = (0, *cuts, len(costs[0]))
             stages = (costs[rank][bounds[rank] : bounds[rank + 1]] for rank in range(size))
-            needed = tuple(_step_bytes(stage, optimizer_bytes, num_pieces=num_pieces) for stage in stages)
+            needed = [_step_bytes(stage, optimizer_bytes, num_pieces=num_pieces) for stage in stages]
             return _decision("pipeline", needed, limit_bytes, rejected, cuts)
     why_not = "; ".join(rejected) or f"{mode} is for several ranks"
     raise InputError(
@@ -200,18 +198,21 @@ def _distributed(
         return PipelineParallelModule(
             model, world, device=device, cuts=decision.cuts, num_microbatches=num_microbatches
         )
-    model.to(device)
     if decision.mode == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        # Moves one module after the other to the device, where only its shard stays.
+        mesh = init_device_mesh(device.type, (world.place.size,))
         # An in-place operation on such a view would lose its gradient; segments only read what others return.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
         for segment in segments:
             for module in segment.modules:
                 if any(True for _ in module.parameters()):
-                    fully_shard(module)
-        fully_shard(model)
+                    fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         return model
+    model.to(device)
     if decision.mode == "checkpointing":
         model = CheckpointedSegments(model)
     return world.wrapped(model, bucket_mb=25.0)
@@ -246,9 +247,6 @@ class CheckpointedSegments(nn.Module):
 
 def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
     """One patch at a time, as a batch may not fit; what it takes grows with the patches."""
-    for segment in segments:
-        for module in segment.modules:
-            module.to(sample.device)
     # The first pass also pays for what happens once.
     measure_segments(segments, sample[:1])
     num = len(sample)
@@ -307,7 +305,7 @@ def _checkpointed_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *,
 
 
 def _decision(
-    mode: Mode, needed: Sequence[int], limits: Sequence[int], rejected: Sequence[str], cuts: Sequence[int]
+    mode: Mode, needed: Sequence[int], limits: Sequence[int], rejected: Sequence[str], cuts: Sequence[int] = ()
 ) -> ParallelDecision:
     figures = ", ".join(f"{bytes_text(a)} of {bytes_text(b)}" for a, b in zip(needed, limits, strict=True))
     return ParallelDecision(

@@ -41,7 +41,7 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
     """What each segment takes on the device of the sample, one after the other; gradients are left as they were.
 
     Args:
-        segments: of a network on that device.
+        segments: of a network; each is on that device only while it is measured.
         sample_bcxyz: patches of the size that will be trained.
     """
     costs = []
@@ -49,9 +49,12 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
     for segment in segments:
         parameters = list({id(one): one for one in segment.parameters()}.values())
         before = [parameter.grad for parameter in parameters]
+        home = parameters[0].device if parameters else sample_bcxyz.device
         # Otherwise the backward pass would add to these very tensors.
         for parameter in parameters:
             parameter.grad = None
+        # One segment at a time: the whole network may be larger than the device.
+        _move(segment, sample_bcxyz.device)
         inputs = tuple(tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in stack)
         start_s = _now(sample_bcxyz.device)
         backward(segment(inputs))
@@ -59,6 +62,9 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
         with peak_bytes(sample_bcxyz.device) as peak, _kept_bytes(exclude=parameters) as kept:
             outputs = segment(inputs)
             backward(outputs)
+        for parameter in parameters:
+            parameter.grad = None
+        _move(segment, home)
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
         costs.append(
@@ -73,6 +79,11 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
         )
         stack = tuple(tensor.detach() for tensor in outputs)
     return costs
+
+
+def _move(segment: Segment, device: torch.device) -> None:
+    for module in segment.modules:
+        module.to(device)
 
 
 def backward(stack: Stack) -> None:

@@ -74,10 +74,10 @@ def job_script(
     wrong = [option for option in options if not option.startswith("-") or "\n" in option]
     if wrong:
         raise ConfigError(
-            f"launch: --sbatch {wrong[0]!r} is no option of sbatch; write it as in --sbatch=--partition=gpu"
+            f"launch: --sbatch {wrong[0]!r} is not an option of sbatch; write it as in --sbatch=--partition=gpu"
         )
     return _SCRIPT.format(
-        name=name,
+        name=shlex.quote(name),
         num_nodes=num_nodes,
         num_ranks=num_ranks,
         minutes=int(limit_s // 60),
@@ -99,7 +99,9 @@ def submit(script: str, path: Path) -> str:
     write_whole(path, script.encode())
     sbatch = shutil.which("sbatch")
     if sbatch is None:
-        raise CommandError(f"launch: there is no sbatch on this machine; submit {path} where there is", status=2)
+        raise CommandError(
+            f"launch: sbatch is not installed on this machine; submit {path} on one that has it", status=2
+        )
     done = subprocess.run([sbatch, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip()

@@ -248,6 +248,32 @@ def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
     same(read_case(again.refs[0], label_values=again.label_values), before)
 
 
+def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkeypatch):
+    """Also where the server names no checksum."""
+    server.has_md5 = False
+    monkeypatch.setattr(remote, "_CHUNK_BYTES", 5000)
+    cases, _, _ = opened(server.url)
+    name = cases.refs[0].images[0].name
+    content = cases.root / ".content" / "imagesTr"
+    content.mkdir(parents=True)
+    (content / f".{name}.part").write_bytes(b"of an older file" * 500)
+    shutil.copy(own_msd / "imagesTr" / "case_3.nii.gz", own_msd / "imagesTr" / name)
+    cases, _, _ = opened(server.url)
+    wanted = open_cases(own_msd)
+    same(
+        read_case(cases.refs[0], label_values=wanted.label_values),
+        read_case(wanted.refs[0], label_values=wanted.label_values),
+    )
+
+
+@pytest.mark.parametrize("url", ["https://me:secret1@host/data", "https://host/data?token=secret1"])
+def test_a_url_with_a_password_is_refused_and_not_repeated(url, scratch):
+    with pytest.raises(DatasetError, match="holds a user name, password or token") as caught:
+        open_cases(url)
+    assert "secret1" not in str(caught.value)
+    assert not scratch.exists()
+
+
 def test_a_name_that_leaves_the_folder_is_left_out(server, own_msd):
     described = (own_msd / "dataset.json").read_text()
     (own_msd / "dataset.json").write_text(described.replace("imagesTr/case_0.nii.gz", "../../case_0.nii.gz"))

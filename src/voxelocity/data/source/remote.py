@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.core.staging import is_registered, register
@@ -36,7 +37,7 @@ _CHUNK_BYTES = 16 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A connection that is gone for longer will not come back by itself.
 _MOST_TRYING_S = 3600.0
-# While a person waits for the answer.
+# While the user waits for the answer.
 _MOST_OPENING_S = 20.0
 _JUST_GIVEN_S = 60.0
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
@@ -69,8 +70,14 @@ def mirrored(
         sleep: waits between attempts.
 
     Raises:
-        DatasetError: the library for the protocol is missing, or there is no such folder.
+        DatasetError: the library for the protocol is missing, the folder cannot be found, or the URL holds a password.
     """
+    if hide_credentials(url) != url:
+        # It would be in the mirror's index, in its name and in messages.
+        raise DatasetError(
+            f"source: {hide_credentials(url)} holds a user name, password or token; leave it out, and give it where "
+            "the library of the protocol looks for it, such as AWS_ACCESS_KEY_ID"
+        )
     is_list = PurePosixPath(url).suffix in _READ_AT_ONCE
     folder_url, name = url.rsplit("/", 1) if is_list else (url.rstrip("/"), "")
     scratch = default_cache_folder() / "remote" if scratch is None else scratch
@@ -122,16 +129,16 @@ class _Mirror:
                 if before.get(name) == file and place.exists():
                     continue
                 place.parent.mkdir(parents=True, exist_ok=True)
-                self._content(name).unlink(missing_ok=True)
+                self._forget(name)
                 self._known[name] = file
                 if place.suffix in _READ_AT_ONCE:
-                    write_whole(place, self._fetch(name, Path()).read_bytes())
+                    write_whole(place, self._fetch(name).read_bytes())
                 else:
                     with place.open("wb") as empty:
                         empty.truncate(file.num_bytes)
             for name in before.keys() - found.keys():
                 (self._root / name).unlink(missing_ok=True)
-                self._content(name).unlink(missing_ok=True)
+                self._forget(name)
             self._known = found
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
             write_whole(self._root / _INDEX, json.dumps(record).encode())
@@ -140,13 +147,13 @@ class _Mirror:
         """Where the content of a file of the mirror is, or of all files of a folder."""
         name = path.relative_to(self._root).as_posix()
         if name in self._known:
-            return self._fetch(name, path)
+            return self._fetch(name)
         inside = [known for known in self._known if known.startswith(f"{name}/")]
         for known in inside:
-            self._fetch(known, self._root / known)
+            self._fetch(known)
         return self._content(name) if inside else path
 
-    def _fetch(self, name: str, path: Path) -> Path:
+    def _fetch(self, name: str) -> Path:
         place = self._content(name)
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
@@ -161,7 +168,7 @@ class _Mirror:
 
     def _download(self, name: str, place: Path) -> None:
         """Continues where an earlier attempt ended, and checks size and checksum before the file is used."""
-        file, part = self._known[name], place.with_name(f".{place.name}.part")
+        file, part = self._known[name], _part_of(place)
         remote = f"{self._url}/{name}"
 
         def attempt() -> None:
@@ -177,9 +184,9 @@ class _Mirror:
                         raise ConnectionError(f"the server sent nothing after {have} bytes")
                     out.write(content)
                     have += len(content)
-            if file.md5 and _md5_of(part) != file.md5:
+            if part.stat().st_size != file.num_bytes or (file.md5 and _md5_of(part) != file.md5):
                 part.unlink()
-                raise ConnectionError("its checksum is not the server's")
+                raise ConnectionError("its size or checksum is not the server's")
 
         self._tried(attempt, what=remote)
         os.replace(part, place)
@@ -242,6 +249,12 @@ class _Mirror:
                     except FileNotFoundError:
                         continue
 
+    def _forget(self, name: str) -> None:
+        """Removes what is here of a file, also the beginning that an attempt has left: it belongs to other content."""
+        place = self._content(name)
+        place.unlink(missing_ok=True)
+        _part_of(place).unlink(missing_ok=True)
+
     def _content(self, name: str) -> Path:
         return self._root / _CONTENT / name
 
@@ -287,6 +300,10 @@ def _described(info: Mapping[str, Any]) -> RemoteFile:
     changed = str(info.get("LastModified") or info.get("last_modified") or info.get("mtime") or tag)
     found = _MD5.fullmatch(tag)
     return RemoteFile(num_bytes=int(info["size"] or 0), changed=changed, md5=found[1] if found else "")
+
+
+def _part_of(place: Path) -> Path:
+    return place.with_name(f".{place.name}.part")
 
 
 def _md5_of(path: Path) -> str:

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.step import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
-from voxelocity.step.optimizer import Muon, orthogonal
+from voxelocity.step.optimizer import orthogonal
 
 
 def made(parameters):
     ends = [torch.nn.Parameter(torch.zeros(1, 1)) for _ in range(2)]
-    return Muon([ends[0], *parameters, ends[1]], learning_rate=0.01, momentum=0.95, weight_decay=0.1, betas=(0.9, 0.99))
+    config = OptimizerConfig(name="muon", learning_rate=0.01, momentum=0.95, weight_decay=0.1)
+    return build_optimizer(config, [ends[0], *parameters, ends[1]])
 
 
 def slope_of(parameter, number):

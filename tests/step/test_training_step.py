@@ -102,13 +102,13 @@ def test_the_average_follows_the_weights_and_is_the_network_itself_when_off(devi
         weight = next(iter(step.network.parameters())).detach().clone()
         share = 1.0 - min((1 + i) / (10 + i), 0.99)
         expected = weight if expected is None else torch.lerp(expected, weight, share)
-    torch.testing.assert_close(next(iter(step.averaged.parameters())).detach(), expected)
+    torch.testing.assert_close(next(iter(step.averaged().parameters())).detach(), expected)
     assert not torch.equal(expected, weight)
     counts = [tensor for name, tensor in weights(step, "averaged").items() if name.endswith("num_batches_tracked")]
     assert counts
     assert all(int(count) == 20 for count in counts)
     off = training(average_decay=0.0)
-    assert off.averaged is off.network
+    assert off.averaged() is off.network
 
 
 def test_the_average_reads_no_tensor_and_so_never_waits(monkeypatch):
@@ -312,7 +312,7 @@ def test_cuda_graphs_train_the_weights_of_plain_steps_and_keep_the_losses_until_
         # As the loop does: read together, when graphs were replayed since.
         losses.append([step(batch(i, device="cuda", side=16), 0.05) for step in (plain, fast)])
         with torch.no_grad():
-            fast.averaged(batch(i, device="cuda", side=16).image)
+            fast.averaged()(batch(i, device="cuda", side=16).image)
     for ours, theirs in losses:
         assert float(theirs) == pytest.approx(float(ours), rel=1e-2)
     for name, weight in weights(plain).items():

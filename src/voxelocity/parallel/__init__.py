@@ -11,23 +11,32 @@ from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time,
 from voxelocity.parallel.place import Place, read_place
 
 if TYPE_CHECKING:
-    from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model
+    from voxelocity.parallel.distributed import Pipelined
+    from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model, decide_by_measurement
+    from voxelocity.parallel.footprint import free_bytes
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.segments import Segment, segments_of
+    from voxelocity.parallel.sharding import Mode, Sharding, shard
     from voxelocity.parallel.world import ALONE, World, joined
 
 __all__ = [
     "ALONE",
+    "Mode",
     "ParallelDecision",
     "PipelineParallelModule",
+    "Pipelined",
     "Place",
     "Segment",
+    "Sharding",
     "World",
     "auto_parallelize_model",
+    "decide_by_measurement",
     "even_shares",
+    "free_bytes",
     "joined",
     "read_place",
     "segments_of",
+    "shard",
     "shared_out",
     "shares_by_time",
     "shares_in_proportion",
@@ -36,9 +45,12 @@ __all__ = [
 __getattr__ = first_use(
     __name__,
     {
-        "fit": ("ParallelDecision", "auto_parallelize_model"),
+        "distributed": ("Pipelined",),
+        "fit": ("ParallelDecision", "auto_parallelize_model", "decide_by_measurement"),
+        "footprint": ("free_bytes",),
         "pipeline": ("PipelineParallelModule",),
         "segments": ("Segment", "segments_of"),
+        "sharding": ("Mode", "Sharding", "shard"),
         "world": ("ALONE", "World", "joined"),
     },
 )

@@ -10,8 +10,18 @@ from voxelocity.core.config import Config
 
 
 class ParallelConfig(Config):
-    """How several ranks train together. Changes only roundings, and nothing on a single process."""
+    """How ranks train together. Changes only roundings, and on a single process only whether it checkpoints."""
 
+    mode: Literal["auto", "ddp", "fsdp", "checkpointing", "pipeline"] = "auto"
+    """Where the network is: "ddp": a copy on each rank; "fsdp": parameters, gradients and optimizer state in shards;
+    "checkpointing": a copy on each rank, which computes activations twice in place of keeping them; "pipeline": a
+    stage on each rank, and every batch goes through all of them; "auto": copies if a step is expected to fit the
+    devices, else the first of these, in this order, that fits by measurement."""
+    num_microbatches: int = Field(default=8, ge=1, le=1024)
+    """Pieces into which a pipeline divides a batch, at most as many as there are patches."""
+    max_bytes: tuple[Annotated[float, Field(gt=0.0)], ...] = ()
+    """Bytes that a step may take on each rank, such as [11e9, 8e9]; what is free there if not given. Settles what
+    "auto" chooses, on CPUs too."""
     balance: Literal["auto", "equal", "measured"] | tuple[Annotated[float, Field(gt=0.0)], ...] = "auto"
     """How many patches of a batch each rank takes: equal numbers; numbers in these proportions, one for each rank, such
     as [0.6, 0.4]; "measured": equal numbers unless a few passes on each rank's device show that others make a step

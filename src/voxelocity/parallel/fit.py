@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import bytes_text
-from voxelocity.observe import available_memory_bytes
-from voxelocity.parallel.footprint import SegmentCost, backward, measure_segments, peak_bytes
+from voxelocity.parallel.footprint import SegmentCost, backward, free_bytes, measure_segments, peak_bytes
 from voxelocity.parallel.pipeline import PipelineParallelModule, cheapest_cuts
-from voxelocity.parallel.segments import Segment, Stack, segments_of
+from voxelocity.parallel.segments import Segment, segments_of
+from voxelocity.parallel.sharding import Mode, shard
 from voxelocity.parallel.world import ALONE, World
 
-Mode = Literal["one device", "ddp", "fsdp", "checkpointing", "pipeline"]
 # AdamW's two moments in float32.
 _ADAM_BYTES = 8.0
 _MEBI = 1 << 20
@@ -133,6 +130,44 @@ def decide(
     )
 
 
+def decide_by_measurement(
+    model: nn.Module,
+    sample: torch.Tensor,
+    *,
+    world: World,
+    limit_bytes: int | None,
+    model_size_mb: float | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    optimizer_bytes: float = _ADAM_BYTES,
+    num_microbatches: int = 8,
+) -> ParallelDecision:
+    """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
+
+    Args:
+        model: as for `auto_parallelize_model`; it is left unchanged.
+        sample: see there.
+        world: see there.
+        limit_bytes: that this rank may use; what is free on its device if not given.
+        model_size_mb: see there.
+        mode: see there.
+        optimizer_bytes: see there.
+        num_microbatches: see there.
+    """
+    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments_of(model), sample)]
+    limit_bytes = free_bytes(sample.device) if limit_bytes is None else limit_bytes
+    gathered = world.gather((costs, limit_bytes))
+    return world.led(
+        lambda: decide(
+            [of_rank for of_rank, _ in gathered],
+            [limit for _, limit in gathered],
+            num_patches=len(sample),
+            mode=mode,
+            optimizer_bytes=optimizer_bytes,
+            num_pieces=min(num_microbatches, len(sample)),
+        )
+    )
+
+
 def auto_parallelize_model(
     model: nn.Module,
     sample: torch.Tensor,
@@ -165,84 +200,23 @@ def auto_parallelize_model(
     Raises:
         InputError: the model cannot be cut, or fits in no way.
     """
-    device = sample.device
-    segments = segments_of(model)
-    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
-    limit_bytes = [_free_bytes(device)] if devices is None else [int(devices[world.place.rank])]
-    gathered = world.gather((costs, limit_bytes[0]))
-    decision = decide(
-        [of_rank for of_rank, _ in gathered],
-        [limit for _, limit in gathered],
-        num_patches=len(sample),
+    decision = decide_by_measurement(
+        model,
+        sample,
+        world=world,
+        limit_bytes=None if devices is None else int(devices[world.place.rank]),
+        model_size_mb=model_size_mb,
         mode=mode,
         optimizer_bytes=optimizer_bytes,
-        num_pieces=min(num_microbatches, len(sample)),
+        num_microbatches=num_microbatches,
     )
-    result = _distributed(model, segments, decision, world, device=device, num_microbatches=num_microbatches)
+    result = shard(
+        model, world, decision.mode, device=sample.device, cuts=decision.cuts, num_microbatches=num_microbatches
+    ).module
     if not verify:
         return result, decision
     measured = tuple(world.gather(_tried(result, sample, world, optimizer_bytes)))
     return result, ParallelDecision(**{**vars(decision), "measured_bytes": measured})
-
-
-def _distributed(
-    model: nn.Module,
-    segments: Sequence[Segment],
-    decision: ParallelDecision,
-    world: World,
-    *,
-    device: torch.device,
-    num_microbatches: int,
-) -> nn.Module:
-    if decision.mode == "pipeline":
-        return PipelineParallelModule(
-            model, world, device=device, cuts=decision.cuts, num_microbatches=num_microbatches
-        )
-    if decision.mode == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        # Moves one module after the other to the device, where only its shard stays.
-        mesh = init_device_mesh(device.type, (world.place.size,))
-        # An in-place operation on such a view would lose its gradient; segments only read what others return.
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
-        for segment in segments:
-            for module in segment.modules:
-                if any(True for _ in module.parameters()):
-                    fully_shard(module, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
-    model.to(device)
-    if decision.mode == "checkpointing":
-        model = CheckpointedSegments(model)
-    return world.wrapped(model, bucket_mb=25.0)
-
-
-class CheckpointedSegments(nn.Module):
-    """A network whose segments keep only what they start with and are computed again for the backward pass.
-
-    Parameters and state are those of the network, under its names.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self._segments = segments_of(network)
-
-    def forward(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
-        stack: Stack = (image_bcxyz,)
-        for segment in self._segments:
-            top = 2 if segment.kind == "join" else 1
-            made = checkpoint(segment.run, *reversed(stack[-top:]), use_reentrant=False)
-            stack = (*(stack if segment.kind == "push" else stack[:-top]), made)
-        return stack[0]
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        found: dict[str, Any] = self.network.state_dict(*args, **kwargs)
-        return found
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.network.load_state_dict(*args, **kwargs)
 
 
 def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
@@ -351,7 +325,3 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's shard of a tensor that FSDP distributes."""
     to_local: Callable[[], torch.Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
-
-
-def _free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory_bytes()

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from voxelocity.observe import system_clock
+from voxelocity.observe import available_memory_bytes, system_clock
 from voxelocity.parallel.segments import Segment, Stack
 
 
@@ -119,6 +119,14 @@ def peak_bytes(device: torch.device) -> Iterator[Callable[[], int]]:
     # torch counts no memory of a CPU, so every operation is followed, which takes longer.
     with _Allocations() as allocations:
         yield lambda: allocations.most_bytes
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of a device that is free, or held by this process without being used."""
+    if device.type != "cuda":
+        return available_memory_bytes()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

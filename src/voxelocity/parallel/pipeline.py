@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from voxelocity.core.errors import InputError
+from voxelocity.observe import span
 from voxelocity.parallel.segments import Segment, Stack, segments_of
 from voxelocity.parallel.world import World
 
@@ -38,6 +39,10 @@ class PipelineParallelModule(nn.Module):
             many parameters if not given. `fit.choose_cuts` measures.
         schedule: "gpipe" keeps the activations of all pieces and takes any loss of the whole batch; "1f1b" keeps those
             of as many pieces as there are stages, and needs a loss that is a mean over patches.
+
+    Attributes:
+        stage: what this rank computes.
+        names: for each tensor of the stage, its names in the network; two if layers share it.
 
     Raises:
         InputError: the network cannot be cut, has fewer segments than there are ranks, or has batch norms, which would
@@ -75,9 +80,7 @@ class PipelineParallelModule(nn.Module):
             names.setdefault(id(value), []).append(name)
         self.stage = _Stage(own)
         # Before tensors move, while they are still those of the network.
-        self._names = {
-            inner: names.get(id(value), []) for inner, value in self.stage.state_dict(keep_vars=True).items()
-        }
+        self.names = {inner: names.get(id(value), []) for inner, value in self.stage.state_dict(keep_vars=True).items()}
         self.stage.to(device)
         self._runners: dict[tuple[int, bool], ScheduleGPipe | Schedule1F1B] = {}
         self._whole = _WholeLoss()
@@ -127,22 +130,20 @@ class PipelineParallelModule(nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The state of the whole network, in main memory, by the names that it has there; on every rank."""
         own = {
-            name: value.detach().cpu()
-            for inner, value in self.stage.state_dict().items()
-            for name in self._names[inner]
+            name: value.detach().cpu() for inner, value in self.stage.state_dict().items() for name in self.names[inner]
         }
         return {name: value for part in self._world.gather(own) for name, value in part.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Takes this rank's part of the state of the whole network."""
-        own = {inner: state_dict[names[0]] for inner, names in self._names.items() if names}
+        own = {inner: state_dict[names[0]] for inner, names in self.names.items() if names}
         return self.stage.load_state_dict(own, *args, **kwargs)
 
     def _runner(self, num_pieces: int, padded: torch.Tensor, *, has_backward: bool) -> ScheduleGPipe | Schedule1F1B:
         # Buffers between stages have one shape for good.
         key = (num_pieces, *padded.shape, has_backward)
         if key not in self._runners:
-            stage = PipelineStage(self.stage, self._world.place.rank, self._world.place.size, self._device)
+            stage = _TimedStage(self.stage, self._world.place.rank, self._world.place.size, self._device)
             kind = Schedule1F1B if self._schedule == "1f1b" and num_pieces >= self._world.place.size else ScheduleGPipe
             # The loss is a sum over pieces.
             self._runners[key] = kind(stage, num_pieces, self._whole if has_backward else None, scale_grads=False)
@@ -154,6 +155,18 @@ class PipelineParallelModule(nn.Module):
         value = value.detach().float().contiguous()
         dist.broadcast(value, src=self._world.place.size - 1)
         return value
+
+
+class _TimedStage(PipelineStage):
+    """Marks its own work as spans; what a step takes in addition is waiting for other stages."""
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with span("forward", color="green"):
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with span("backward", color="blue"):
+            return super().backward_one_chunk(*args, **kwargs)
 
 
 class _Stage(nn.Module):
@@ -224,7 +237,7 @@ class _WholeLoss:
 
     def _propagate(self) -> None:
         pieces = [self._pieces[index] for index in sorted(self._pieces)]
-        with torch.enable_grad():
+        with span("loss", color="lightgreen"), torch.enable_grad():
             logits = torch.cat([piece.logits for piece in pieces]).requires_grad_()
             value = self._loss(logits, self._label.to(logits.device))
             (slope,) = torch.autograd.grad(value, logits)

@@ -56,6 +56,12 @@ class World:
         dist.broadcast_object_list(carried, src=0)
         return carried[0]
 
+    def tensor_from_leader(self, values: torch.Tensor) -> torch.Tensor:
+        """The leader's values, written into the tensor of each rank, which has their shape and type."""
+        if not self.is_alone:
+            dist.broadcast(values, src=0)
+        return values
+
     def gather(self, value: _T) -> list[_T]:
         """The values of all ranks, by rank, on every rank."""
         if self.is_alone:

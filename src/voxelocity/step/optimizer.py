@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from pydantic import Field
 
 from voxelocity.core.config import Config
+
+if TYPE_CHECKING:
+    from voxelocity.parallel import Sharding
 
 # Of Muon. The polynomial a x + b x^3 + c x^5 brings singular values between 0 and 1 close to 1 in a few iterations.
 _ITERATIONS = 5
@@ -68,36 +71,111 @@ class OptimizerConfig(Config):
     """Decay of the running average of the weights that validation and prediction use; 0 uses the weights themselves."""
 
 
-def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(
+    config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter], *, sharding: Sharding | None = None
+) -> torch.optim.Optimizer:
     """The optimizer; torch's use their fused implementation: one kernel (CPU: one pass) for all parameters.
 
     AdamW's and Muon's decay skip biases and the scales of norms; SGD's L2 penalty covers all, as in nnU-Net.
+
+    Args:
+        config: which one.
+        parameters: of the whole network, in its order.
+        sharding: which of them, or what of them, this rank trains; all if not given.
     """
+    listed = list(parameters)
+    own: Sequence[torch.nn.Parameter | None] = listed if sharding is None else sharding.trained()
+    # Which group a parameter is in follows from the whole network.
+    groups = [
+        {**settings, "params": [one for number in numbers if (one := own[number]) is not None]}
+        for numbers, settings in _groups(config, listed)
+    ]
     if config.name == "sgd":
         return torch.optim.SGD(
-            parameters,
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            nesterov=config.momentum > 0.0,
-            weight_decay=config.weight_decay,
-            fused=True,
+            groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.momentum > 0.0, fused=True
         )
-    listed = list(parameters)
     betas = (0.9, config.second_momentum)
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+    muon = Muon(groups, learning_rate=config.learning_rate, momentum=config.momentum, betas=betas, sharding=sharding)
+    return cast(torch.optim.Optimizer, muon)
+
+
+def _groups(
+    config: OptimizerConfig, parameters: Sequence[torch.nn.Parameter]
+) -> list[tuple[list[int], dict[str, Any]]]:
+    """The indices of the parameters of each group, and its settings."""
+    everything, decay = range(len(parameters)), config.weight_decay
+    if config.name == "sgd":
+        return [([*everything], {"weight_decay": decay})]
+    decayed = [number for number in everything if parameters[number].ndim > 1]
     if config.name == "muon":
-        muon = Muon(
-            listed,
-            learning_rate=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            betas=betas,
-        )
-        return cast(torch.optim.Optimizer, muon)
-    groups = [
-        {"params": [p for p in listed if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+        # The first and the last see the image and make the logits: there AdamW learns faster.
+        decayed = decayed[1:-1]
+    others = sorted(set(everything) - set(decayed))
+    kinds = ({"is_matrix": True}, {"is_matrix": False}) if config.name == "muon" else ({}, {})
+    return [(decayed, {**kinds[0], "weight_decay": decay}), (others, {**kinds[1], "weight_decay": 0.0})]
+
+
+def whole_state(
+    own: torch.optim.Optimizer, sharding: Sharding, whole: torch.optim.Optimizer, blank: torch.nn.Module
+) -> dict[str, Any]:
+    """The state of an optimizer for the whole network, as if one process had it. Called by all ranks.
+
+    Args:
+        own: of what this rank trains.
+        sharding: how the network is distributed.
+        whole: of the parameters of `blank`.
+        blank: the whole network.
+    """
+    state = own.state_dict()
+    collected = sharding.collect(_by_name(state, own, sharding.own))
+    return _filled(whole, blank, groups=state["param_groups"], by_name=collected)
+
+
+def own_state(
+    state: dict[str, Any],
+    own: torch.optim.Optimizer,
+    sharding: Sharding,
+    whole: torch.optim.Optimizer,
+    blank: torch.nn.Module,
+) -> dict[str, Any]:
+    """The reverse of `whole_state`."""
+    selected = sharding.select(_by_name(state, whole, blank))
+    return _filled(own, sharding.own, groups=state["param_groups"], by_name=selected)
+
+
+def _by_name(
+    state: dict[str, Any], optimizer: torch.optim.Optimizer, network: torch.nn.Module
+) -> dict[str, dict[str, torch.Tensor]]:
+    """What an optimizer keeps of each parameter; nothing of those that had no step yet."""
+    kept = state["state"]
+    return {
+        name: (kept.get(number, {}) if isinstance(kept, dict) else kept[number])
+        for number, name in enumerate(_names(optimizer, network))
+    }
+
+
+def _filled(
+    optimizer: torch.optim.Optimizer,
+    network: torch.nn.Module,
+    *,
+    groups: Sequence[dict[str, Any]],
+    by_name: Mapping[str, dict[str, torch.Tensor]],
+) -> dict[str, Any]:
+    """The optimizer's state with this content."""
+    state = optimizer.state_dict()
+    for group, found in zip(state["param_groups"], groups, strict=True):
+        group.update({key: value for key, value in found.items() if key != "params"})
+    kept = [by_name[name] for name in _names(optimizer, network)]
+    in_dict = {number: found for number, found in enumerate(kept) if found}
+    return {**state, "state": in_dict if isinstance(state["state"], dict) else kept}
+
+
+def _names(optimizer: torch.optim.Optimizer, network: torch.nn.Module) -> list[str]:
+    """Of the optimizer's parameters, in its order."""
+    name_of = {id(parameter): name for name, parameter in network.named_parameters()}
+    return [name_of[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Muon:
@@ -109,31 +187,25 @@ class Muon:
     imports torch's compiler, which would delay training by 2 s.
 
     Args:
-        parameters: to train, in the order of the network. Those of two and more dimensions are matrices, except the
-            first and the last of them, which see the image and make the logits: there AdamW learns faster.
+        groups: with "params", "weight_decay" (decoupled) and "is_matrix", which says whether they are matrices.
         learning_rate: of all parameters.
         momentum: Nesterov momentum of matrices.
-        weight_decay: decoupled decay of matrices.
         betas: of AdamW.
+        sharding: as for `build_optimizer`. Each rank computes the steps of all matrices of which it has a shard.
     """
 
     def __init__(
         self,
-        parameters: Sequence[torch.nn.Parameter],
+        groups: Sequence[dict[str, Any]],
         *,
         learning_rate: float,
         momentum: float,
-        weight_decay: float,
         betas: tuple[float, float],
+        sharding: Sharding | None = None,
     ) -> None:
-        inner = {id(p) for p in [p for p in parameters if p.ndim > 1][1:-1]}
         shared = {"lr": learning_rate, "momentum": momentum, "betas": betas, "num_steps": 0}
-        self.param_groups: list[dict[str, Any]] = [
-            {"params": [p for p in parameters if id(p) in inner], "is_matrix": True, "weight_decay": weight_decay},
-            {"params": [p for p in parameters if id(p) not in inner], "is_matrix": False, "weight_decay": 0.0},
-        ]
-        for group in self.param_groups:
-            group.update(shared)
+        self.param_groups: list[dict[str, Any]] = [{**group, **shared} for group in groups]
+        self._sharding = sharding
         self._state: dict[torch.Tensor, dict[str, torch.Tensor]] = {p: {} for p in self._parameters()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -177,9 +249,12 @@ class Muon:
         torch._foreach_lerp_(means, slopes, 1.0 - group["momentum"])
         ahead = torch._foreach_lerp(slopes, means, group["momentum"])
         torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])
-        steps = orthogonal([one.flatten(1) for one in ahead])
-        for weight, step in zip(weights, steps, strict=True):
-            weight.add_(step.reshape(weight.shape), alpha=-group["lr"] * _RMS * max(step.shape) ** 0.5)
+        whole = ahead if self._sharding is None else self._sharding.gathered(weights, ahead)
+        steps = orthogonal([one.flatten(1) for one in whole])
+        for weight, step, like in zip(weights, steps, whole, strict=True):
+            change = step.reshape(like.shape)
+            own = change if self._sharding is None else self._sharding.part(weight, change)
+            weight.add_(own, alpha=-group["lr"] * _RMS * max(step.shape) ** 0.5)
 
     def _step_others(self, group: dict[str, Any], weights: list[torch.Tensor]) -> None:
         slopes, means, squares = _slopes(weights), self._kept("mean", weights), self._kept("square", weights)
@@ -254,36 +329,26 @@ class RunningAverage:
 
     Attributes:
         network: the average; before the first `update`, the copied network.
+        num_averaged: updates so far.
     """
 
     def __init__(self, network: torch.nn.Module, decay: float) -> None:
         self.network = copy.deepcopy(network)
         self._decay = decay
-        self._num_averaged = 0
+        self.num_averaged = 0
 
     @torch.no_grad()
     def update(self, network: torch.nn.Module) -> None:
         """Moves the average toward the network. What cannot be averaged, such as a count of batches, is copied."""
         own_tensors, tensors = ([*module.parameters(), *module.buffers()] for module in (self.network, network))
         pairs = list(zip(own_tensors, tensors, strict=True))
-        is_first = self._num_averaged == 0
+        is_first = self.num_averaged == 0
         averaged = [pair for pair in pairs if pair[0].is_floating_point() and not is_first]
         copied = [pair for pair in pairs if is_first or not pair[0].is_floating_point()]
         if averaged:
             # At first, nearly a plain mean over the steps so far, so that the random initial weights do not linger.
-            weight = 1.0 - min((1.0 + self._num_averaged) / (10.0 + self._num_averaged), self._decay)
+            weight = 1.0 - min((1.0 + self.num_averaged) / (10.0 + self.num_averaged), self._decay)
             torch._foreach_lerp_([own for own, _ in averaged], [new for _, new in averaged], weight)
         for own, new in copied:
             own.copy_(new)
-        self._num_averaged += 1
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Tensors, under the names of torch's AveragedModel, which earlier checkpoints use."""
-        weights = {f"module.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        return {"n_averaged": torch.tensor(self._num_averaged), **weights}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continues exactly from a saved `state`."""
-        self._num_averaged = int(state["n_averaged"])
-        weights = {name.removeprefix("module."): tensor for name, tensor in state.items() if name != "n_averaged"}
-        self.network.load_state_dict(weights)
+        self.num_averaged += 1

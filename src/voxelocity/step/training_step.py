@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -14,11 +14,14 @@ from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.core.rng import generator
 from voxelocity.observe import Clock, span
-from voxelocity.parallel import ALONE, World
+from voxelocity.parallel import ALONE, Sharding, World, shard
 from voxelocity.step.loss import Loss
-from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer
+from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer, own_state, whole_state
 from voxelocity.step.precision import autocast, compiled
 from voxelocity.step.precision_config import PrecisionConfig
+
+if TYPE_CHECKING:
+    from voxelocity.parallel import Pipelined
 
 # Of a batch; the seeds of dropout masks count pieces rank by rank.
 _MOST_PIECES = 1 << 16
@@ -30,22 +33,21 @@ class TrainingStep:
     Dropout masks depend only on (seed, step), so a resumed run draws the same masks as an uninterrupted one.
 
     Attributes:
-        network: in training mode, on `device`.
-        averaged: the network to validate and predict with: a running average, or `network` itself.
+        network: in training mode, on `device`; of a `Sharding`, what this rank trains of it.
 
     Args:
+        network: to train; as a `Sharding` if not every rank has a copy.
         seed: of the dropout masks.
         warn: called once when a batch does not fit into memory and is computed in pieces from then on; without it,
             torch's error is raised unchanged.
         world: the ranks that make each batch together; the loss must be the one of the whole batch
             (`build_loss(total=world.total)`). Weights are those of one process with that batch, up to roundings,
             except for batch norms and dropout, which each rank has for its own patches.
-        bucket_mb: gradients exchanged at once while others are still computed.
     """
 
     def __init__(
         self,
-        network: torch.nn.Module,
+        network: torch.nn.Module | Sharding,
         loss: Loss,
         *,
         optimizer: OptimizerConfig,
@@ -54,29 +56,60 @@ class TrainingStep:
         seed: int = 0,
         warn: Callable[[str], None] | None = None,
         world: World = ALONE,
-        bucket_mb: float = 25.0,
     ) -> None:
         self.device = device
         self._world = world
-        self.network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
-        # In addition to the network, not instead of it: states and averages must not depend on these.
-        self._forward = compiled(world.wrapped(self.network, bucket_mb=bucket_mb), precision.compile, device)
+        if not isinstance(network, Sharding):
+            network = shard(network, world, "ddp", device=device, memory_format=precision.memory_format)
+        self._sharding = network
+        # What the tensors of this rank are in; `_forward` is in addition to it, so that no state depends on that.
+        self.network = network.own
+        mode = precision.compile if network.is_plain else "none"
+        self._forward = compiled(network.module, mode, device)
         self._loss = loss
         self._precision = precision
         self._config = optimizer
-        self._optimizer = build_optimizer(optimizer, self.network.parameters())
+        self._blank = network.blank
+        if self._blank is None:
+            self._optimizer = build_optimizer(optimizer, self.network.parameters())
+        else:
+            # Never makes a step: it says how the whole state is arranged.
+            self._whole_optimizer = build_optimizer(optimizer, self._blank.parameters())
+            self._optimizer = build_optimizer(optimizer, self._blank.parameters(), sharding=network)
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")
         self._average = RunningAverage(self.network, optimizer.average_decay) if optimizer.average_decay else None
         self._seed = seed
         self._warn = warn
         self._has_dropout = any(
-            isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0 for module in network.modules()
+            isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0
+            for module in self.network.modules()
         )
         self._num_pieces = 1
 
     @property
+    def takes_shares(self) -> bool:
+        """Whether each rank makes its share of a batch; if not, rank 0 makes all of it."""
+        return self._sharding.takes_shares
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each rank has a copy of the network that computes as usual, as `trial` needs it."""
+        return self._sharding.is_plain
+
     def averaged(self) -> torch.nn.Module:
-        return self.network if self._average is None else self._average.network
+        """The whole network to validate and predict with: a running average, or the trained one. Called by all ranks.
+
+        If no rank has it, it is put together from its parts and stays on the device until the next step.
+        """
+        own = self.network if self._average is None else self._average.network
+        if self._blank is None:
+            return own
+        self._blank.load_state_dict(self._whole(own))
+        return self._blank.to(self.device)
+
+    def is_finite(self) -> bool:
+        """Whether no weight is NaN or infinite. Waits for the device; called by all ranks."""
+        return self._sharding.is_finite()
 
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
         """One step on `batch`, which is on the device. Its parts are spans: layout (into the network's memory
@@ -88,6 +121,8 @@ class TrainingStep:
         Raises:
             DeviceMemoryError: even one patch at a time does not fit into memory, or a batch cannot be split.
         """
+        if self._blank is not None:
+            self._blank.to("cpu")
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         with span("layout", color="orange"):
@@ -128,9 +163,14 @@ class TrainingStep:
         pieces_before = self._num_pieces
         while True:
             # Frees memory of the last step for this one.
-            self._optimizer.zero_grad(set_to_none=True)
+            self._sharding.drop_gradients()
             try:
-                loss = self._in_pieces(image, label, step) if self._num_pieces > 1 else self._whole(image, label, step)
+                if not self.takes_shares:
+                    loss = self._through_stages(image, label, step)
+                elif self._num_pieces > 1:
+                    loss = self._in_pieces(image, label, step)
+                else:
+                    loss = self._at_once(image, label, step)
                 break
             except (RuntimeError, MemoryError) as error:
                 if self._warn is None or not is_out_of_memory(error):
@@ -150,7 +190,12 @@ class TrainingStep:
             )
         return loss
 
-    def _whole(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+    def _through_stages(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+        # The spans in it are the work of this rank; the rest is waiting.
+        with span("exchange", color="tomato"), autocast(self._precision, self.device), self._masks(step):
+            return cast("Pipelined", self._sharding).make_gradients(image, label, self._loss)
+
+    def _at_once(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
         with span("forward", color="green"), autocast(self._precision, self.device), self._masks(step):
             logits = self._forward(image)
         with span("loss", color="lightgreen"):
@@ -208,8 +253,9 @@ class TrainingStep:
     def _update(self, image: torch.Tensor) -> None:
         """Updates the weights by their gradients. It cannot be retried: some weights may have changed already."""
         try:
+            self._sharding.take_gradients()
             self._scaler.unscale_(self._optimizer)
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
+            self._sharding.clip(self._config.clip_norm)
             self._scaler.step(self._optimizer)
             self._scaler.update()
         except (RuntimeError, MemoryError) as error:
@@ -240,21 +286,53 @@ class TrainingStep:
         return _seeded(int(seed), self.device)
 
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values only, loadable with `weights_only=True`."""
+        """Tensors and plain values only, loadable with `weights_only=True`; the same for any `Sharding`.
+
+        Called by all ranks.
+        """
+        average = self._average
         return {
-            "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "network": self._whole(self.network),
+            "optimizer": self._optimizer.state_dict()
+            if self._blank is None
+            else whole_state(self._optimizer, self._sharding, self._whole_optimizer, self._blank),
             "scaler": self._scaler.state_dict(),
-            "average": None if self._average is None else self._average.state(),
+            # Under the names of torch's AveragedModel, which earlier checkpoints use.
+            "average": None
+            if average is None
+            else {
+                "n_averaged": torch.tensor(average.num_averaged),
+                **{f"module.{name}": tensor for name, tensor in self._whole(average.network).items()},
+            },
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continues exactly from a saved `state`."""
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._load(self.network, state["network"])
+        self._optimizer.load_state_dict(
+            state["optimizer"]
+            if self._blank is None
+            else own_state(state["optimizer"], self._optimizer, self._sharding, self._whole_optimizer, self._blank)
+        )
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
-            self._average.load_state(state["average"])
+            kept = dict(state["average"])
+            self._average.num_averaged = int(kept.pop("n_averaged"))
+            self._load(self._average.network, {name.removeprefix("module."): one for name, one in kept.items()})
+
+    def _whole(self, own: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The state of the whole network, of a module with this rank's tensors."""
+        state = own.state_dict()
+        if self._blank is None:
+            return state
+        collected = self._sharding.collect({name: {"": tensor} for name, tensor in state.items()})
+        return {name: kept[""] for name, kept in collected.items()}
+
+    def _load(self, own: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        if self._blank is not None:
+            selected = self._sharding.select({name: {"": tensor} for name, tensor in state.items()})
+            state = {name: kept[""] for name, kept in selected.items()}
+        own.load_state_dict(state)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, write_metrics
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
+from voxelocity.training.sharding import FeedOfLeader, sharded
 from voxelocity.training.validation import Validation, full_command
 
 # Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
@@ -178,8 +179,8 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.interrupted(state.step)
         with session.stage("report"):
-            trained = session.spec.model_copy(update={"num_steps": state.step})
-            world.led(lambda: save_model(session.folder.path, training.averaged, trained))
+            trained, averaged = session.spec.model_copy(update={"num_steps": state.step}), training.averaged()
+            world.led(lambda: save_model(session.folder.path, averaged, trained))
         return _finish(session, training, state, validation)
     except StopAskedError:
         raise session.interrupted(checkpoints.latest_step()) from None
@@ -197,16 +198,18 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=plan.seed)
     if session.start is not None and checkpoints.latest_step() == 0:
         session.start.copy_into(network, class_names=spec.class_names, say=session.warn)
+    sharding = sharded(session, network)
+    # A pipeline has whole batches, and a world of one as well.
+    adds_up = sharding.takes_shares and not session.world.is_alone
     training = TrainingStep(
-        network,
-        build_loss(plan.loss) if session.world.is_alone else build_loss(plan.loss, total=session.world.total),
+        sharding,
+        build_loss(plan.loss, total=session.world.total) if adds_up else build_loss(plan.loss),
         optimizer=plan.optimizer,
         precision=plan.precision,
         device=session.device,
         seed=plan.seed,
         warn=session.warn,
         world=session.world,
-        bucket_mb=plan.parallel.bucket_mb,
     )
     like = {"loop": vars(LoopState()), "training": training.state()}
     latest = session.world.led(lambda: checkpoints.load_latest(like=like))
@@ -229,8 +232,10 @@ def _budget(
     if train.time_budget_s == 0.0:
         return Budget(elapsed_s, max_steps=train.steps)
 
+    averaged = training.averaged()
+
     def rehearsed() -> Allotment:
-        validation.rehearse(training.averaged, load_s=load_s)
+        validation.rehearse(averaged, load_s=load_s)
         return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
 
     with session.stage("rehearse validation"):
@@ -258,19 +263,28 @@ def _steps(
     plan, place = session.plan, session.world.place
     training.network.train()
     balance = Balance(session, training)
-    feed = Feed(
-        cases,
-        plan.data,
-        seed=plan.seed,
-        device=session.device,
-        start_step=state.step,
-        rank=place.rank,
-        world_size=place.size,
-        shares=balance.shares,
-        progress=budget.progress_ahead,
-        # Runs that end after a number of steps train the same weights every time.
-        waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
-    )
+
+    def made(rank: int, world_size: int, shares: Sequence[int]) -> Feed:
+        return Feed(
+            cases,
+            plan.data,
+            seed=plan.seed,
+            device=session.device,
+            start_step=state.step,
+            rank=rank,
+            world_size=world_size,
+            shares=shares,
+            progress=budget.progress_ahead,
+            # Runs that end after a number of steps train the same weights every time.
+            waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
+        )
+
+    feed: Feed | FeedOfLeader
+    if training.takes_shares:
+        feed = made(place.rank, place.size, balance.shares)
+    else:
+        own = made(0, 1, ()) if session.world.is_leader else None
+        feed = FeedOfLeader(own, cases, session, start_step=state.step)
     with session.stage("train"), feed:
         return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
 
@@ -278,7 +292,7 @@ def _steps(
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
     pictures = SlicePictures()
-    final = validation.score(training.averaged, pictures)
+    final = validation.score(training.averaged(), pictures)
     return session.world.led(lambda: _write_results(session, state, final, pictures))
 
 

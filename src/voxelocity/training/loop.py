@@ -12,7 +12,6 @@ import torch
 
 from voxelocity.core.errors import NonFiniteLossError
 from voxelocity.core.time_parts import EXCHANGE
-from voxelocity.data.pipeline import Feed
 from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
@@ -21,6 +20,7 @@ from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.session import Session, StopAskedError
+from voxelocity.training.sharding import Batches
 from voxelocity.training.validation import Validation
 
 PART_OF_SPAN: Mapping[str, str] = {
@@ -31,6 +31,7 @@ PART_OF_SPAN: Mapping[str, str] = {
     "backward": "backward",
     "optimizer": "optimizer",
     "averaging": "optimizer",
+    EXCHANGE: EXCHANGE,
 }
 """The parts match those of `voxelocity diagnose`; time outside these spans is the remainder."""
 
@@ -81,7 +82,7 @@ class Loop:
         self,
         session: Session,
         training: TrainingStep,
-        feed: Feed,
+        feed: Batches,
         balance: Balance,
         budget: Budget,
         validation: Validation,
@@ -263,8 +264,7 @@ class Loop:
             if not math.isfinite(loss):
                 raise self._not_finite(f"the loss became {loss} at step {step} on the cases", case_ids, step)
         # An error that no loss has shown yet: a gradient that broke the weights in the last step.
-        norms = torch._foreach_norm([weight.detach() for weight in self.training.network.parameters()])
-        if not bool(torch.stack(norms).isfinite().all()):
+        if not self.training.is_finite():
             step = self.state.step - 1
             found = f"weights became NaN or infinite by step {step}, the last cases were"
             raise self._not_finite(found, window.case_ids[-1], step)
@@ -300,7 +300,7 @@ class Loop:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         start = self.clock()
         with phase("validation", color="gold"):
-            mean_dice, dice = self.validation.intermediate(self.training.averaged)
+            mean_dice, dice = self.validation.intermediate(self.training.averaged())
         seconds = self.clock() - start
         state = self.state
         is_best = math.isfinite(mean_dice) and mean_dice > state.best_dice
@@ -327,12 +327,9 @@ class Loop:
     def _save(self) -> None:
         start = self.clock()
         with phase("checkpoint", color="grey"):
-            # Only the leader's state is kept, and only it may write.
-            path = self.session.world.led(
-                lambda: self.checkpoints.save(
-                    self.state.step, {"loop": dict(vars(self.state)), "training": self.training.state()}
-                )
-            )
+            # All ranks put it together, but only the leader may write.
+            state = {"loop": dict(vars(self.state)), "training": self.training.state()}
+            path = self.session.world.led(lambda: self.checkpoints.save(self.state.step, state))
         self._saved_step = self.state.step
         self.session.log.write(
             "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
@@ -343,7 +340,8 @@ class Loop:
 def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
     """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
 
-    Waiting for other ranks, which is inside the loss, is a part of its own. With a device clock they are the times of
+    A part inside another counts for itself: waiting for other ranks inside the loss, or what a stage of a pipeline does
+    inside its waiting. With a device clock they are the times of
     its stream: "wait" is the time it was idle because the next batch was not ready, and work that overlaps with other
     work costs nothing.
     """
@@ -351,13 +349,13 @@ def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
     outer = {record.number: record for record in records if record.parent in steps}
     seconds: dict[str, float] = {}
     for record in records:
+        if record.name not in PART_OF_SPAN:
+            continue
         around = outer.get(-1 if record.parent is None else record.parent)
-        spent_s = record.seconds if record.device_s is None else record.device_s
-        if record.name == EXCHANGE and around is not None and around.name in PART_OF_SPAN:
-            part = PART_OF_SPAN[around.name]
-            seconds[part] = seconds.get(part, 0.0) - spent_s
-            seconds[EXCHANGE] = seconds.get(EXCHANGE, 0.0) + spent_s
-        elif record.name in PART_OF_SPAN and record.parent in steps:
-            part = PART_OF_SPAN[record.name]
+        part, spent_s = PART_OF_SPAN[record.name], record.seconds if record.device_s is None else record.device_s
+        if record.parent in steps or (around is not None and around.name in PART_OF_SPAN):
             seconds[part] = seconds.get(part, 0.0) + spent_s
-    return {part: seconds[part] for part in (*dict.fromkeys(PART_OF_SPAN.values()), EXCHANGE) if part in seconds}
+        if around is not None and around.name in PART_OF_SPAN:
+            # Which ends after the spans in it.
+            seconds[PART_OF_SPAN[around.name]] = seconds.get(PART_OF_SPAN[around.name], 0.0) - spent_s
+    return {part: seconds[part] for part in dict.fromkeys(PART_OF_SPAN.values()) if part in seconds}

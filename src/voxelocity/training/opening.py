@@ -127,18 +127,34 @@ def _check_ranks(planned: Planned) -> None:
     """Refuses a plan that the ranks cannot share.
 
     Raises:
-        ConfigError: there are more ranks than patches, or not as many proportions as ranks.
+        ConfigError: there are more ranks than patches, not as many proportions or limits as ranks, or a cache in parts
+            for a pipeline.
     """
-    batch_size, num_ranks = planned.plan.data.batch_size, planned.machine.num_ranks
+    plan, num_ranks = planned.plan, planned.machine.num_ranks
+    batch_size, config = plan.data.batch_size, plan.parallel
+    if config.max_bytes and len(config.max_bytes) != num_ranks:
+        raise ConfigError(
+            f"train: parallel.max_bytes has {len(config.max_bytes)} values for {num_ranks} ranks; give one for each, "
+            "or none"
+        )
+    if num_ranks == 1:
+        return
+    if config.mode == "pipeline":
+        if plan.data.cache.num_parts > 1:
+            raise ConfigError(
+                f"train: data.cache.num_parts={plan.data.cache.num_parts} does not go with parallel.mode=pipeline, "
+                "where rank 0 makes the whole batch from all cases; set data.cache.num_parts=1"
+            )
+        return
     if batch_size < num_ranks:
         raise ConfigError(
             f"train: the {num_ranks} ranks cannot share a batch of {batch_size} patches, because each needs one; set "
             f"data.batch_size to at least {num_ranks}, or start {batch_size} ranks"
         )
-    balance = planned.plan.parallel.balance
-    if not isinstance(balance, str) and num_ranks > 1 and len(balance) != num_ranks:
+    if not isinstance(config.balance, str) and len(config.balance) != num_ranks:
         raise ConfigError(
-            f"train: parallel.balance has {len(balance)} proportions for {num_ranks} ranks; give one for each, or auto"
+            f"train: parallel.balance has {len(config.balance)} proportions for {num_ranks} ranks; give one for each, "
+            "or auto"
         )
 
 

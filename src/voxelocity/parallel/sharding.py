@@ -1,0 +1,163 @@
+"""Where the tensors of a network are while ranks train it: a copy on each, or as `distributed` has them.
+
+A training step, its optimizer and its checkpoints work on the tensors of one rank; what they know of others is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from voxelocity.parallel.segments import Stack, segments_of
+from voxelocity.parallel.world import World
+
+Mode = Literal["one device", "ddp", "fsdp", "checkpointing", "pipeline"]
+Named = dict[str, dict[str, torch.Tensor]]
+"""For each tensor of a network, by its name, tensors that belong to it: its value, or the state of its optimizer."""
+
+
+class Sharding:
+    """A network of which each rank trains a copy, or one process all of it. Methods are called by all ranks.
+
+    Attributes:
+        module: what a step calls with its patches.
+        own: the parameters and buffers that this rank trains, without those of other ranks.
+        blank: a network for the whole state, in main memory; None where `own` is whole.
+        takes_shares: whether each rank takes a share of the patches of a batch; if not, rank 0 takes all of them.
+        is_plain: whether `module` computes as the network does, but for the exchange; torch.compile needs that.
+
+    Args:
+        network: equal on all ranks, on the device.
+        world: the ranks.
+        bucket_mb: of gradients, exchanged at once.
+        is_checkpointed: whether activations are computed again for the backward pass.
+    """
+
+    blank: nn.Module | None = None
+    takes_shares = True
+    is_plain = True
+
+    def __init__(
+        self, network: nn.Module, world: World, *, bucket_mb: float = 25.0, is_checkpointed: bool = False
+    ) -> None:
+        self.own = network
+        self.module = world.wrapped(CheckpointedSegments(network) if is_checkpointed else network, bucket_mb=bucket_mb)
+        self.is_plain = not is_checkpointed
+        self._world = world
+
+    def trained(self) -> list[nn.Parameter | None]:
+        """For each parameter of the network, in its order, what this rank trains of it."""
+        return list(self.own.parameters())
+
+    def drop_gradients(self) -> None:
+        """Frees the gradients of the last step."""
+        for parameter in self.module.parameters():
+            parameter.grad = None
+
+    def take_gradients(self) -> None:
+        """Gives `own` the gradients of the backward pass."""
+
+    def clip(self, max_norm: float) -> None:
+        """Scales the gradients down to this norm of all of them, if they exceed it."""
+        parameters = list(self.own.parameters())
+        if self.blank is None:
+            torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+            return
+        slopes = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        squares = torch.stack([slope.float().square().sum() for slope in slopes]).sum()
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, self._world.total(squares).sqrt())
+
+    def is_finite(self) -> bool:
+        """Whether no weight is NaN or infinite, on any rank. Waits for the device."""
+        norms = torch._foreach_norm([weight.detach() for weight in self.own.parameters()])
+        found = bool(torch.stack(norms).isfinite().all())
+        return found if self.blank is None else not self._world.agree([], flag=not found)[1]
+
+    def gathered(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Values of these weights of `own`, whole."""
+        return list(values)
+
+    def part(self, weight: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        """The part of a whole value that belongs to this weight of `own`."""
+        return whole
+
+    def collect(self, values: Named) -> Named:
+        """For names in `own`: the same for the names of the whole network, in main memory if other ranks have parts."""
+        return values
+
+    def select(self, values: Mapping[str, Mapping[str, torch.Tensor]]) -> Named:
+        """The reverse of `collect`, without an exchange."""
+        return {name: dict(inner) for name, inner in values.items()}
+
+
+class CheckpointedSegments(nn.Module):
+    """A network whose segments keep only what they start with and are computed again for the backward pass.
+
+    Parameters and state are those of the network, under its names.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self._segments = segments_of(network)
+
+    def forward(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
+        stack: Stack = (image_bcxyz,)
+        for segment in self._segments:
+            top = 2 if segment.kind == "join" else 1
+            made = checkpoint(segment.run, *reversed(stack[-top:]), use_reentrant=False)
+            stack = (*(stack if segment.kind == "push" else stack[:-top]), made)
+        return stack[0]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        found: dict[str, Any] = self.network.state_dict(*args, **kwargs)
+        return found
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network.load_state_dict(*args, **kwargs)
+
+
+def shard(
+    network: nn.Module,
+    world: World,
+    mode: Mode,
+    *,
+    device: torch.device,
+    cuts: Sequence[int] = (),
+    num_microbatches: int = 8,
+    bucket_mb: float = 25.0,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> Sharding:
+    """Places a network on the devices of its ranks.
+
+    Args:
+        network: equal on all ranks.
+        world: the ranks.
+        mode: see `ParallelDecision`.
+        device: of this rank.
+        cuts: of a pipeline.
+        num_microbatches: of a pipeline.
+        bucket_mb: of gradients that copies exchange at once.
+        memory_format: of the weights; FSDP2 shards only contiguous ones.
+    """
+    # Importing them takes seconds.
+    if mode == "fsdp":
+        from voxelocity.parallel.distributed import FullySharded
+
+        return FullySharded(network, world, device=device)
+    if mode == "pipeline":
+        from voxelocity.parallel.distributed import Pipelined
+
+        network = _formatted(network, memory_format)
+        return Pipelined(network, world, device=device, cuts=cuts, num_microbatches=num_microbatches)
+    network = _formatted(network.to(device), memory_format)
+    return Sharding(network, world, bucket_mb=bucket_mb, is_checkpointed=mode == "checkpointing")
+
+
+def _formatted(network: nn.Module, memory_format: torch.memory_format) -> nn.Module:
+    to: Callable[..., nn.Module] = network.to
+    return to(memory_format=memory_format)

@@ -1,0 +1,173 @@
+"""How a run distributes its network over the ranks, and which rank makes the batches."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+
+from voxelocity.core.batch import Batch
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
+from voxelocity.parallel import Mode, Sharding, shard
+from voxelocity.planning.memory_rule import device_bytes
+from voxelocity.step import PrecisionConfig, autocast
+from voxelocity.training.session import Session
+
+# What an optimizer keeps of each parameter, in float32.
+_STATE_BYTES = {"adamw": 8.0, "muon": 4.0, "sgd": 4.0}
+_AVERAGE_BYTES = 4.0
+
+
+def sharded(session: Session, network: torch.nn.Module) -> Sharding:
+    """The network on the devices of the ranks, as `parallel.mode` says. Called by all ranks.
+
+    Raises:
+        InputError: a step does not fit the devices, or the network cannot be cut.
+        ConfigError: other settings do not go with the mode.
+    """
+    plan, world = session.plan, session.world
+    mode, cuts, pieces = _mode(session, network)
+    world.led(lambda: _check_scale(mode, plan.precision))
+    if mode in ("fsdp", "pipeline", "checkpointing") and plan.precision.compile != "none":
+        session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
+    return shard(
+        network,
+        world,
+        mode,
+        device=session.device,
+        cuts=cuts,
+        num_microbatches=pieces,
+        bucket_mb=plan.parallel.bucket_mb,
+        memory_format=plan.precision.memory_format,
+    )
+
+
+def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, ...], int]:
+    """How, the cuts of a pipeline, and into how many pieces it divides a batch."""
+    plan, world = session.plan, session.world
+    config = plan.parallel
+    copies: Mode = "one device" if world.is_alone else "ddp"
+    # One process has nothing to share.
+    wanted = config.mode if not world.is_alone or config.mode == "checkpointing" else "auto"
+    pieces = min(config.num_microbatches, plan.data.batch_size)
+    if wanted == "ddp" or (wanted == "auto" and not config.max_bytes and _is_expected_to_fit(session)):
+        return copies, (), pieces
+    # It takes seconds.
+    from voxelocity.parallel import decide_by_measurement
+
+    # One patch is trained, so the batch takes no memory.
+    sample = torch.zeros((1, len(session.spec.channels), *plan.data.patch.shape_voxel), device=session.device)
+    state_bytes = _STATE_BYTES[plan.optimizer.name] + (_AVERAGE_BYTES if plan.optimizer.average_decay else 0.0)
+    try:
+        with session.stage("parallel"), autocast(plan.precision, session.device):
+            decision = decide_by_measurement(
+                network,
+                sample.expand(plan.data.batch_size, -1, -1, -1, -1),
+                world=world,
+                limit_bytes=int(config.max_bytes[world.place.rank]) if config.max_bytes else None,
+                mode=wanted,
+                optimizer_bytes=state_bytes,
+                num_microbatches=pieces,
+            )
+    except InputError as error:
+        if wanted != "auto" or config.max_bytes or not world.is_alone:
+            raise
+        # A single process can still compute the patches of a batch one by one.
+        session.warn(f"{error}")
+        return copies, (), pieces
+    session.log.write(
+        "parallel",
+        mode=decision.mode,
+        reason=decision.reason,
+        predicted_bytes=decision.predicted_bytes,
+        limit_bytes=decision.limit_bytes,
+        cuts=decision.cuts,
+    )
+    session.console.print(f"parallel.mode = {decision.reason}", highlight=False, soft_wrap=True)
+    return decision.mode, decision.cuts, pieces
+
+
+def _check_scale(mode: Mode, precision: PrecisionConfig) -> None:
+    if mode in ("fsdp", "pipeline") and precision.compute == "float16":
+        raise ConfigError(
+            f"train: parallel.mode={mode} does not go with precision.compute=float16, whose loss scale ranks would "
+            "have to agree on; set precision.compute=bfloat16 or float32"
+        )
+
+
+def _is_expected_to_fit(session: Session) -> bool:
+    """Whether a copy on each GPU fits, as the plan counts it. Of CPUs, which share a machine's memory, nobody asks."""
+    plan, machine = session.plan, session.planned.machine
+    if machine.device == "cpu":
+        return True
+    needed = device_bytes(
+        plan.network,
+        patch_voxel=plan.data.patch.shape_voxel,
+        batch_size=math.ceil(plan.data.batch_size / session.world.place.size),
+        num_channels=len(session.spec.channels),
+        num_classes=len(session.spec.labels),
+        is_half=plan.precision.compute != "float32",
+    )
+    # All ranks need the same answer.
+    return not session.world.agree([], flag=needed > machine.device_free_bytes)[1]
+
+
+class Batches(Protocol):
+    """What a training takes its batches from: a `Feed`, or in a pipeline a `FeedOfLeader`."""
+
+    def __next__(self) -> Batch: ...
+
+    def epoch_of(self, step: int) -> int:
+        """See `Feed`."""
+
+    def share_soon(self, step: int, shares: tuple[int, ...]) -> int:
+        """See `Feed`."""
+
+
+class FeedOfLeader:
+    """Whole batches for a pipeline: rank 0 makes them, the others receive the labels and the shape of the image.
+
+    Args:
+        feed: of rank 0; None on the others.
+        cases: that batches are made of.
+        session: of the run.
+        start_step: the first batch.
+    """
+
+    def __init__(self, feed: Feed | None, cases: PreparedCases, session: Session, *, start_step: int) -> None:
+        self._feed, self._world, self._device = feed, session.world, session.device
+        self._draws = RankDraws(cases, session.plan.data, seed=session.plan.seed)
+        self._step = start_step
+
+    def __next__(self) -> Batch:
+        made = None if self._feed is None else next(self._feed)
+        shape = torch.zeros(5, dtype=torch.int64) if made is None else torch.tensor(made.image.shape)
+        shape = self._world.tensor_from_leader(shape)
+        b, c, *xyz = shape.tolist()
+        label = torch.empty((b, *xyz), dtype=torch.uint8, device=self._device) if made is None else made.label
+        self._world.tensor_from_leader(label)
+        draws, step = self._draws.draws(self._step), self._step
+        self._step += 1
+        if made is not None:
+            return made
+        # Only the first stage reads images.
+        image = torch.empty((b, c, *xyz), device="meta")
+        return Batch(image=image, label=label, draws=draws, regions=(), step=step)
+
+    def epoch_of(self, step: int) -> int:
+        return self._draws.epoch_of(step)
+
+    def share_soon(self, step: int, shares: tuple[int, ...]) -> int:
+        raise AssertionError("the ranks of a pipeline have no shares")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._feed is not None:
+            self._feed.close()

@@ -1,4 +1,4 @@
-"""`voxelocity cache ls|verify|clear`."""
+"""`voxelocity cache build|ls|verify|clear`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from voxelocity.cli import options
 from voxelocity.core.errors import ConfigError, OutputError
 from voxelocity.core.quantities import bytes_text, duration_text, parse_duration_s
 from voxelocity.core.terminal_text import printable_lines
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from voxelocity.data.cache.contents import CacheContents, KeptEntry
 
 app = typer.Typer(
-    help="List, check and clear a folder of prepared cases.",
+    help="Build, list, check and clear a folder of prepared cases.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -27,6 +28,32 @@ Folder = Annotated[
 InMemory = Annotated[
     bool, typer.Option("--memory", help="The cases that runs keep in main memory, instead of a folder.")
 ]
+
+
+@app.command("build")
+def build(
+    dataset: options.Dataset,
+    device: options.Device = "auto",
+    config: options.ConfigFile = None,
+    sets: options.Sets = None,
+    ray: Annotated[
+        str, typer.Option("--ray", help="Prepare on all nodes of this Ray cluster: its address, auto, or local.")
+    ] = "",
+) -> None:
+    """Prepare all cases of DATASET as a training with the same --device and keys does, and keep them on disk."""
+    overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.data.source import open_cases
+    from voxelocity.training.building import build_cache, cache_job
+
+    job, console = cache_job(open_cases(dataset), device=chosen, overrides=overrides), PlainConsole()
+    if ray:
+        from voxelocity.interop.ray import build_cache as build_on_cluster
+
+        build_on_cluster(job, address=ray, console=console)
+    else:
+        build_cache(job, console=console)
+    _say(f"in {job.data.cache.folder}; trainings with --set data.cache.tier={job.data.cache.tier} use them")
 
 
 @app.command("ls")

@@ -109,6 +109,10 @@ class PreparedCases:
         """
         return [self[draw.case] for draw in draws]
 
+    def missing(self) -> list[str]:
+        """The ids of the cases that the cache does not hold."""
+        return [ref.case_id for ref, key in zip(self.refs, self._keys, strict=True) if self._cache.get(key) is None]
+
     def drop(self, index: int) -> None:
         """Removes the case from the cache. Volumes already handed out stay valid."""
         self._cache.drop(self._keys[index])

@@ -120,7 +120,7 @@ with joined() as world:
             if isinstance(model, PipelineParallelModule):
                 model.make_gradients(image, label, loss)
                 inner = {id(value): key for key, value in model.stage.state_dict(keep_vars=True).items()}
-                gradients = {model._names[inner[id(value)]][0]: value.grad for value in model.parameters()}
+                gradients = {model.names[inner[id(value)]][0]: value.grad for value in model.parameters()}
             else:
                 loss(model(image[part]), label[part]).backward()
                 gradients = {

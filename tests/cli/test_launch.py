@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import voxelocity as package
@@ -55,16 +56,16 @@ main()
 """
 
 
-@pytest.mark.nightly
-def test_ctrl_c_stops_all_ranks_with_their_state_saved(tiny_msd, sets, tmp_path):
-    run = tmp_path / "run"
+def start_long_training(dataset, sets, folder):
+    """The launcher of two ranks that have saved a checkpoint."""
+    run = folder / "run"
     more = ["--device", "cpu", *sets, "--set", "train.steps=100000", "--set", "train.checkpoint_every_s=1"]
     launcher = subprocess.Popen(
-        [sys.executable, "-c", _LISTEN, "launch", "-n", "2", "train", tiny_msd, "-o", run, *more],
+        [sys.executable, "-c", _LISTEN, "launch", "-n", "2", "train", dataset, "-o", run, *more],
         env={
             **os.environ,
             "PYTHONPATH": str(Path(package.__file__).parents[1]),
-            "XDG_CACHE_HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(folder),
         },
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -76,12 +77,29 @@ def test_ctrl_c_stops_all_ranks_with_their_state_saved(tiny_msd, sets, tmp_path)
         assert launcher.poll() is None, launcher.communicate()
         assert time.monotonic() < end_s
         time.sleep(0.05)
+    return launcher
+
+
+@pytest.mark.nightly
+def test_ctrl_c_stops_all_ranks_with_their_state_saved(tiny_msd, sets, tmp_path):
+    launcher = start_long_training(tiny_msd, sets, tmp_path)
     # As a terminal does it.
     os.killpg(launcher.pid, signal.SIGINT)
     _, err = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert err.count("\n") == 1, err
     assert "stopped by Ctrl-C at step" in err
+
+
+@pytest.mark.nightly
+def test_a_rank_that_is_killed_is_named_once(tiny_msd, sets, tmp_path):
+    launcher = start_long_training(tiny_msd, sets, tmp_path)
+    (second,) = [each for each in psutil.Process(launcher.pid).children() if each.environ().get("RANK") == "1"]
+    second.kill()
+    _, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 137
+    assert err.count("\n") == 1, err
+    assert "rank 1 was killed by SIGKILL, as Linux does when memory is full" in err
 
 
 def test_only_a_training_runs_on_several_ranks(voxelocity):

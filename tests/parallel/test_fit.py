@@ -118,7 +118,7 @@ with joined() as world:
         if isinstance(model, PipelineParallelModule):
             model.make_gradients(image, label, loss)
             by_id = {id(value): name for name, value in model.stage.state_dict(keep_vars=True).items()}
-            gradients = {model._names[by_id[id(value)]][0]: value.grad for value in model.parameters()}
+            gradients = {model.names[by_id[id(value)]][0]: value.grad for value in model.parameters()}
         else:
             loss(model(image[part]), label[part]).backward()
             gradients = {

@@ -31,6 +31,12 @@ def test_torchrun_says_which_rank_this_is():
     assert read_place(TORCHRUN) == Place(rank=3, size=4, local_rank=1, local_size=2, launcher="torchrun")
 
 
+@pytest.mark.parametrize(("address", "local_size"), [("127.0.0.1", 4), ("node7", 2)])
+def test_a_launcher_that_does_not_count_the_ranks_of_a_machine_has_at_least_those_up_to_this_one(address, local_size):
+    ignite = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": address}
+    assert read_place(ignite).local_size == local_size
+
+
 def test_srun_says_which_task_this_is_and_where_the_first_one_is():
     wanted = Place(
         rank=2, size=5, local_rank=0, local_size=2, launcher="srun", address=("gpu03-ib", 20_000 + 70_124 % 20_000)

@@ -8,10 +8,13 @@ from shared.ranks import finish, start_ranks
 from voxelocity.parallel import ALONE
 
 _EXCHANGE = """
-import json
+import json, sys
 import torch
 from voxelocity.core.errors import RankLostError
 from voxelocity.parallel import joined
+def print_found(kind, error, traceback):
+    print(json.dumps({**found, "raised": [str(error), *error.__notes__]}))
+sys.excepthook = print_found
 with joined() as world:
     rank = world.place.rank
     def fail_on(failing):
@@ -39,16 +42,17 @@ with joined() as world:
     total = world.total((rank + 1.0) * weight)
     (total ** 2).sum().backward()
     found["total"], found["slope"] = total.tolist(), weight.grad.tolist()
-print(json.dumps(found))
+    raise ValueError("planted")
 """
 _LOST = "RankLostError: parallel: rank {} failed; its own message says why"
 
 
 def test_two_ranks_exchange_values_and_hear_of_each_others_failures(tmp_path):
     ended = finish(start_ranks(2, [], memory=tmp_path, script=_EXCHANGE))
-    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert [status for status, _, _ in ended] == [1, 1], ended
     found = [json.loads(out) for _, out, _ in ended]
     for rank, each in enumerate(found):
+        assert each["raised"] == ["planted", f"raised on rank {rank} of 2"]
         assert each["from_leader"] == {"rank": 0}
         assert each["gather"] == each["together"] == [0, 1]
         assert each["agree"] == [[0.25, -1.5], True]

@@ -13,7 +13,6 @@ from voxelocity.parallel.place import Place, read_place
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
     from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model, decide_by_measurement
-    from voxelocity.parallel.footprint import free_bytes
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.segments import Segment, segments_of
     from voxelocity.parallel.sharding import Mode, Sharding, shard
@@ -32,7 +31,6 @@ __all__ = [
     "auto_parallelize_model",
     "decide_by_measurement",
     "even_shares",
-    "free_bytes",
     "joined",
     "read_place",
     "segments_of",
@@ -47,7 +45,6 @@ __getattr__ = first_use(
     {
         "distributed": ("Pipelined",),
         "fit": ("ParallelDecision", "auto_parallelize_model", "decide_by_measurement"),
-        "footprint": ("free_bytes",),
         "pipeline": ("PipelineParallelModule",),
         "segments": ("Segment", "segments_of"),
         "sharding": ("Mode", "Sharding", "shard"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Sequence
@@ -50,7 +51,16 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
         elastic_launch(config, sys.executable)("-m", "voxelocity", *arguments)
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
-        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        if failure.exitcode >= 0:
+            return failure.exitcode
+        # It could not say so itself.
+        why = ", as Linux does when memory is full" if failure.exitcode == -signal.SIGKILL else ""
+        print(
+            f"voxelocity: launch: rank {failure.local_rank} was killed by {failure.signal_name()}{why}; the last "
+            "checkpoint is whole, and the same command continues from it",
+            file=sys.stderr,
+        )
+        return 128 - failure.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0

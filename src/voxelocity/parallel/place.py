@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from voxelocity.core.errors import ConfigError
 
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,13 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
 
 def _of_launcher(environ: Mapping[str, str]) -> Place:
     if "RANK" in environ and "WORLD_SIZE" in environ:
-        return _place(environ, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        if "LOCAL_WORLD_SIZE" in environ:
+            return _place(environ, "torchrun", *names, "LOCAL_WORLD_SIZE")
+        # Ignite does not say it. On several machines there are at least the ranks up to this one.
+        is_here = environ.get("MASTER_ADDR", "localhost") in _THIS_MACHINE
+        least = _number(environ, "LOCAL_RANK", default=0) + 1
+        return _place(environ, "torchrun", *names, local_size=_number(environ, "WORLD_SIZE") if is_here else least)
     # A step, not the job: the job's script runs once, whatever the number of tasks.
     if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +23,7 @@ _T = TypeVar("_T")
 # Longer than any wait of one rank for another: preparing a large case, or planning, while the others wait.
 _TIMEOUT = timedelta(minutes=30)
 _ANSWER = timedelta(seconds=2)
+_LET_GO_S = 0.1
 # gloo raises these itself, as a plain RuntimeError.
 _GLOO_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
@@ -248,10 +251,17 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
         ) from None
     try:
         yield World(place)
-    except RuntimeError as error:
-        if isinstance(error, VoxelocityError) or not _is_lost(error):
+    except VoxelocityError:
+        raise
+    except Exception as error:  # whatever it is, it is raised again, or another rank has raised it
+        if not isinstance(error, RuntimeError) or not _is_lost(error):
+            error.add_note(f"raised on rank {place.rank} of {place.size}")
             raise
         said = str(error).partition("\n")[0]
         raise RankLostError(f"parallel: another rank has ended ({said}); its own message says why") from None
     finally:
+        # gloo's threads hold the tensors of the last exchange for a moment. One that lets go of them while Python ends
+        # aborts the process (pytorch/pytorch#179291). They end with the group, unless something still refers to it.
+        gc.collect()
         dist.destroy_process_group()
+        time.sleep(_LET_GO_S)

@@ -82,7 +82,7 @@ class TrainingStep:
         self._warn = warn
         self._has_dropout = any(
             isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0
-            for module in self.network.modules()
+            for module in network.module.modules()
         )
         self._num_pieces = 1
 
@@ -95,6 +95,10 @@ class TrainingStep:
     def is_plain(self) -> bool:
         """Whether each rank has a copy of the network that computes as usual, as `trial` needs it."""
         return self._sharding.is_plain
+
+    def set_training_mode(self) -> None:
+        """Ends the evaluation mode that a validation may have left."""
+        self._sharding.module.train()
 
     def averaged(self) -> torch.nn.Module:
         """The whole network to validate and predict with: a running average, or the trained one. Called by all ranks.

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from voxelocity.parallel import even_shares, free_bytes, shares_by_time, shares_in_proportion
+import torch
+
+from voxelocity.parallel import even_shares, shares_by_time, shares_in_proportion
 from voxelocity.step import TrainingStep
 from voxelocity.training.session import Session
 
@@ -102,7 +104,7 @@ def _measured_shares(
     item_s = max(1e-9, (many_s - few_s) / (many - few))
     most, item_bytes = sum(equal), (many_bytes - few_bytes) / (many - few)
     if item_bytes > 0:
-        most = few + int((_MOST_OF_FREE * free_bytes(session.device) - few_bytes) / item_bytes)
+        most = few + int((_MOST_OF_FREE * _room_bytes(session.device) - few_bytes) / item_bytes)
     found = session.world.gather((max(0.0, few_s - few * item_s), item_s, max(1, most)))
     base_s, items_s, limits = zip(*found, strict=True)
     shares = shares_by_time(sum(equal), base_s=base_s, item_s=items_s, most=limits)
@@ -114,3 +116,8 @@ def _measured_shares(
     if not fits:
         return shares, limits, "as equal ones do not fit every device"
     return shares, limits, f"as a step then takes {gain:.0%} less time on the slowest rank"
+
+
+def _room_bytes(device: torch.device) -> int:
+    """Memory of a CUDA device that is free or already held by this process."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)

@@ -261,7 +261,7 @@ def _steps(
 ) -> bool:
     """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
     plan, place = session.plan, session.world.place
-    training.network.train()
+    training.set_training_mode()
     balance = Balance(session, training)
 
     def made(rank: int, world_size: int, shares: Sequence[int]) -> Feed:

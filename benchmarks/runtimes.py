@@ -3,7 +3,7 @@
     python benchmarks/runtimes.py [--networks unet dynunet segresnet] [--edges 64 128] [--rounds 5] [--out FOLDER]
 
 Every round calls each runtime once, starting with a different one; first calls do not count. Runtimes compute in the
-format that `predict` would use on this machine, and in float32. Writes `results/runtimes.json`.
+format that `predict` would use on this machine, and in float32. Writes `results/runtimes_64.json` and so on.
 """
 
 from __future__ import annotations
@@ -153,14 +153,15 @@ def main() -> None:
     parser.add_argument("--runtimes", nargs="+", choices=list(RUNTIMES), default=list(RUNTIMES))
     parser.add_argument("--widths-divided-by", type=int, default=1, help="for a quick try")
     options = parser.parse_args()
-    chosen = f"--networks {' '.join(options.networks)} --edges {' '.join(map(str, options.edges))}"
-    record = head("runtimes", f"{chosen} --rounds {options.rounds}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     planned = precision_on(PrecisionConfig(compute="bfloat16"), device).compute
     names = tuple(name for name in RUNTIMES if name == "eager" or name in options.runtimes)
-    rows = []
-    for network in options.networks:
-        for edge in options.edges:
+    for edge in options.edges:
+        chosen = f"--networks {' '.join(options.networks)} --edges {edge} --runtimes {' '.join(names)}"
+        narrower = f" --widths-divided-by {options.widths_divided_by}" if options.widths_divided_by > 1 else ""
+        record = head("runtimes", f"{chosen} --rounds {options.rounds}{narrower}")
+        rows = []
+        for network in options.networks:
             for compute in dict.fromkeys((planned, "float32")):
                 print(f"{network}, {edge} voxels, {compute}", flush=True)
                 scenario = Scenario(
@@ -168,7 +169,8 @@ def main() -> None:
                 )
                 rows.append(measure(scenario))
                 print(f"  auto: {rows[-1]['auto']['choice']}, {rows[-1]['auto']['over_best']:.3f} of the best")
-    print(write_record({**record, "threads": torch.get_num_threads(), "rows": rows}, "runtimes", out=options.out))
+        record |= {"threads": torch.get_num_threads(), "rows": rows}
+        print(write_record(record, f"runtimes_{edge}", out=options.out))
 
 
 if __name__ == "__main__":

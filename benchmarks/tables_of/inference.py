@@ -65,7 +65,7 @@ def _row(name: str, side: dict[str, Any], ours: dict[str, Any], memory_gib: floa
     )
 
 
-@of_records("runtimes.json")
+@of_records("runtimes*.json")
 def runtime_lines(record: dict[str, Any]) -> list[str]:
     """For each network, window and format: milliseconds of a window in every runtime, and the choice of `auto`."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["runtimes"]))

@@ -18,6 +18,28 @@ def rank_lines(record: dict[str, Any]) -> list[str]:
     return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
+@of_records("rank_faults.json")
+def fault_lines(record: dict[str, Any]) -> list[str]:
+    """What happens when a rank fails, by fault."""
+    rows = [
+        (
+            name,
+            f"not within {record['most_s']:.0f} s" if one["seconds"] is None else f"{one['seconds']:.1f} s",
+            "" if one["seconds"] is None else f"{one['status']}",
+            _said(one),
+            "" if one["whole_checkpoint_step"] is None else f"step {one['whole_checkpoint_step']}",
+        )
+        for name, one in record["found"].items()
+    ]
+    heads = ("fault, where", "the job ended after", "status", "what it printed", "newest whole checkpoint")
+    return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+def _said(one: dict[str, Any]) -> str:
+    traceback = ["one traceback, with its rank"] if one["num_tracebacks"] == 1 else []
+    return "; ".join([*(text.partition(": ")[2].partition(";")[0] for text in one["messages"]), *traceback])
+
+
 def _losses(found: dict[str, Any]) -> list[str]:
     alone = found["1"]["patches_per_s"]
     rows = [

@@ -14,7 +14,7 @@ def test_a_record_has_every_runtime_or_why_not_and_the_choice_of_auto(tmp_path, 
     command = ["runtimes.py", *options, "--runtimes", "openvino", "tensorrt", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     runtimes.main()
-    record = json.loads((tmp_path / "runtimes.json").read_text())
+    record = json.loads((tmp_path / "runtimes_32.json").read_text())
     assert "--widths-divided-by 4" in record["command"]
     row = record["rows"][0]
     assert row["runtimes"]["eager"]["relative_difference"] == 0.0

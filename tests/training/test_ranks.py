@@ -1,6 +1,7 @@
 """One training on several processes: the same weights as one, every case validated once, one folder written."""
 
 import json
+import re
 import signal
 import time
 
@@ -155,32 +156,54 @@ def test_ranks_with_a_cache_in_parts_prepare_half_of_the_training_cases_each(tin
 
 
 _HANG = """
-import time
-from voxelocity.data.pipeline import Feed
-made, num_batches = Feed.__next__, 0
-def hangs(feed):
-    global num_batches
-    num_batches += 1
-    if num_batches == 30:
-        time.sleep(300)
-    return made(feed)
+import importlib, time
 from voxelocity.parallel import read_place
-if read_place().rank == 1:
-    Feed.__next__ = hangs
+def plant(module, name, method, rank, number):
+    owner = getattr(importlib.import_module(module), name)
+    made, calls = getattr(owner, method), [0]
+    def hangs(*arguments, **options):
+        calls[0] += 1
+        if calls[0] == number:
+            time.sleep(300)
+        return made(*arguments, **options)
+    if read_place().rank == rank:
+        setattr(owner, method, hangs)
+plant({module!r}, {name!r}, {method!r}, {rank}, {number})
 from voxelocity.cli.main import main
 main()
 """
 
 
 @pytest.mark.nightly
-def test_a_rank_that_hangs_is_named_once_and_ends_the_others(tiny_msd, tiny_sets, tmp_path):
-    sets = [*tiny_sets, "--set", "train.steps=100000", "--set", "parallel.silence_s=1"]
-    processes = train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=_HANG)
-    status, _, err = finish(processes[:1], timeout_s=60.0)[0]
-    processes[1].kill()
-    finish(processes[1:])
+@pytest.mark.parametrize(
+    ("module", "name", "method", "rank", "number", "limit_s"),
+    [
+        # The first 20 steps have no limit.
+        ("voxelocity.data.pipeline", "Feed", "__next__", 1, 30, "1"),
+        ("voxelocity.training.validation", "Validation", "intermediate", 1, 2, r"\d+"),
+        ("voxelocity.training.checkpoint", "Checkpoints", "save", 0, 2, r"\d+"),
+    ],
+)
+def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
+    module, name, method, rank, number, limit_s, tiny_msd, tiny_sets, tmp_path
+):
+    keys = (
+        "train.steps=100000",
+        "parallel.silence_s=1",
+        "train.checkpoint_every_s=0.2",
+        "train.validate_every_steps=30",
+        "train.validation_cases=2",
+    )
+    sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
+    script = _HANG.format(module=module, name=name, method=method, rank=rank, number=number)
+    processes = train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script)
+    other = 1 - rank
+    status, _, err = finish(processes[other : other + 1], timeout_s=60.0)[0]
+    processes[rank].kill()
+    finish(processes[rank : rank + 1])
     assert status == 1
-    assert "rank 1 has not answered for 1 s" in err
+    assert re.search(rf"rank {rank} has not answered for {limit_s} s", err), err
+    assert err.count("voxelocity: ") == 1
     assert "Traceback" not in err
 
 

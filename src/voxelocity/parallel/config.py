@@ -28,6 +28,7 @@ class ParallelConfig(Config):
     faster by a tenth; "auto": measured if the ranks have different devices, else equal."""
     silence_s: float = Field(default=25.0, ge=1.0, le=86_400.0)
     """Seconds after which a rank counts as hanging if the others wait for it in a training step; longer if any of the
-    last steps took more than a twentieth of that. Increase it where a file system may stall for longer."""
+    last steps took more than a twentieth of that. Four times as long in a validation or while a checkpoint is written,
+    or 20 times what the last one took. Increase it where a file system may stall for longer."""
     bucket_mb: float = Field(default=25.0, gt=0.0, le=4096.0)
     """Megabytes of gradients that ranks exchange at once while the backward pass computes others."""

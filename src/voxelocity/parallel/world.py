@@ -36,7 +36,7 @@ class World:
 
     Attributes:
         place: of this process.
-        limit_s: how long `agree` and `total` wait for another rank, which then counts as hanging.
+        limit_s: how long ranks wait for another one, which then counts as hanging.
     """
 
     place: Place = field(default_factory=Place)
@@ -55,6 +55,7 @@ class World:
         """The leader's value, on every rank."""
         if self.is_alone:
             return value
+        self._meet()
         carried = [value]
         dist.broadcast_object_list(carried, src=0)
         return carried[0]
@@ -69,6 +70,7 @@ class World:
         """The values of all ranks, by rank, on every rank."""
         if self.is_alone:
             return [value]
+        self._meet()
         values: list[Any] = [None] * self.place.size
         dist.all_gather_object(values, value)
         return values
@@ -86,6 +88,10 @@ class World:
         self._add_up(total)
         *agreed, flags = total.tolist()
         return agreed, flags > 0.0
+
+    def _meet(self) -> None:
+        """Waits for all ranks, no longer than the limit, which exchanges of objects do not have."""
+        self._add_up(torch.zeros(1))
 
     def _add_up(self, values: torch.Tensor) -> None:
         """Replaces the values by their sum over the ranks. Those on a GPU are waited for by its queue alone."""

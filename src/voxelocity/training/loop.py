@@ -39,6 +39,8 @@ PART_OF_SPAN: Mapping[str, str] = {
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
 # A rank that takes this many times as long as the longest of this many last steps hangs.
 _TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20
+# What is not a step has a longer limit: a large case is scored, a large file is written.
+_TIMES_SILENCE = 4.0
 
 
 @dataclass(kw_only=True)
@@ -94,7 +96,7 @@ class Loop:
         self.validation, self.checkpoints, self.state = validation, checkpoints, state
         self._epochs = EpochPhases()
         self._bar = TerminalProgress(session.console, session.clock, target_dice=session.plan.train.target_dice)
-        self._saved_step, self._saved_at_s = state.step, 0.0
+        self._saved_step, self._saved_at_s, self._longest_save_s = state.step, 0.0, 0.0
         # Later ones replace the forecast of the rehearsal.
         self._first_validation_s = validation.intermediate_s
         self._step_s: deque[float] = deque(maxlen=_NUM_KNOWN_STEPS)
@@ -202,13 +204,15 @@ class Loop:
         self.state.step += 1
 
     @contextmanager
-    def _limited(self) -> Iterator[None]:
-        """Within the block, a rank that takes much longer than the last steps counts as hanging."""
-        world = self.session.world
+    def _limited(self, usual_s: float | None = None) -> Iterator[None]:
+        """Within the block, a rank that takes much longer than the last steps, or than this, counts as hanging."""
+        world, silence_s = self.session.world, self.plan.parallel.silence_s
         before_s = world.limit_s
-        # The first steps compile, and wait for cases.
-        if len(self._step_s) == _NUM_KNOWN_STEPS and not world.is_alone:
-            world.limit_s = max(self.plan.parallel.silence_s, _TIMES_A_STEP * max(self._step_s))
+        if usual_s is not None:
+            world.limit_s = max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s)
+        elif len(self._step_s) == _NUM_KNOWN_STEPS:
+            # The first steps compile, and wait for cases.
+            world.limit_s = max(silence_s, _TIMES_A_STEP * max(self._step_s))
         yield
         world.limit_s = before_s
 
@@ -299,7 +303,7 @@ class Loop:
     def _validate(self) -> None:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         start = self.clock()
-        with phase("validation", color="gold"):
+        with phase("validation", color="gold"), self._limited(self._expected_validation_s()):
             mean_dice, dice = self.validation.intermediate(self.training.averaged())
         seconds = self.clock() - start
         state = self.state
@@ -326,13 +330,14 @@ class Loop:
 
     def _save(self) -> None:
         start = self.clock()
-        with phase("checkpoint", color="grey"):
+        with phase("checkpoint", color="grey"), self._limited(self._longest_save_s):
             # All ranks put it together, but only the leader may write.
             state = {"loop": dict(vars(self.state)), "training": self.training.state()}
             path = self.session.world.led(lambda: self.checkpoints.save(self.state.step, state))
-        self._saved_step = self.state.step
+        self._saved_step, seconds = self.state.step, self.clock() - start
+        self._longest_save_s = max(seconds, self._longest_save_s)
         self.session.log.write(
-            "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
+            "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=seconds
         )
         self._saved_at_s = self.clock()
 

@@ -1,4 +1,4 @@
-"""The tables of several ranks: losses and speed, unequal ranks, two nodes, models in parts."""
+"""The tables of scaling out: several ranks, what happens when one fails, data on a server."""
 
 from __future__ import annotations
 
@@ -32,6 +32,23 @@ def fault_lines(record: dict[str, Any]) -> list[str]:
         for name, one in record["found"].items()
     ]
     heads = ("fault, where", "the job ended after", "status", "what it printed", "newest whole checkpoint")
+    return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+@of_records("remote.json")
+def remote_lines(record: dict[str, Any]) -> list[str]:
+    """Seconds of an epoch on data of a server."""
+    names = {"local": "local folder", "cold": "server, nothing fetched", "fetched": "server, all fetched before"}
+    rows = []
+    for data, sides in record["found"].items():
+        local = [sum(one[key] for key in ("open_s", "plan_s", "epoch_s")) for one in sides["local"]]
+        for side, each in sides.items():
+            total = [sum(one[key] for key in ("open_s", "plan_s", "epoch_s")) for one in each]
+            ratio = statistics.median(one / other for one, other in zip(total, local, strict=True))
+            epoch = statistics.median(one["epoch_s"] for one in each)
+            middle = f"{statistics.median(total):.1f} ({min(total):.1f} to {max(total):.1f})"
+            rows.append((data, names[side], middle, f"{epoch:.1f}", f"{ratio:.2f}", str(len(each))))
+    heads = ("data", "from", "open, plan and one epoch, s", "of which the epoch", "times the local folder", "n")
     return [*markdown_table(heads, rows), "", source_line(record)]
 
 

@@ -153,7 +153,8 @@ def decide_by_measurement(
         optimizer_bytes: see there.
         num_microbatches: see there.
     """
-    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments_of(model), sample)]
+    segments = world.all_succeed(lambda: segments_of(model))
+    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
     limit_bytes = free_bytes(sample.device) if limit_bytes is None else limit_bytes
     gathered = world.gather((costs, limit_bytes))
     return world.led(

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import torch
 
 from voxelocity.core.batch import Batch
-from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.errors import ConfigError, InputError, RankLostError
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.parallel import Mode, Sharding, shard
 from voxelocity.planning.memory_rule import device_bytes
@@ -33,15 +33,17 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
     world.led(lambda: _check_scale(mode, plan.precision))
     if mode in ("fsdp", "pipeline", "checkpointing") and plan.precision.compile != "none":
         session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
-    return shard(
-        network,
-        world,
-        mode,
-        device=session.device,
-        cuts=cuts,
-        num_microbatches=pieces,
-        bucket_mb=plan.parallel.bucket_mb,
-        memory_format=plan.precision.memory_format,
+    return world.all_succeed(
+        lambda: shard(
+            network,
+            world,
+            mode,
+            device=session.device,
+            cuts=cuts,
+            num_microbatches=pieces,
+            bucket_mb=plan.parallel.bucket_mb,
+            memory_format=plan.precision.memory_format,
+        )
     )
 
 
@@ -72,10 +74,10 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
                 optimizer_bytes=state_bytes,
                 num_microbatches=pieces,
             )
-    except InputError as error:
-        if wanted != "auto" or config.max_bytes or not world.is_alone:
+    except (InputError, RankLostError) as error:
+        if wanted != "auto" or config.max_bytes:
             raise
-        # A single process can still compute the patches of a batch one by one.
+        # The estimate may be too high, and a single process can compute the patches of a batch one by one.
         session.warn(f"{error}")
         return copies, (), pieces
     session.log.write(

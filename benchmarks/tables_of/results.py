@@ -91,10 +91,18 @@ def percents(figure: dict[str, float]) -> str:
 
 
 def demo_words(demo: dict[str, Any]) -> str:
-    """When each side of the demo reached its target: the median, the range and how many of its seeds got there."""
-    words = []
-    within = f" within {duration_text(demo['limit_s'])}" if demo.get("limit_s") else ""
-    for label, seconds in demo["seconds_to_target"].items():
+    """When each side of the demo reached its target."""
+    times = times_to_target(demo)
+    num_seeds = len(next(iter(demo["seconds_to_target"].values())))
+    found = "; ".join(f"{label} {words}" for label, words in times.items())
+    return f"Dice {demo['target_dice']:g} after: {found}; n = {num_seeds} seeds"
+
+
+def times_to_target(race: dict[str, Any]) -> dict[str, str]:
+    """For each side, when it reached the target: the median, the range and how many of its seeds got there."""
+    words = {}
+    within = f" within {duration_text(race['limit_s'])}" if race.get("limit_s") else ""
+    for label, seconds in race["seconds_to_target"].items():
         known = [each for each in seconds if each is not None]
         missed = f"not{within} in {len(seconds) - len(known)} of {len(seconds)}"
         middle = statistics.median([math.inf if each is None else each for each in seconds])
@@ -103,5 +111,5 @@ def demo_words(demo: dict[str, Any]) -> str:
             found = [f"{found[0]} ({duration_text(min(known))} to {duration_text(max(known))})"]
         if len(known) < len(seconds):
             found.append(missed)
-        words.append(f"{label} {', '.join(found)}")
-    return f"Dice {demo['target_dice']:g} after: {'; '.join(words)}; n = {len(seconds)} seeds"
+        words[label] = ", ".join(found)
+    return words

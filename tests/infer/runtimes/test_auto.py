@@ -62,6 +62,26 @@ def test_the_quickest_is_chosen_and_said_with_its_figures(tmp_path):
     assert "measured now and remembered" in note
 
 
+def test_a_short_batch_that_is_held_up_once_does_not_cost_a_runtime_its_choice(tmp_path):
+    stage = Stage(steady=(1.0, 0.03, 1.0), held_up=(1.0, 0.01, 1.0))
+    load = stage.runtimes["held-up"].load
+
+    def load_slowed(network, task):
+        forward, calls = load(network, task), []
+
+        def slowed(windows):
+            calls.append(1)
+            if len(calls) == 2:
+                stage.clock.advance(0.09)
+            return forward(windows)
+
+        slowed.runtime = forward.runtime
+        return slowed
+
+    stage.runtimes["held-up"] = replace(stage.runtimes["held-up"], load=load_slowed)
+    assert stage.choose(tmp_path) == "held_up"
+
+
 def test_a_choice_is_remembered_for_the_machine_and_the_network(tmp_path):
     stage = Stage(slow=(10.0, 6.0, 1.0), fast=(20.0, 0.6, 1.0))
     stage.choose(tmp_path)

@@ -87,6 +87,7 @@ def runtime_lines(record: dict[str, Any]) -> list[str]:
         *markdown_table(heads, rows),
         "",
         f"Load average before: {record['load_average']:.1f}. {source_line(record)}",
+        "",
     ]
 
 

@@ -17,8 +17,8 @@ from voxelocity.report.tables import rank_table
 def of_ranks(write, events):
     """Makes the folder of a run on two ranks, the second with these parts in each stretch of a second."""
 
-    def make(**parts):
-        own = copy.deepcopy(events)
+    def make(*more, **parts):
+        own = [*copy.deepcopy(events), *more]
         for event in own:
             if event["event"] == "steps":
                 event["parts"] = {"wait": 0.02, "forward": 0.3, "backward": 0.4, "exchange": 0.2}
@@ -49,6 +49,21 @@ def test_each_rank_has_its_seconds_and_shares(of_ranks):
         block.caption for section in run_document(run).sections for block in section.blocks if block.kind == "table"
     ]
     assert "Training steps by rank" in captions
+
+
+def test_stages_of_a_pipeline_are_not_told_to_share_patches(of_ranks):
+    decision = {
+        "event": "parallel",
+        "time_s": 1.0,
+        "mode": "pipeline",
+        "reason": "pipeline: a step takes 1 GiB of 2 GiB",
+    }
+    run = of_ranks(decision, forward=0.48)
+    texts = [block.text for section in run_document(run).sections for block in section.blocks if block.kind == "text"]
+    assert "parallel.mode = pipeline: a step takes 1 GiB of 2 GiB" in texts
+    (words,) = [text for text in texts if text.startswith("Each rank is a stage of a pipeline")]
+    assert "parallel.num_microbatches" in words
+    assert not any("parallel.balance" in text for text in texts)
 
 
 def test_ranks_that_need_equally_long_are_called_so(of_ranks):

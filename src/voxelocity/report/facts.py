@@ -111,6 +111,7 @@ class _Events:
         self.checkpoints: list[CheckpointRecord] = []
         self.warnings: list[str] = []
         self.keep_largest: dict[str, tuple[float, float]] = {}
+        self.parallel_mode, self.parallel_reason = "", ""
         self.signal_number: int | None = None
         self.finish: FinishRecord | None = None
         self.lost_s = 0.0
@@ -150,6 +151,8 @@ class _Events:
             case "keep_largest":
                 classes = _mapping(event, "classes").items()
                 self.keep_largest = {str(name): (_finite(old), _finite(new)) for name, (old, new) in classes}
+            case "parallel":
+                self.parallel_mode, self.parallel_reason = str(event["mode"]), str(event["reason"])
             case "interrupted":
                 self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":

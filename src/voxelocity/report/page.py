@@ -278,7 +278,9 @@ def _times(run: RunFacts) -> list[Block]:
         splits.append(time_split("Training steps by activity", parts))
     ranks = list[Block]()
     if run.ranks:
-        ranks = [rank_table(run.ranks), Text(text=rank_words(run.ranks), is_hint=True)]
+        ranks = [rank_table(run.ranks), Text(text=rank_words(run.ranks, mode=run.parallel_mode), is_hint=True)]
+    if run.parallel_reason:
+        ranks.append(Text(text=f"parallel.mode = {run.parallel_reason}", is_hint=True))
     return [*([Text(text=sessions, is_hint=True)] if len(run.starts) > 1 else []), Pair(blocks=splits), *ranks]
 
 

@@ -191,6 +191,9 @@ class RunFacts:
     slices: tuple[SliceFigure, ...] = ()
     ranks: tuple[RankRecord, ...] = ()
     """Of a training on several; those of all sessions."""
+    parallel_mode: str = ""
+    parallel_reason: str = ""
+    """How the network was distributed in the last session, and why; empty where each rank simply had a copy."""
     keep_largest: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Classes of which predictions keep only the largest component, with the mean Dice without and with that step."""
 

@@ -178,8 +178,18 @@ def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
     return _shares(seconds, run.seconds)
 
 
-def rank_words(ranks: Sequence[RankRecord]) -> str:
-    """Whether the ranks need equally long, and what to do if not."""
+def rank_words(ranks: Sequence[RankRecord], *, mode: str = "") -> str:
+    """Whether the ranks need equally long, and what to do if not.
+
+    Args:
+        ranks: of a training.
+        mode: how its network was distributed.
+    """
+    if mode == "pipeline":
+        return (
+            "Each rank is a stage of a pipeline. It waits for the others at the beginning and the end of each batch; "
+            "more pieces of a batch make that shorter (parallel.num_microbatches, data.batch_size)."
+        )
     seconds = {record.rank: record.parts.get("forward", 0.0) for record in ranks}
     slowest, fastest = max(seconds, key=seconds.__getitem__), min(seconds, key=seconds.__getitem__)
     if seconds[slowest] < (1.0 + _NOTABLE_IMBALANCE) * seconds[fastest]:

@@ -49,7 +49,7 @@ _PLACES = {
     "checkpointing": ("voxelocity.training.checkpoint", "Checkpoints.save", 0, 2),
 }
 ROWS = [f"{kind}, {place}" for place in _PLACES for kind in _KINDS]
-_MOST_S = 60.0
+_MOST_S = 150.0
 
 # Runs at the start of every process, and changes one method of the rank once its module is there.
 _PLANTED = """
@@ -78,7 +78,7 @@ if os.environ.get("RANK") == "{rank}" and os.environ.get("TORCHELASTIC_RESTART_C
 
 
 def measure(row: str, work: Path, *, max_restarts: int = 0) -> dict[str, Any]:
-    """Seconds from the fault to the end of the job (None if it was still there after a minute), status and message."""
+    """Seconds from the fault to the end of the job (None if it was still there after `_MOST_S`), status and message."""
     kind, _, place = row.partition(", ")
     module, path, rank, number = _PLACES[place]
     at = work / "at"

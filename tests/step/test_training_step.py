@@ -48,7 +48,7 @@ def test_steps_lower_the_loss(compute, name):
 
 
 def weights(step, name="network"):
-    return getattr(step, name).state_dict()
+    return (step.averaged() if name == "averaged" else step.network).state_dict()
 
 
 def assert_equal(one, other):

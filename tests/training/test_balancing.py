@@ -15,6 +15,8 @@ from voxelocity.training.balancing import Balance
 class Step:
     """Takes a second for each patch, and one more."""
 
+    takes_shares = is_plain = True
+
     def __init__(self, per_patch_s=1.0):
         self.per_patch_s = per_patch_s
 
@@ -72,14 +74,14 @@ def test_a_rank_without_memory_for_its_equal_share_takes_what_fits(session):
 
 
 def test_only_different_devices_are_measured_unless_asked_for(session):
-    assert Balance(session(("A", 11, 1), balance="auto"), None).shares == (3, 3)
+    assert Balance(session(("A", 11, 1), balance="auto"), Step()).shares == (3, 3)
     assert Balance(session(("B", 8, 1), (1.0, 2.0, 6), balance="auto"), Step()).shares == (4, 2)
 
 
 def test_given_proportions_are_followed(session):
-    assert Balance(session(balance=(2.0, 1.0)), None).shares == (4, 2)
-    assert Balance(session(balance="equal"), None).shares == (3, 3)
-    assert Balance(session(size=1), None).shares == (6,)
+    assert Balance(session(balance=(2.0, 1.0)), Step()).shares == (4, 2)
+    assert Balance(session(balance="equal"), Step()).shares == (3, 3)
+    assert Balance(session(size=1), Step()).shares == (6,)
 
 
 def test_shares_follow_what_the_steps_take_in_an_epoch(session):
@@ -108,5 +110,5 @@ def test_a_rank_never_takes_more_than_fits_its_memory(session):
 
 
 def test_shares_that_were_set_or_are_equal_are_never_changed(session):
-    assert not Balance(session(balance=(2.0, 1.0)), None).is_measured
-    assert not Balance(session(balance="equal"), None).is_measured
+    assert not Balance(session(balance=(2.0, 1.0)), Step()).is_measured
+    assert not Balance(session(balance="equal"), Step()).is_measured

@@ -545,7 +545,7 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_run_says_so(run_in, whole_run,
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingStep, "_whole", full)
+        patched.setattr(TrainingStep, "_at_once", full)
         run_in(tmp_path / "run")
     (warning,) = events(tmp_path / "run", "warning")
     assert "2 pieces" in warning["text"]

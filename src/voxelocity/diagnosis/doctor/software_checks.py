@@ -33,6 +33,7 @@ GIVES = {
     "docs": "the documentation site in a checkout (`make docs`)",
     "runtimes": "`predict --runtime` and `export` with ONNX Runtime and OpenVINO",
     "tensorrt": "`predict --runtime tensorrt` and `export --to tensorrt`",
+    "ray": "trainings and caches on a Ray cluster",
     "remote": "data sets on web servers and object stores (https://, s3://)",
     "nvtx": "spans with colors in Nsight Systems",
     "tensorboard": "curves of a run in TensorBoard",

@@ -19,3 +19,17 @@ def test_a_stage_is_written_down_and_told_as_a_phase_also_where_it_fails(tmp_pat
     assert events == [("stage", "validate", 0.0), ("stage", "cache", 1.0)]
     told = [(each.name, each.seconds, each.is_phase) for each in recorder.take()]
     assert told == [("final validation", 0.0, True), ("cache", 1.0, True)]
+
+
+@pytest.mark.parametrize(
+    ("received", "words", "status"), [(None, "a signal to another rank", 15), (2, "Ctrl-C", 2), (15, "SIGTERM", 15)]
+)
+def test_a_stop_names_the_signal_that_this_process_received(received, words, status, tmp_path):
+    with EventLog(tmp_path / "events.jsonl") as log:
+        session = SimpleNamespace(
+            log=log, stop=SimpleNamespace(signal_number=received), folder=SimpleNamespace(path=tmp_path)
+        )
+        error = Session.interrupted(session, 40)
+    assert f"stopped by {words} at step 40" in str(error)
+    assert error.signal_number == status
+    assert read_events(tmp_path / "events.jsonl")[-1]["signal"] == status

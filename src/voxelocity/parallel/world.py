@@ -263,8 +263,8 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
         if not isinstance(error, RuntimeError) or not _is_lost(error):
             error.add_note(f"raised on rank {place.rank} of {place.size}")
             raise
-        said = str(error).partition("\n")[0]
-        raise RankLostError(f"parallel: another rank has ended ({said}); its own message says why") from None
+        # gloo's words would only lead away from the cause.
+        raise RankLostError("parallel: another rank has ended; its own message says why") from None
     finally:
         # gloo's threads hold the tensors of the last exchange for a moment. One that lets go of them while Python ends
         # aborts the process (pytorch/pytorch#179291). They end with the group, unless something still refers to it.

@@ -123,9 +123,14 @@ class Session:
 
     def interrupted(self, step: int) -> InterruptedRunError:
         """Logs that the run was stopped with its state of `step` saved; returns the error that says so."""
-        number = self.stop.signal_number or 2
+        number = self.stop.signal_number
+        names: dict[int | None, str] = {
+            None: "a signal to another rank",
+            signal.SIGINT: "Ctrl-C",
+            signal.SIGTERM: "SIGTERM",
+        }
+        begin, number = f"train: stopped by {names[number]}", number or int(signal.SIGTERM)
         self.log.write("interrupted", signal=number)
-        begin = f"train: stopped by {'Ctrl-C' if number == 2 else 'SIGTERM'}"
         if step == 0:
             text = (
                 f"{begin} before the first training step, so there was nothing to save and nothing is lost; "

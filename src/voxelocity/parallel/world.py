@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -108,13 +109,20 @@ class World:
 
     def _unanswered(self) -> RankLostError:
         """Finds out which ranks do not answer. The first of the others reports it."""
-        missing = {0}
-        try:
-            # Only rank 0 learns of all of them; if it does not answer, nobody does.
-            dist.monitored_barrier(timeout=_ANSWER, wait_all_ranks=True)
-        except RuntimeError as error:
-            if found := re.search(r"Ranks ([\d, ]+) failed to pass", str(error)):
-                missing = {int(rank) for rank in found[1].split(",")}
+        said: list[str] = []
+
+        def ask() -> None:
+            try:
+                dist.monitored_barrier(timeout=_ANSWER, wait_all_ranks=True)
+            except RuntimeError as error:
+                said.append(str(error))
+
+        # Only rank 0 learns of all of them. If it does not answer, this call waits as long as any exchange may.
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(2.0 * _ANSWER.total_seconds())
+        found = re.search(r"Ranks ([\d, ]+) failed to pass", "".join(said))
+        missing = {0} if found is None else {int(rank) for rank in found[1].split(",")}
         names = " and ".join(f"rank {rank}" for rank in sorted(missing))
         first = min({0, 1} - missing, default=self.place.rank)
         return RankLostError(
@@ -265,9 +273,10 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
             raise
         # gloo's words would only lead away from the cause.
         raise RankLostError("parallel: another rank has ended; its own message says why") from None
-    finally:
+    else:
         # gloo's threads hold the tensors of the last exchange for a moment. One that lets go of them while Python ends
         # aborts the process (pytorch/pytorch#179291). They end with the group, unless something still refers to it.
         gc.collect()
+    finally:
         dist.destroy_process_group()
         time.sleep(_LET_GO_S)

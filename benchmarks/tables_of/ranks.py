@@ -54,7 +54,9 @@ def remote_lines(record: dict[str, Any]) -> list[str]:
 
 def _said(one: dict[str, Any]) -> str:
     traceback = ["one traceback, with its rank"] if one["num_tracebacks"] == 1 else []
-    return "; ".join([*(text.partition(": ")[2].partition(";")[0] for text in one["messages"]), *traceback])
+    return "; ".join(
+        [*(text.partition(": ")[2].partition(";")[0].partition(" (")[0] for text in one["messages"]), *traceback]
+    )
 
 
 def _losses(found: dict[str, Any]) -> list[str]:

@@ -112,7 +112,7 @@ def build_cache(job: CacheJob, *, address: str, console: Console) -> CachingFact
         console: where progress is shown.
 
     Raises:
-        ConfigError: Ray is missing, or there is no cluster.
+        ConfigError: Ray is missing, or no cluster answers.
         ScanError: a case cannot be used; those that are ready stay in the folder.
         CacheError: the folder of this machine does not hold all of them.
     """
@@ -167,7 +167,7 @@ def _cluster(ray: Any, address: str) -> Iterator[None]:
     except OSError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(
-            f"ray: there is no cluster at {address} ({said}); start one with `ray start --head`, and give its address, "
+            f"ray: found no cluster at {address} ({said}); start one with `ray start --head`, and give its address, "
             f"auto for that of this machine, or local"
         ) from None
     try:

@@ -13,7 +13,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.grafana import dashboard
 from voxelocity.monitoring.openmetrics import openmetrics_text, write_openmetrics
 from voxelocity.observe.openmetrics import sample_gauges
-from voxelocity.observe.samples import GpuSample, HostSample, Sample
+from voxelocity.observe.samples import GpuSample, HostSample, RankSample, Sample
 from voxelocity.observe.sinks.openmetrics import run_gauges
 
 DEVICE = {"gpu": "0", "uuid": "GPU-1", "model": "H100"}
@@ -82,8 +82,12 @@ def test_a_label_may_hold_anything():
 
 
 def test_every_field_of_a_sample_that_is_a_number_is_told():
-    told = {"core_shares", "throttle_reasons", "index", "slice", "name", "uuid"}
-    host = HostSample(**{name: 1 for name in HostSample.__dataclass_fields__ if name not in told}, core_shares=(1.0,))
+    told = {"core_shares", "ranks", "throttle_reasons", "index", "slice", "name", "uuid"}
+    host = HostSample(
+        **{name: 1 for name in HostSample.__dataclass_fields__ if name not in told},
+        core_shares=(1.0,),
+        ranks=(RankSample(rank=1, cores=1.0, memory_bytes=1),),
+    )
     numbers = {name: 1 for name in GpuSample.__dataclass_fields__ if name not in told}
     text = openmetrics_text(sample(host=host, gpus=(GpuSample(index=0, throttle_reasons=("x",), **numbers),)))
     assert {name for name, _, _ in found(text)} == {gauge.name for gauge in sample_gauges()}

@@ -1,10 +1,12 @@
 """Samples become rows and rows samples."""
 
+from dataclasses import replace
+
 import pytest
 
 from voxelocity.monitoring.record import columns, row, row_reader
 from voxelocity.observe.nvml import GpuName
-from voxelocity.observe.samples import GpuSample, HostSample, Sample
+from voxelocity.observe.samples import GpuSample, HostSample, RankSample, Sample
 
 GPUS = (
     GpuSample(index=0, name="A", uuid="GPU-a", busy_share=0.5, throttle_reasons=("SwPowerCap", "HwSlowdown")),
@@ -45,6 +47,14 @@ def test_cores_that_came_later_are_dropped_and_those_that_went_are_absent():
     assert _there_and_back(more, header_of=Sample(time_s=1, period_s=1, host=HOST)).host.core_shares == (0.1, 0.2)
     fewer = Sample(time_s=1.0, period_s=1.0, host=HostSample(core_shares=(0.1,)))
     assert _there_and_back(fewer, header_of=Sample(time_s=1, period_s=1, host=HOST)).host.core_shares == (0.1,)
+
+
+def test_ranks_that_start_after_the_first_row_are_there_when_read():
+    first = Sample(time_s=1.0, period_s=1.0, host=HOST)
+    ranks = tuple(RankSample(rank=rank, cores=0.5 + rank, memory_bytes=2**31 + rank) for rank in (4, 5))
+    later = Sample(time_s=2.0, period_s=1.0, host=replace(HOST, ranks=ranks))
+    assert _there_and_back(later, header_of=first) == later
+    assert _there_and_back(first, header_of=first) == first
 
 
 def test_columns_of_a_later_version_are_passed_over():

@@ -12,11 +12,12 @@ from voxelocity.monitoring.summary import (
     device_table,
     ended_text,
     phase_table,
+    rank_table,
     sentence,
     summary_lines,
     title_of,
 )
-from voxelocity.observe.samples import GpuSample, HostSample, Sample
+from voxelocity.observe.samples import GpuSample, HostSample, RankSample, Sample
 
 
 def test_the_sentence_tells_cores_gpu_memory_and_the_end(record, gpu):
@@ -154,6 +155,19 @@ def test_means_are_over_time_and_memory_is_the_highest():
         "GPU 0: busy 75.0 % of the time, memory 2.00 GiB of 80.0 GiB at most",
         "GPU 1.3: no data",
         "see out/monitor.html",
+    ]
+
+
+def test_each_rank_has_a_line_and_a_row():
+    ranks = (RankSample(rank=0, cores=1.0, memory_bytes=GIB), RankSample(rank=1, cores=0.25, memory_bytes=2 * GIB))
+    record = command_record(Sample(time_s=1.0, period_s=1.0, host=HostSample(ranks=ranks)))
+    assert summary_lines(record, Path("out"))[2:4] == [
+        "rank 0: 1.00 cores on average, memory: 1.00 GiB at most",
+        "rank 1: 0.25 cores on average, memory: 2.00 GiB at most",
+    ]
+    assert list(rank_table(Columns(record)).rows) == [
+        ("rank 0", "1.00", "1.00", "1.00 GiB"),
+        ("rank 1", "0.250", "0.250", "2.00 GiB"),
     ]
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from voxelocity.monitoring.columns import Columns
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines
+from voxelocity.monitoring.timelines import gpu_timelines, host_timelines, rank_timelines
+from voxelocity.observe.samples import RankSample
 
 
 def by_key(timelines):
@@ -40,6 +41,22 @@ def test_what_nobody_could_ask_has_no_chart(record):
     charts = by_key(host_timelines(Columns(record(3, disk_read_bytes_per_s=None, page_cache_bytes=None))))
     assert set(charts) == {"cpu", "memory"}
     assert host_timelines(Columns(record(0))) == []
+
+
+def test_each_rank_has_a_line_while_it_is_there(record):
+    ranks = tuple(RankSample(rank=rank, cores=0.5 + rank, memory_bytes=(rank + 1) * 2**30) for rank in (0, 1))
+    record = record(3, ranks=ranks)
+    samples = [replace(one, host=replace(one.host, ranks=())) for one in record.samples[:1]] + list(record.samples[1:])
+    charts = by_key(rank_timelines(Columns(replace(record, samples=samples))))
+    assert names(charts["rank-cpu"]) == names(charts["rank-memory"]) == ["rank 0", "rank 1"]
+    values = [value for _, value in charts["rank-cpu"].lines[1].points]
+    assert math.isnan(values[0])
+    assert values[1:] == [1.5, 1.5]
+    assert charts["rank-memory"].lines[1].points[-1] == (3.0, 2.0)
+
+
+def test_a_program_without_several_ranks_has_no_chart_of_them(record):
+    assert rank_timelines(Columns(record(3))) == []
 
 
 def test_without_a_gpu_there_is_no_chart_of_one(record):

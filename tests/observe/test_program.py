@@ -25,14 +25,16 @@ class Proc:
         self._parents: dict[int, int] = {}
 
     def set(
-        self, pid, parent=1, *, own=0, inherited=0, faults=0, read=0, mb=0, pss_mb=None, threads=1, begun=5, state="S"
-    ):
+        self, pid, parent=1, *, own=0, inherited=0, faults=0, read=0, mb=0, pss_mb=None, threads=1, begun=5, state="S",
+        environ="",
+    ):  # fmt: skip
         folder = self.folder / str(pid)
         (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
         pages = mb * 2**20 // PAGE_BYTES
         middle = f"0 0 0 0 0 0 0 {faults} 0 {own} 0 {inherited} 0 20 0 {threads} 0 {begun} 0 {pages}"
         (folder / "stat").write_text(f"{pid} (a (b) c) {state} {parent} {middle} 0 0\n")
         (folder / "io").write_text(f"rchar: 9\nread_bytes: {read}\nwrite_bytes: 0\n")
+        (folder / "environ").write_bytes(environ.replace(" ", "\0").encode())
         if pss_mb is not None:
             (folder / "smaps_rollup").write_text(f"0-1 ---p [rollup]\nRss: 9 kB\nPss: {pss_mb * 1024} kB\n")
         self._parents[pid] = parent
@@ -82,6 +84,21 @@ def test_a_child_that_ends_is_counted_once_and_the_rate_is_never_negative(proc):
     proc.end(11)
     proc.set(10, inherited=340)
     assert program.figures().cpu_s * TICKS_PER_S == pytest.approx(40)
+
+
+def test_a_rank_counts_with_the_processes_it_has_started(proc):
+    proc.set(10)
+    for rank in (0, 1):
+        proc.set(20 + rank, 10, mb=64 * (rank + 1), environ=f"HOME=/ RANK={rank} RANK_ZERO=no")
+    proc.set(30, 21, mb=8, environ="RANK=1")
+    program = sampler(proc)
+    proc.set(21, 10, own=TICKS_PER_S, mb=128, environ="RANK=1")
+    proc.set(30, 21, own=TICKS_PER_S, mb=8)
+    ranks = program.figures().ranks
+    assert {rank: cpu_s for rank, (cpu_s, _) in ranks.items()} == {0: 0.0, 1: pytest.approx(2.0)}
+    assert ranks[0][1] == 64 * 2**20
+    proc.set(20, 10, state="Z", environ="RANK=0")
+    assert list(program.figures().ranks) == [1]
 
 
 def test_a_child_that_nobody_waits_for_takes_nothing_back(proc):

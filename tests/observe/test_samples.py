@@ -8,6 +8,7 @@ from voxelocity.observe import EventLog, read_events
 from voxelocity.observe.samples import (
     GpuSample,
     HostSample,
+    RankSample,
     Sample,
     SampleEvents,
     ThinnedSamples,
@@ -54,6 +55,22 @@ def test_cores_are_merged_one_by_one_and_the_last_number_of_them_counts():
     assert merge_samples([sample(1, shares=(0.0,)), sample(2, shares=(1.0, 0.5))]).host.core_shares == (1.0, 0.5)
 
 
+def test_ranks_are_merged_over_the_samples_in_which_they_were_there():
+    def of(second, *ranks):
+        return Sample(time_s=second, period_s=1.0, host=HostSample(ranks=ranks))
+
+    merged = merge_samples(
+        [
+            of(1.0, RankSample(rank=0, cores=1.0, memory_bytes=9)),
+            of(2.0, RankSample(rank=0, cores=0.5, memory_bytes=7), RankSample(rank=1, cores=0.25, memory_bytes=3)),
+        ]
+    )
+    assert merged.host.ranks == (
+        RankSample(rank=0, cores=0.75, memory_bytes=9),
+        RankSample(rank=1, cores=0.25, memory_bytes=3),
+    )
+
+
 def test_gpus_are_merged_one_by_one_also_where_one_was_lost():
     first = (
         GpuSample(index=0, busy_share=0.0, temperature_c=60, throttle_reasons=("SwPowerCap",)),
@@ -69,7 +86,12 @@ def test_gpus_are_merged_one_by_one_also_where_one_was_lost():
 SAMPLE = Sample(
     time_s=3.0,
     period_s=10.0,
-    host=HostSample(core_shares=(0.123456789, 1.0), memory_used_bytes=5, program_cores=0.5),
+    host=HostSample(
+        core_shares=(0.123456789, 1.0),
+        memory_used_bytes=5,
+        program_cores=0.5,
+        ranks=(RankSample(rank=4, cores=0.5, memory_bytes=7),),
+    ),
     gpus=(GpuSample(index=0, slice=2, busy_share=0.75, throttle_reasons=("SwPowerCap",)),),
 )
 

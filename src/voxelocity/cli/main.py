@@ -132,8 +132,7 @@ def main() -> None:
         _end(error, 128 + error.signal_number)
     except RankLostError as error:
         # The launcher takes the status of the first rank that ends, and ends the others.
-        if not error.is_cause:
-            time.sleep(_CAUSE_ENDS_S)
+        time.sleep(_CAUSE_ENDS_S)
         _end(error, 1)
     except VoxelocityError as error:
         _end(error, 1)
@@ -190,7 +189,7 @@ def _warnings_in_words() -> Iterator[None]:
 def _end(error: object, status: int) -> None:
     # What all ranks of a training have in common, the first one says; of the others, each its own.
     is_common = isinstance(error, RankLostError | InterruptedRunError | NonFiniteLossError)
-    if not (is_common and _is_follower()) or (isinstance(error, RankLostError) and error.is_cause):
+    if not (is_common and _is_follower()):
         print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
     sys.exit(status)
 

@@ -10,7 +10,7 @@ VoxelocityError
 ├── CacheError                        a cache entry that cannot be written or read; the run continues without it
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
-├── RankLostError                     another process of a training on several ranks failed, ended or hangs
+├── RankLostError                     another process of a training on several ranks has failed or ended
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
 ├── CommandError                      the user's own command cannot be started; carries a shell's exit status
@@ -66,15 +66,7 @@ class EntryTooLargeError(CacheFullError):
 
 
 class RankLostError(VoxelocityError):
-    """Another process of a training on several ranks has failed, ended or stopped answering.
-
-    Attributes:
-        is_cause: whether this message is the only one; otherwise the other process has reported the cause.
-    """
-
-    def __init__(self, message: str, *, is_cause: bool = False) -> None:
-        super().__init__(message)
-        self.is_cause = is_cause
+    """Another process of a training on several ranks has failed or ended, and has reported why."""
 
 
 class CheckpointError(VoxelocityError):

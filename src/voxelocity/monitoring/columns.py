@@ -86,6 +86,19 @@ class Columns:
             for index, part in ordered
         ]
 
+    @cached_property
+    def ranks(self) -> Sequence[tuple[str, Column, Column]]:
+        """Name, cores and bytes of memory of every rank in any sample; NaN while it was not there."""
+        by_sample = [{one.rank: one for one in sample.host.ranks} for sample in self.record.samples]
+        return [
+            (
+                f"rank {rank}",
+                _column(seen[rank].cores if rank in seen else None for seen in by_sample),
+                _column(seen[rank].memory_bytes if rank in seen else None for seen in by_sample),
+            )
+            for rank in sorted({rank for seen in by_sample for rank in seen})
+        ]
+
     def host(self, field: str) -> Column:
         """One field of `HostSample`, NaN where it is unknown."""
         return _column(getattr(sample.host, field) for sample in self.record.samples)

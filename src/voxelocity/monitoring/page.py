@@ -10,8 +10,8 @@ from voxelocity.core.quantities import count_text, duration_text, joined, share_
 from voxelocity.monitoring.columns import Columns, Phase, phases_of, stretches_of
 from voxelocity.monitoring.files import PAGE, PICTURE, read_monitor
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, sentence, title_of
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines
+from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, rank_table, sentence, title_of
+from voxelocity.monitoring.timelines import gpu_timelines, host_timelines, rank_timelines
 from voxelocity.report.charts import LIGHT_COLORS, literally, write_png
 from voxelocity.report.document import (
     BarPart,
@@ -63,6 +63,7 @@ def monitor_document(record: MonitorRecord) -> Document:
         sections=[
             Section(title="Phases", blocks=_phases(columns, phases, stretches) if stretches else []),
             Section(title="Host", blocks=[Pair(blocks=charts)] if charts else []),
+            Section(title="Ranks", blocks=_ranks(columns, stretches)),
             Section(title="GPU", blocks=_gpus(columns, stretches)),
             Section(
                 title="What was not measured",
@@ -100,6 +101,11 @@ def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[TimeB
             is_hint=True,
         ),
     ]
+
+
+def _ranks(columns: Columns, stretches: Sequence[TimeBand]) -> list[Block]:
+    charts = [_chart(timeline, stretches) for timeline in rank_timelines(columns)]
+    return [Pair(blocks=charts), rank_table(columns).without_caption()] if charts else []
 
 
 def _gpus(columns: Columns, stretches: Sequence[TimeBand]) -> list[Block]:

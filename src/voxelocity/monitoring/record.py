@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from voxelocity.observe.nvml import GpuName
-from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
+from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, RankSample, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,9 @@ class MonitorRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
-_HOST_FIELDS = [field.name for field in fields(HostSample) if field.name != "core_shares"]
+_HOST_FIELDS = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
+# Ranks start after the first row, so each column holds those of all ranks.
+_RANK_FIELDS = {"ranks": "rank", "rank_cores": "cores", "rank_memory_bytes": "memory_bytes"}
 # monitor.json holds the names of each GPU, once.
 _GPU_FIELDS = [field.name for field in fields(GpuSample) if field.name not in ("index", "slice", "name", "uuid")]
 _CORE = re.compile(r"core(\d+)_busy_share$")
@@ -51,6 +53,7 @@ def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
         "time_s",
         "period_s",
         *_HOST_FIELDS,
+        *_RANK_FIELDS,
         *(f"core{core}_busy_share" for core in range(len(sample.host.core_shares))),
         *(f"{_prefix(device)}_{name}" for device in devices for name in _GPU_FIELDS),
     ]
@@ -62,6 +65,7 @@ def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[st
     cores = [_cell(share) for share in sample.host.core_shares[:num_cores]]
     cells = [f"{sample.time_s:.3f}", f"{sample.period_s:.3f}"]
     cells += [_cell(getattr(sample.host, name)) for name in _HOST_FIELDS]
+    cells += [_cell(tuple(_cell(getattr(one, name)) for one in sample.host.ranks)) for name in _RANK_FIELDS.values()]
     cells += cores + [""] * (num_cores - len(cores))
     for device in devices:
         gpu = gpus.get(device)
@@ -82,6 +86,7 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
     names = {(gpu.index, gpu.slice): gpu for gpu in gpus}
     hosts = [(name, at) for at, name in enumerate(header) if name in _HOST_FIELDS]
     cores = [at for at, name in enumerate(header) if _CORE.match(name)]
+    ranks = [(name, header.index(column)) for column, name in _RANK_FIELDS.items() if column in header]
     devices: dict[Device, list[tuple[str, int]]] = {}
     for at, name in enumerate(header):
         match = _GPU.match(name)
@@ -97,6 +102,7 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
             period_s=float(cells[header.index("period_s")]),
             host=HostSample(
                 core_shares=tuple(float(cells[at]) for at in cores if cells[at]),
+                ranks=_ranks({name: cells[at].split("+") for name, at in ranks if cells[at]}),
                 **{name: _value(name, cells[at]) for name, at in hosts},
             ),
             gpus=tuple(
@@ -115,6 +121,11 @@ def _gpu(device: Device, name: GpuName | None, values: dict[str, Any]) -> GpuSam
     return GpuSample(
         index=device[0], slice=device[1], name=name.name if name else "", uuid=name.uuid if name else "", **values
     )
+
+
+def _ranks(cells: Mapping[str, Sequence[str]]) -> tuple[RankSample, ...]:
+    rows = zip(*(cells.get(name, ()) for name in _RANK_FIELDS.values()), strict=True)
+    return tuple(RankSample(rank=int(rank), cores=float(cores), memory_bytes=int(size)) for rank, cores, size in rows)
 
 
 def _prefix(device: Device) -> str:

@@ -136,6 +136,15 @@ def device_table(columns: Columns) -> Table:
     return Table(caption="GPUs", heads=heads, rows=rows, text_columns=frozenset({1, 6}))
 
 
+def rank_table(columns: Columns) -> Table:
+    """One row per rank: its mean and its peak."""
+    rows = [
+        (name, rate_text(columns.mean(cores)), rate_text(peak(cores)), bytes_text(peak(size)))
+        for name, cores, size in columns.ranks
+    ]
+    return Table(caption="Ranks", heads=("Rank", "Cores", "Cores at most", "Memory at most"), rows=rows)
+
+
 def _busy_text(columns: Columns) -> str:
     busy, program = columns.mean(columns.cores[0]), columns.mean(columns.host("program_cores"))
     cores = count_text(columns.num_cores, "core")
@@ -207,7 +216,7 @@ _TEXTS: dict[str, Callable[[float], str]] = {
 
 
 def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] = ()) -> list[str]:
-    """How it ended and how long it took, CPU, memory, each GPU, what is missing, where to look.
+    """How it ended and how long it took, CPU, memory, each rank and GPU, what is missing, where to look.
 
     Args:
         record: of a command, complete.
@@ -217,7 +226,11 @@ def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] =
     columns = Columns(record)
     lines = [f"{ended_text(record)} after {duration_text(record.seconds)}"]
     if record.samples:
-        lines += [_host(columns), *(_gpu(columns, device) for device in columns.devices)]
+        ranks = [
+            f"{name}: {columns.mean(cores):.2f} cores on average, memory: {bytes_text(peak(size))} at most"
+            for name, cores, size in columns.ranks
+        ]
+        lines += [_host(columns), *ranks, *(_gpu(columns, device) for device in columns.devices)]
     else:
         lines.append("it was too short for a sample")
     lines += [f"not seen: {line}" for line in record.missing if line not in told]

@@ -93,6 +93,21 @@ def gpu_timelines(columns: Columns) -> list[Timeline]:
     return [chart for chart in charts if chart is not None]
 
 
+def rank_timelines(columns: Columns) -> list[Timeline]:
+    """CPU and memory with a line for each rank, as `gpu_timelines`; empty without several ranks."""
+    gib = 1024.0**3
+    charts = (
+        ("rank-cpu", "CPU of each rank", "cores", [(name, cores) for name, cores, _ in columns.ranks]),
+        ("rank-memory", "Memory of each rank", "GiB", [(name, size / gib) for name, _, size in columns.ranks]),
+    )
+    return [
+        Timeline(key=key, title=title, y_label=unit, lines=lines, bands=bands, until_s=columns.until_s)
+        for key, title, unit, series in charts
+        for lines, bands in [_by_device(columns, series)]
+        if lines
+    ]
+
+
 def _cpu(columns: Columns) -> Timeline | None:
     mean, low, high = columns.cores
     cores = max(columns.num_cores, 1)

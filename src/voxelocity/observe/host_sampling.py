@@ -14,7 +14,7 @@ from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.host import GroupMemory, control_groups, cpu_quota, group_memory, memory_limit_bytes
 from voxelocity.observe.kernel_files import KernelFile
 from voxelocity.observe.program import ProgramFigures, ProgramSampler
-from voxelocity.observe.samples import HostSample
+from voxelocity.observe.samples import HostSample, RankSample
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SECTOR_BYTES = 512
@@ -92,6 +92,7 @@ class HostSampler:
             num_processes=None if program is None else program.num_processes,
             num_threads=None if program is None else program.num_threads,
             others_cores=None if program_cores is None or not core_shares else max(0.0, busy_cores - program_cores),
+            ranks=_ranks(program, period_s),
             **rates,
         )
 
@@ -244,3 +245,12 @@ def _difference(memory: dict[str, int], larger: str, smaller: str) -> int | None
 
 def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
+
+
+def _ranks(program: ProgramFigures | None, period_s: float | None) -> tuple[RankSample, ...]:
+    if program is None or not period_s or len(program.ranks) < 2:
+        return ()
+    return tuple(
+        RankSample(rank=rank, cores=cpu_s / period_s, memory_bytes=memory_bytes)
+        for rank, (cpu_s, memory_bytes) in program.ranks.items()
+    )

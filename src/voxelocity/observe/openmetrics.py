@@ -132,6 +132,10 @@ _HOST = (
     _asked("program", "processes", "num_processes", "Processes of the watched program."),
     _asked("program", "threads", "num_threads", "Threads of the watched program."),
 )
+_RANK = (
+    _asked("rank_cpu", "cores", "cores", "CPU time of a rank and the processes it has started, in cores."),
+    _asked("rank_memory", "bytes", "memory_bytes", "Memory of a rank and the processes it has started."),
+)
 _GPU = (
     _asked("gpu_busy", "ratio", "busy_share", "Share of time in which a kernel ran."),
     _asked("gpu_memory_busy", "ratio", "memory_busy_share", "Share of time in which the memory was read or written."),
@@ -152,7 +156,7 @@ _THROTTLED = named_gauge("gpu_throttled", "", "1 for each reason why the clocks 
 
 def sample_gauges() -> tuple[Gauge, ...]:
     """Every gauge that `sample_values` may give."""
-    return (_CORES, *(asked.gauge for asked in (*_HOST, *_GPU)), _THROTTLED)
+    return (_CORES, *(asked.gauge for asked in (*_RANK, *_HOST, *_GPU)), _THROTTLED)
 
 
 def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:
@@ -161,12 +165,16 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
     Args:
         sample: of the machine.
         labels: put on every value, such as the name of a job. Devices have `gpu`, `uuid`, `model` and, for a slice,
-            `slice`; cores have `core`.
+            `slice`; cores have `core`, ranks `rank`.
     """
     shared = dict(labels)
     host = sample.host
     values: list[tuple[Gauge, list[Labeled]]] = [
         (_CORES, [({**shared, "core": str(core)}, share) for core, share in enumerate(host.core_shares)])
+    ]
+    values += [
+        (asked.gauge, [({**shared, "rank": str(one.rank)}, getattr(one, asked.field)) for one in host.ranks])
+        for asked in _RANK
     ]
     values += [(asked.gauge, [(shared, _scaled(getattr(host, asked.field), asked.scale))]) for asked in _HOST]
     devices = [({**shared, **_device_labels(gpu)}, gpu) for gpu in sample.gpus]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.observe.clock import Clock, system_clock
@@ -23,6 +23,8 @@ _THREADS_EVERY_S = 2.0
 # Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
 # the time at most.
 _SHARED_MEMORY_COST = 0.001
+# Of torchrun, Open MPI, other MPIs and srun.
+_RANK_NAMES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class ProgramFigures:
     """A program at one moment; the first three count since the previous figures and are 0 in the first ones.
 
     Attributes:
+        ranks: CPU seconds and resident bytes of each rank and the processes it has started, by its number.
         read_bytes: bytes that had to come from a disk.
         memory_bytes: resident; what its processes share counts once.
     """
@@ -40,6 +43,7 @@ class ProgramFigures:
     memory_bytes: int
     num_processes: int
     num_threads: int
+    ranks: Mapping[int, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,6 +62,8 @@ class _Process:
     read_bytes: int = 0
     # Of `resident_bytes`, what it had from its parent when it was first seen.
     forked_bytes: int = 0
+    rank: int | None = None
+    ticks_since: int = 0
 
 
 _NOTHING = _Process()
@@ -113,8 +119,10 @@ class ProgramSampler:
             elif process.parent in now:
                 process.forked_bytes = earlier.forked_bytes
             children = [child for child in ended if child.parent == pid]
-            cpu_ticks += max(0, process.own_ticks - earlier.own_ticks)
-            cpu_ticks += max(0, process.inherited_ticks - earlier.inherited_ticks - sum(map(_ticks, children)))
+            process.ticks_since = max(0, process.own_ticks - earlier.own_ticks)
+            inherited = process.inherited_ticks - earlier.inherited_ticks - sum(map(_ticks, children))
+            process.ticks_since += max(0, inherited)
+            cpu_ticks += process.ticks_since
             faults += max(0, process.own_faults - earlier.own_faults)
             faults += max(0, process.inherited_faults - earlier.inherited_faults - sum(map(_faults, children)))
             # The kernel keeps one sum of what a process read and inherited.
@@ -122,13 +130,22 @@ class ProgramSampler:
         self._known = now
         is_first, self._is_first = self._is_first, False
         alive = [process for process in now.values() if not process.is_zombie]
+        memory = self._memory_bytes()
+        ranks = {
+            rank: (
+                0.0 if is_first else sum(one.ticks_since for one in now.values() if one.rank == rank) / _TICKS_PER_S,
+                sum(memory.get(pid, 0) for pid, one in now.items() if one.rank == rank),
+            )
+            for rank in sorted({one.rank for one in alive if one.rank is not None})
+        }
         return ProgramFigures(
             cpu_s=0.0 if is_first else cpu_ticks / _TICKS_PER_S,
             num_major_faults=0 if is_first else faults,
             read_bytes=0 if is_first else read_bytes,
-            memory_bytes=self._memory_bytes(),
+            memory_bytes=sum(memory.values()),
             num_processes=len(alive),
             num_threads=sum(process.num_threads for process in alive),
+            ranks=ranks,
         )
 
     def _read_all(self) -> dict[int, _Process]:
@@ -149,6 +166,10 @@ class ProgramSampler:
                 if process is None or (pid == start and earlier is not None and not _is_same(earlier, process)):
                     # Seen already, gone, or its number was given to a stranger.
                     continue
+                process.rank = earlier.rank if earlier is not None else None
+                if process.rank is None and (look_everywhere or earlier is None):
+                    # A process that was just forked still has the variables of its parent.
+                    process.rank = self._rank(pid)
                 found[pid] = process
                 waiting += self._children(pid, of_every_thread=look_everywhere or earlier is None)
         return found
@@ -198,8 +219,18 @@ class ProgramSampler:
         process.read_bytes = int(number) if number.isdigit() else earlier.read_bytes if earlier else 0
         return process
 
-    def _memory_bytes(self) -> int:
-        """Resident memory of all processes, what they share counted once.
+    def _rank(self, pid: int) -> int | None:
+        """What its launcher has put into the variables of a process, or of the one that started it."""
+        try:
+            variables = Path(f"{self._proc}/{pid}/environ").read_bytes()
+        except OSError:
+            return None
+        found = dict(one.partition(b"=")[::2] for one in variables.split(b"\0"))
+        numbers = (found[name] for name in _RANK_NAMES if name in found)
+        return next((int(number) for number in numbers if number.isdigit()), None)
+
+    def _memory_bytes(self) -> dict[int, int]:
+        """Resident memory of each process, what several share counted once.
 
         The kernel is asked for all of them together, as often as the cost allows. In between, growth is added; and
         while the processes differ from those asked, a forked one counts for what it adds to its parent's memory.
@@ -211,7 +242,7 @@ class ProgramSampler:
             self._memory_due_s = self._clock() + (self._cpu_clock() - begin_s) / _SHARED_MEMORY_COST
         is_asked = self._shared_bytes.keys() == alive.keys()
         shared = self._shared_bytes if is_asked else {pid: process.forked_bytes for pid, process in alive.items()}
-        return sum(max(0, process.resident_bytes - shared[pid]) for pid, process in alive.items())
+        return {pid: max(0, process.resident_bytes - shared[pid]) for pid, process in alive.items()}
 
     def _ask_shared_bytes(self, pid: int, process: _Process) -> int:
         """The part of its resident memory that counts for other processes."""

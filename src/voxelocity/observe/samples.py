@@ -49,6 +49,20 @@ class GpuSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankSample:
+    """One rank of the watched program, with the processes it has started.
+
+    Attributes:
+        cores: CPU time over the period before, in cores.
+        memory_bytes: resident; what processes share counts once, for one of them.
+    """
+
+    rank: int
+    cores: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostSample:
     """The host at one moment; rates cover the period before.
 
@@ -61,6 +75,7 @@ class HostSample:
         major_faults_per_s: pages of the watched program that had to be read from a disk.
         program_cores: CPU time of the watched program and its children, in cores.
         others_cores: of everything else on the machine.
+        ranks: those on this machine, if the program has several.
     """
 
     core_shares: tuple[float, ...] = ()
@@ -83,6 +98,7 @@ class HostSample:
     num_processes: int | None = None
     num_threads: int | None = None
     others_cores: float | None = None
+    ranks: tuple[RankSample, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +127,7 @@ class PhaseMark:
     rank: int = 0
 
 
-_HOST_NAMES = [field.name for field in fields(HostSample) if field.name != "core_shares"]
+_HOST_NAMES = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
 _GPU_NAMES = [
     field.name
     for field in fields(GpuSample)
@@ -166,6 +182,7 @@ def merge_samples(samples: Sequence[Sample]) -> Sample:
     hosts = [sample.host for sample in samples]
     host = HostSample(
         core_shares=_merge_cores([host.core_shares for host in hosts], seconds),
+        ranks=_merge_ranks([host.ranks for host in hosts], seconds),
         **{name: _merge(name, [getattr(host, name) for host in hosts], seconds) for name in _HOST_NAMES},
     )
     devices = dict.fromkeys((gpu.index, gpu.slice) for sample in samples for gpu in sample.gpus)
@@ -213,6 +230,22 @@ def _merge_cores(shares: Sequence[tuple[float, ...]], seconds: Sequence[float]) 
     return tuple(sum(s[core] * weight for s, weight in same) / total_s for core in range(num_cores))
 
 
+def _merge_ranks(ranks: Sequence[tuple[RankSample, ...]], seconds: Sequence[float]) -> tuple[RankSample, ...]:
+    """Each rank over the samples in which it was there."""
+    found: dict[int, list[tuple[RankSample, float]]] = {}
+    for some, weight in zip(ranks, seconds, strict=True):
+        for one in some:
+            found.setdefault(one.rank, []).append((one, weight))
+    return tuple(
+        RankSample(
+            rank=rank,
+            cores=_merge("cores", [one.cores for one, _ in seen], [weight for _, weight in seen]),
+            memory_bytes=max(one.memory_bytes for one, _ in seen),
+        )
+        for rank, seen in sorted(found.items())
+    )
+
+
 class SampleEvents:
     """Writes samples into the events of a run as event `sample`; called with each sample, by one thread.
 
@@ -245,10 +278,12 @@ class SampleEvents:
 
 def sample_of(event: Mapping[str, Any]) -> Sample:
     """The sample in an event `sample`; ignores fields that a newer version added."""
+    host = dict(event["host"])
+    ranks = tuple(_record(RankSample, one) for one in host.pop("ranks", ()))
     return Sample(
         time_s=float(event["time_s"]),
         period_s=float(event["period_s"]),
-        host=_record(HostSample, event["host"]),
+        host=_record(HostSample, {**host, "ranks": ranks}),
         gpus=tuple(_record(GpuSample, gpu) for gpu in event["gpus"]),
     )
 

@@ -26,9 +26,10 @@ class ParallelConfig(Config):
     """How many patches of a batch each rank takes: equal numbers; numbers in these proportions, one for each rank, such
     as [0.6, 0.4]; "measured": equal numbers unless a few passes on each rank's device show that others make a step
     faster by a tenth; "auto": measured if the ranks have different devices, else equal."""
-    silence_s: float = Field(default=25.0, ge=1.0, le=86_400.0)
-    """Seconds after which a rank counts as hanging if the others wait for it in a training step; longer if any of the
-    last steps took more than a twentieth of that. Four times as long in a validation or while a checkpoint is written,
-    or 20 times what the last one took. Increase it where a file system may stall for longer."""
+    silence_s: float = Field(default=25.0, ge=5.0, le=86_400.0)
+    """Seconds without any sign of life after which a rank counts as stopped. Also the seconds after which it counts as
+    hanging if the others wait for it in a training step; longer if any of the last steps took more than a twentieth of
+    that. Four times as long in a validation or while a checkpoint is written, or 20 times what the last one took.
+    Increase it where a file system may stall for longer."""
     bucket_mb: float = Field(default=25.0, gt=0.0, le=4096.0)
     """Megabytes of gradients that ranks exchange at once while the backward pass computes others."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +13,16 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from voxelocity.core.errors import ConfigError, RankLostError, VoxelocityError
 from voxelocity.observe import span
 from voxelocity.parallel.place import Place, read_place
+from voxelocity.parallel.watchdog import Watchdog
 
 _T = TypeVar("_T")
 # Longer than any wait of one rank for another: preparing a large case, or planning, while the others wait.
 _TIMEOUT = timedelta(minutes=30)
-_ANSWER = timedelta(seconds=2)
 _LET_GO_S = 0.1
 # gloo raises these itself, as a plain RuntimeError.
 _GLOO_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -34,14 +33,15 @@ class World:
     """The ranks of a training. Each call of a method is made by all of them, in the same order.
 
     In a world of one, nothing is exchanged. If another rank has ended, the block of `joined` ends in a RankLostError.
+    If it hangs, this process ends with a message.
 
     Attributes:
         place: of this process.
-        limit_s: how long ranks wait for another one, which then counts as hanging.
+        watchdog: that notices ranks which hang.
     """
 
     place: Place = field(default_factory=Place)
-    limit_s: float = _TIMEOUT.total_seconds()
+    watchdog: Watchdog | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -56,7 +56,7 @@ class World:
         """The leader's value, on every rank."""
         if self.is_alone:
             return value
-        self._meet()
+        self._moved()
         carried = [value]
         dist.broadcast_object_list(carried, src=0)
         return carried[0]
@@ -64,6 +64,7 @@ class World:
     def tensor_from_leader(self, values: torch.Tensor) -> torch.Tensor:
         """The leader's values, written into the tensor of each rank, which has their shape and type."""
         if not self.is_alone:
+            self._moved()
             dist.broadcast(values, src=0)
         return values
 
@@ -71,17 +72,13 @@ class World:
         """The values of all ranks, by rank, on every rank."""
         if self.is_alone:
             return [value]
-        self._meet()
+        self._moved()
         values: list[Any] = [None] * self.place.size
         dist.all_gather_object(values, value)
         return values
 
     def agree(self, values: Sequence[float], *, flag: bool = False) -> tuple[list[float], bool]:
-        """The leader's values, and whether any rank raises its flag. Does not wait for a GPU.
-
-        Raises:
-            RankLostError: another rank has not answered in time; the message names it.
-        """
+        """The leader's values, and whether any rank raises its flag. Does not wait for a GPU."""
         if self.is_alone:
             return list(values), flag
         own = [*(values if self.is_leader else [0.0] * len(values)), float(flag)]
@@ -90,46 +87,31 @@ class World:
         *agreed, flags = total.tolist()
         return agreed, flags > 0.0
 
-    def _meet(self) -> None:
-        """Waits for all ranks, no longer than the limit, which exchanges of objects do not have."""
-        self._add_up(torch.zeros(1))
-
     def _add_up(self, values: torch.Tensor) -> None:
         """Replaces the values by their sum over the ranks. Those on a GPU are waited for by its queue alone."""
-        if values.device.type != "cpu":
-            dist.all_reduce(values)
+        self._moved()
+        dist.all_reduce(values)
+
+    def _moved(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.moved()
+
+    def set_silence(self, silence_s: float) -> None:
+        """A rank that gives no sign of life for this long counts as stopped."""
+        if self.watchdog is not None:
+            self.watchdog.silence_s = silence_s
+
+    @contextlib.contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """Within the block, a rank that the others wait for longer than this counts as hanging."""
+        if self.watchdog is None:
+            yield
             return
-        work = dist.all_reduce(values, async_op=True)
+        before_s, self.watchdog.limit_s = self.watchdog.limit_s, limit_s
         try:
-            work.wait(timedelta(seconds=self.limit_s))
-        except RuntimeError as error:
-            if "timed out" not in str(error):
-                raise
-            raise self._unanswered() from None
-
-    def _unanswered(self) -> RankLostError:
-        """Finds out which ranks do not answer. The first of the others reports it."""
-        said: list[str] = []
-
-        def ask() -> None:
-            try:
-                dist.monitored_barrier(timeout=_ANSWER, wait_all_ranks=True)
-            except RuntimeError as error:
-                said.append(str(error))
-
-        # Only rank 0 learns of all of them. If it does not answer, this call waits as long as any exchange may.
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(2.0 * _ANSWER.total_seconds())
-        found = re.search(r"Ranks ([\d, ]+) failed to pass", "".join(said))
-        missing = {0} if found is None else {int(rank) for rank in found[1].split(",")}
-        names = " and ".join(f"rank {rank}" for rank in sorted(missing))
-        first = min({0, 1} - missing, default=self.place.rank)
-        return RankLostError(
-            f"parallel: {names} has not answered for {self.limit_s:.0f} s; look at its process with py-spy dump, at "
-            "its disk and at its device; the last checkpoint is whole, and the same command continues from it",
-            is_cause=self.place.rank == first,
-        )
+            yield
+        finally:
+            self.watchdog.limit_s = before_s
 
     def led(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on the leader, which alone does it, on every rank.
@@ -222,6 +204,13 @@ def _is_lost(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
+def _watched(place: Place) -> Iterator[World]:
+    # torch has no public name for the store at which the ranks have met.
+    with Watchdog(distributed_c10d._get_default_store(), place.rank, place.size) as watchdog:
+        yield World(place, watchdog)
+
+
+@contextlib.contextmanager
 def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[World]:
     """The world of this process within the block; waits for all of its ranks.
 
@@ -236,9 +225,13 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
         RankLostError: the others cannot be reached.
     """
     place = read_place() if place is None else place
-    if place.is_alone or dist.is_initialized():
-        # A program that joined its ranks itself keeps its own group.
+    if place.is_alone:
         yield World(place)
+        return
+    if dist.is_initialized():
+        # A program that joined its ranks itself keeps its own group.
+        with _watched(place) as world:
+            yield world
         return
     if uses_gpu:
         num_gpus = torch.cuda.device_count()
@@ -248,6 +241,8 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
                 "GPU, or train on CPUs with --device cpu"
             )
         torch.cuda.set_device(place.local_rank)
+    # The store of the ranks writes its stack to the terminal when the process that holds it ends.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     host, port = place.address
     if host:
         os.environ.setdefault("MASTER_ADDR", host)
@@ -264,7 +259,8 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
             "machines can connect to each other there"
         ) from None
     try:
-        yield World(place)
+        with _watched(place) as world:
+            yield world
     except VoxelocityError:
         raise
     except Exception as error:  # whatever it is, it is raised again, or another rank has raised it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -203,18 +203,14 @@ class Loop:
         window.num_images += len(batch.image) if self.session.world.is_alone else self.plan.data.batch_size
         self.state.step += 1
 
-    @contextmanager
-    def _limited(self, usual_s: float | None = None) -> Iterator[None]:
+    def _limited(self, usual_s: float | None = None) -> AbstractContextManager[None]:
         """Within the block, a rank that takes much longer than the last steps, or than this, counts as hanging."""
         world, silence_s = self.session.world, self.plan.parallel.silence_s
-        before_s = world.limit_s
         if usual_s is not None:
-            world.limit_s = max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s)
-        elif len(self._step_s) == _NUM_KNOWN_STEPS:
-            # The first steps compile, and wait for cases.
-            world.limit_s = max(silence_s, _TIMES_A_STEP * max(self._step_s))
-        yield
-        world.limit_s = before_s
+            return world.limited(max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s))
+        # The first steps compile, and wait for cases.
+        is_known = len(self._step_s) == _NUM_KNOWN_STEPS
+        return world.limited(max(silence_s, _TIMES_A_STEP * max(self._step_s))) if is_known else nullcontext()
 
     def _is_full(self, window: _Window) -> bool:
         if self.clock() - window.start_s >= _WINDOW_S or len(window.losses) >= _WINDOW_STEPS:

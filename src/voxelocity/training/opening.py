@@ -186,6 +186,7 @@ def opened(
         folder.path.mkdir(parents=True, exist_ok=True)
     if not world.is_alone:
         torch.set_num_threads(planned.machine.num_cpus)
+    world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
             _write_start(start, folder, overwrite=overwrite, console=console)

@@ -44,6 +44,7 @@ def test_a_sample_takes_the_step_of_what_came_before(first_session):
     stream = ScalarStream()
     stream.of(first_session[2])
     host = {"core_shares": [0.25, 0.75], "memory_used_bytes": 7, "swap_used_bytes": None}
+    host["ranks"] = [{"rank": 1, "cores": 0.5, "memory_bytes": 9}]
     gpus = [{"index": 0, "slice": None, "name": "H100", "busy_share": 0.5}, {"index": 1, "slice": 2, "power_w": 70.0}]
     scalars = stream.of({"event": "sample", "time_s": 2.5, "period_s": 1.0, "host": host, "gpus": gpus})
     assert scalars.step == 20
@@ -51,6 +52,8 @@ def test_a_sample_takes_the_step_of_what_came_before(first_session):
     assert scalars.values == {
         "system/memory_used_bytes": 7.0,
         "system/cpu_busy_share": 0.5,
+        "system/rank.1/cores": 0.5,
+        "system/rank.1/memory_bytes": 9.0,
         "system/gpu.0/busy_share": 0.5,
         "system/gpu.1.2/power_w": 70.0,
     }

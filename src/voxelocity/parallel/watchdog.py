@@ -1,0 +1,226 @@
+"""Ends this process with the reason if a rank hangs: an exchange of torch.distributed cannot be left otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+from voxelocity.observe import Clock, system_clock
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+_BEAT_S = 1.0
+_STORE_TIMEOUT = timedelta(seconds=5)
+_NO_LIMIT_S = 1800.0
+# Long enough for the message of the rank that reports.
+_REPORTED_S = 3.0
+_PACKAGE = str(Path(__file__).parents[1])
+_ADVICE = "the last checkpoint is whole, and the same command continues from it"
+
+
+@dataclass(kw_only=True)
+class Pulse:
+    """What is known of a rank.
+
+    Attributes:
+        process: host name, process namespace and number; "" until it is known.
+        beat: of its last message; -1 after it has left.
+        beat_s: when that changed, by the clock of this process.
+        position: how many waits for the others it has begun.
+        position_s: when that changed.
+    """
+
+    process: str = ""
+    beat: int = 0
+    beat_s: float
+    position: int = 0
+    position_s: float
+
+    @property
+    def has_left(self) -> bool:
+        return self.beat < 0
+
+
+def find_silent(
+    pulses: Sequence[Pulse], rank: int, *, now_s: float, answered_s: float, silence_s: float
+) -> tuple[int, ...]:
+    """The ranks that have stopped, or whose machine has: not even their watchdogs send anything.
+
+    Args:
+        pulses: by rank.
+        rank: of this process.
+        now_s: by the clock of this process.
+        answered_s: when the store last answered, which is at rank 0 or its launcher.
+        silence_s: that is too long.
+    """
+    if now_s - answered_s > silence_s:
+        return (0,) if rank > 0 else ()
+    return tuple(
+        number
+        for number, pulse in enumerate(pulses)
+        if number != rank and not pulse.has_left and now_s - pulse.beat_s > silence_s
+    )
+
+
+def find_stuck(pulses: Sequence[Pulse], *, now_s: float, limit_s: float) -> tuple[int, ...]:
+    """The ranks that others wait for, or all of them if they wait for each other, after the limit."""
+    present = [number for number, pulse in enumerate(pulses) if not pulse.has_left]
+    least = min(pulses[number].position for number in present)
+    last = [number for number in present if pulses[number].position == least]
+    stuck = tuple(number for number in last if now_s - pulses[number].position_s > limit_s)
+    return stuck if len(last) < len(present) or len(stuck) == len(present) else ()
+
+
+@dataclass(eq=False)
+class Watchdog:
+    """Two threads of a rank, within a `with` block: one exchanges signs of life, the other judges them.
+
+    A rank that does not even send signs for `silence_s` has stopped, or its machine has: the first of the others
+    reports it, and kills it if it can. A rank that sends them, but which the others have waited for longer than
+    `limit_s`, reports itself, with the place in its code. A process that reports ends with status 1.
+
+    Attributes:
+        store: at which the ranks have met.
+        limit_s: how long this rank may take from one wait for the others to the next.
+    """
+
+    store: Store
+    rank: int
+    size: int
+    silence_s: float = 25.0
+    limit_s: float = _NO_LIMIT_S
+    clock: Clock = system_clock
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        now_s = self.clock()
+        self._pulses = [Pulse(beat_s=now_s, position_s=now_s) for _ in range(self.size)]
+        self._answered_s = now_s
+        self._watched = threading.get_ident()
+        self._exchanging = threading.Thread(target=self._exchange, name="watchdog: exchange", daemon=True)
+        self._exchanging.start()
+        threading.Thread(target=self._judge, name="watchdog: judge", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        # If the store does not answer, the thread is left behind.
+        self._exchanging.join(_BEAT_S)
+
+    def moved(self) -> None:
+        """This rank begins to wait for the others."""
+        pulse = self._pulses[self.rank]
+        pulse.position, pulse.position_s = pulse.position + 1, self.clock()
+
+    def _exchange(self) -> None:
+        # Calls on a connection wait for each other, so this one has its own.
+        store: Store = self.store.clone()  # type: ignore[attr-defined]  # which torch's stubs lack
+        store.set_timeout(_STORE_TIMEOUT)
+        keys = [f"voxelocity/pulse/{number}" for number in range(self.size)]
+        process, beat = _this_process(), 0
+        while not self._ended.is_set():
+            beat += 1
+            # An unreachable store is noticed by the age of its last answer.
+            with contextlib.suppress(RuntimeError):
+                store.set(keys[self.rank], json.dumps([process, beat, self._pulses[self.rank].position]))
+                if store.check(keys):
+                    for number, text in enumerate(store.multi_get(keys)):
+                        self._hear(number, *json.loads(text))
+                self._answered_s = self.clock()
+            self._ended.wait(_BEAT_S)
+        with contextlib.suppress(RuntimeError):
+            store.set(keys[self.rank], json.dumps([process, -1, self._pulses[self.rank].position]))
+
+    def _hear(self, number: int, process: str, beat: int, position: int) -> None:
+        if number == self.rank:
+            return
+        pulse, now_s = self._pulses[number], self.clock()
+        pulse.process = process
+        if beat != pulse.beat:
+            pulse.beat, pulse.beat_s = beat, now_s
+        if position != pulse.position:
+            pulse.position, pulse.position_s = position, now_s
+
+    def _judge(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            now_s = self.clock()
+            silent = find_silent(
+                self._pulses, self.rank, now_s=now_s, answered_s=self._answered_s, silence_s=self.silence_s
+            )
+            if silent:
+                self._end_without(silent)
+            stuck = find_stuck(self._pulses, now_s=now_s, limit_s=self.limit_s)
+            if len(stuck) == self.size and self.rank == 0:
+                _end(f"no rank has continued for {self.limit_s:.0f} s; rank 0 is at {self._place()}; {_ADVICE}")
+            if len(stuck) < self.size and self.rank in stuck:
+                _end(
+                    f"the others have waited for rank {self.rank} of {self.size} for {self.limit_s:.0f} s; it is at "
+                    f"{self._place()}; look at its disk and its device; {_ADVICE}"
+                )
+
+    def _end_without(self, silent: Sequence[int]) -> None:
+        first = next(number for number in range(self.size) if number not in silent)
+        if self.rank != first:
+            self._ended.wait(_REPORTED_S)
+            os._exit(1)
+        names = " and ".join(f"rank {number}{self._process_words(number)}" for number in silent)
+        _say(f"{names} has not answered for {self.silence_s:.0f} s; look at its machine; {_ADVICE}")
+        for number in silent:
+            space, _, process_id = self._pulses[number].process.rpartition(" ")
+            if space and space == _this_process().rpartition(" ")[0]:
+                # Its launcher would wait for it.
+                with contextlib.suppress(OSError):
+                    os.kill(int(process_id), signal.SIGKILL)
+        os._exit(1)
+
+    def _process_words(self, number: int) -> str:
+        process = self._pulses[number].process
+        return f" (process {process.rpartition(' ')[2]} on {process.partition(' ')[0]})" if process else ""
+
+    def _place(self) -> str:
+        """Where the watched thread is: the innermost place, and the innermost one in this package."""
+        frames = list(_outward(sys._current_frames().get(self._watched)))
+        ours = next((frame for frame in frames if frame.f_code.co_filename.startswith(_PACKAGE)), None)
+        places = [_place_of(frame) for frame in dict.fromkeys([*frames[:1], *([ours] if ours else [])])]
+        return ", called from ".join(places) or "an unknown place"
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _place_of(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+
+
+def _this_process() -> str:
+    """Processes of one host and one namespace can kill each other."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()} {space} {os.getpid()}"
+
+
+def _say(text: str) -> None:
+    print(f"voxelocity: parallel: {text}", file=sys.stderr, flush=True)
+
+
+def _end(text: str) -> None:
+    _say(text)
+    # Python's own end would wait for the exchange that never ends.
+    os._exit(1)

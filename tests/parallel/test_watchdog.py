@@ -1,0 +1,86 @@
+"""Ranks that hang: what is concluded from their signs of life, and how their processes end."""
+
+import re
+import signal
+
+import pytest
+
+from shared.ranks import finish, start_ranks
+from voxelocity.parallel.watchdog import Pulse, find_silent, find_stuck
+
+
+def pulses(*known):
+    """From pairs: the seconds since a rank's last sign of life, and its position."""
+    return [Pulse(beat_s=-since_s, position=position, position_s=-30.0) for since_s, position in known]
+
+
+def test_a_rank_that_gives_no_sign_of_life_is_silent():
+    ranks = pulses((1.0, 7), (26.0, 7), (0.0, 9))
+    assert find_silent(ranks, 0, now_s=0.0, answered_s=0.0, silence_s=25.0) == (1,)
+    assert find_silent(ranks, 0, now_s=0.0, answered_s=0.0, silence_s=27.0) == ()
+    assert find_silent(ranks, 1, now_s=0.0, answered_s=0.0, silence_s=25.0) == (), "its own signs do not matter"
+
+
+def test_a_rank_that_has_left_is_not_silent():
+    ranks = pulses((1.0, 7), (26.0, 7))
+    ranks[1].beat = -1
+    assert find_silent(ranks, 0, now_s=0.0, answered_s=0.0, silence_s=25.0) == ()
+    assert find_stuck(ranks, now_s=0.0, limit_s=25.0) == (0,)
+
+
+def test_a_store_that_does_not_answer_means_that_rank_0_has_stopped():
+    ranks = pulses((30.0, 7), (30.0, 7), (30.0, 7))
+    assert find_silent(ranks, 1, now_s=0.0, answered_s=-26.0, silence_s=25.0) == (0,)
+    assert find_silent(ranks, 0, now_s=0.0, answered_s=-26.0, silence_s=25.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("positions", "limit_s", "stuck"),
+    [
+        ((8, 7, 8), 25.0, (1,)),
+        ((8, 7, 7), 25.0, (1, 2)),
+        ((8, 7, 8), 31.0, ()),
+        ((8, 8, 8), 25.0, (0, 1, 2)),
+    ],
+)
+def test_the_ranks_that_others_wait_for_are_stuck(positions, limit_s, stuck):
+    ranks = pulses(*((0.0, position) for position in positions))
+    assert find_stuck(ranks, now_s=0.0, limit_s=limit_s) == stuck
+
+
+def test_ranks_in_one_place_are_not_stuck_while_one_of_them_has_just_come_there():
+    ranks = pulses((0.0, 8), (0.0, 8))
+    ranks[1].position_s = -1.0
+    assert find_stuck(ranks, now_s=0.0, limit_s=25.0) == ()
+
+
+_SCRIPT = """
+import os, signal, sys, time
+from voxelocity.parallel import joined
+def hang_here():
+    time.sleep(300)
+with joined() as world:
+    world.set_silence(4.0)
+    with world.limited(2.0):
+        for _ in range(3):
+            world.gather(0)
+            time.sleep(0.7)
+        if world.place.rank == 1:
+            hang_here() if sys.argv[1] == "hang" else os.kill(os.getpid(), signal.SIGSTOP)
+        world.gather(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "message"),
+    [
+        ("hang", 1, r"waited for rank 1 of 3 for 2 s; it is at .*:\d+ \(hang_here\); look at its disk"),
+        ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 4 s; look at its machine"),
+    ],
+)
+def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, status, message, tmp_path):
+    ended = finish(start_ranks(3, [kind], memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
+    assert [one for one, _, _ in ended] == [1, status, 1]
+    err = "".join(err for _, _, err in ended)
+    assert re.search(message, err), err
+    assert err.count("voxelocity: ") == 1

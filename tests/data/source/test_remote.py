@@ -13,9 +13,10 @@ import pytest
 
 from voxelocity.core import staging
 from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.core.remote import remote_url
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.source import open_cases, remote
-from voxelocity.data.source.remote import mirrored, remote_url
+from voxelocity.data.source.remote import mirrored
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -229,9 +230,8 @@ def test_what_is_not_there_is_said(server, own_msd, monkeypatch):
         open_cases("nosuch://x/y")
     server.shutdown()
     server.server_close()
-    monkeypatch.setattr(remote, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
-    with pytest.raises(DatasetError, match=r"could not be read for .*check the connection"):
+    with pytest.raises(DatasetError, match=r"could not be reached for .*check the connection"):
         open_cases(f"{server.url}/other")
 
 

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from voxelocity.core.contracts import Tier
-from voxelocity.core.errors import OutputError
+from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.core.remote import local_name, remote_url
 from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache.config import CacheConfig
 from voxelocity.data.cache.disk import DiskTier, LmdbTier
@@ -14,6 +15,7 @@ from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder
 from voxelocity.data.cache.tiered import MemoryPlace, TieredCache, memory_floor_bytes
+from voxelocity.observe import default_cache_folder
 from voxelocity.observe.memory_folders import memory_folder_in
 
 
@@ -47,10 +49,13 @@ def open_cache(cache: CacheConfig, warn: Warn) -> TieredCache:
 
 
 def _open_files(cache: CacheConfig, warn: Warn) -> Tier:
-    folder = Path(cache.folder)
+    url = remote_url(cache.folder)
+    if url and cache.tier == "lmdb":
+        raise ConfigError(f"data.cache.folder: an LMDB file cannot be on a server ({url}); choose data.cache.tier disk")
+    folder = default_cache_folder() / "remote" / local_name(url) if url else Path(cache.folder)
     if cache.tier == "lmdb":
         return LmdbTier(folder, format=cache.format, warn=warn)
-    return DiskTier(folder, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)
+    return DiskTier(folder, url=url, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)
 
 
 def _open_memory(max_bytes: int, warn: Warn) -> MemoryPlace:

@@ -29,7 +29,8 @@ class CacheConfig(Config):
     only on these and replaces some of them after each epoch."""
     folder: str = Field(default="", validate_default=True)
     """Folder of the disk and lmdb tiers; the memory tier continues there when memory runs out, or drops cases where
-    this is ""."""
+    this is "". The disk tier's may be a URL of an object store, such as s3://bucket/cache: what a machine reads stays
+    in a folder of its own."""
     format: Format = "raw"
     """Of the entries in the disk and lmdb tiers: "raw" needs no decoding; "blosc2" is smaller and decoded on each
     read. Unused by the others; does not change results."""
@@ -37,7 +38,7 @@ class CacheConfig(Config):
     """Budget of the memory and rotating tiers, for all processes that share it; when the disk is full, the disk and
     lmdb tiers continue in memory up to this limit, or prepare cases at each use where this is 0."""
     folder_max_bytes: int = Field(default=0, ge=0)
-    """Limit on the entries of the disk tier in `folder`, including those of other runs: beyond it, entries that no
+    """Limit on the entries of the disk tier on this machine, including those of other runs: beyond it, entries that no
     run uses are removed, least recently used first. 0: no limit. Does not change results."""
     num_cases: int = Field(default=0, ge=0, validate_default=True)
     """Cases that the rotating tier holds in an epoch; unused by the others."""

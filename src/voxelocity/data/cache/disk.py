@@ -26,6 +26,7 @@ from voxelocity.data.cache import lmdb_file
 from voxelocity.data.cache.entry import EntryBytes, Format, Header, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.locks import LOCKS_NAME, NO_SPACE, Uses, file_mode
+from voxelocity.data.cache.remote_files import RemoteEntryFiles
 from voxelocity.data.cache.stored import EntryTier, mapped_volume, read_box
 
 _COUNT_EVERY = 256
@@ -47,6 +48,7 @@ class DiskTier(EntryTier[EntryFiles]):
 
     Args:
         folder: made if it is missing, with access for this user alone. Files that dead writers left are removed.
+        url: of a folder on an object store, which then holds all entries, and `folder` those that were used here.
         format: of the entries that are put; entries of either format are read.
         max_bytes: limit on all entries in the folder, including those of other runs. Before a put exceeds it, the
             least recently used entries go, but none that a living process has requested. 0: no limit.
@@ -55,11 +57,15 @@ class DiskTier(EntryTier[EntryFiles]):
     Raises:
         OutputError: the folder cannot be made or written.
         CacheFullError: it cannot be made because the disk is full.
+        InputError: the URL cannot be opened.
     """
 
     _name = "cache.disk"
 
-    def __init__(self, folder: Path, *, format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, url: str = "", format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None
+    ) -> None:
+        self._url = url
         super().__init__(folder, format=format, num_lock_files=0, warn=warn)
         self._max_bytes = max_bytes
         self._num_bytes = 0
@@ -79,7 +85,11 @@ class DiskTier(EntryTier[EntryFiles]):
         super().drop(key)
 
     def _open_store(self) -> EntryFiles:
-        files = EntryFiles(self._folder)
+        if self._url:
+            make_room = functools.partial(self._make_room, what="an entry")
+            files: EntryFiles = RemoteEntryFiles(self._folder, self._url, make_room=make_room)
+        else:
+            files = EntryFiles(self._folder)
         self._uses = Uses(self._folder / LOCKS_NAME)
         files.remove_abandoned()
         return files
@@ -95,15 +105,16 @@ class DiskTier(EntryTier[EntryFiles]):
         return self._entry_volume(key, header, header.foreground(content), read)
 
     def _write(self, key: str, parts: Sequence[memoryview], num_bytes: int, case_id: str) -> None:
-        if self._max_bytes > 0:
-            self._make_room(num_bytes, case_id)
+        self._make_room(num_bytes, what=f"case '{case_id}'")
         try:
             self._store.write(key, parts)
         except OSError as error:
             raise self._error_of(error, case_id, num_bytes) from error
         self._uses.note(key)
 
-    def _make_room(self, num_bytes: int, case_id: str) -> None:
+    def _make_room(self, num_bytes: int, *, what: str) -> None:
+        if self._max_bytes == 0:
+            return
         with self._room:
             # Others put entries too, so our own count is only valid for a while.
             is_due = self._num_put % _COUNT_EVERY == 0
@@ -112,7 +123,7 @@ class DiskTier(EntryTier[EntryFiles]):
                 self._num_bytes = self._evict(num_bytes)
             if self._num_bytes + num_bytes > self._max_bytes:
                 raise CacheFullError(
-                    f"cache.disk: no room for case '{case_id}' of {num_bytes / 1e6:.1f} MB: entries in use take "
+                    f"cache.disk: no room for {what} of {num_bytes / 1e6:.1f} MB: entries in use take "
                     f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB allowed in {self._folder}; "
                     "raise data.cache.folder_max_bytes"
                 )
@@ -133,7 +144,7 @@ class DiskTier(EntryTier[EntryFiles]):
                 break
             if key not in in_use:
                 with contextlib.suppress(OSError):
-                    self._store.drop(key)
+                    self._store.evict(key)
                     total -= size
                     num_removed += 1
         if num_removed:

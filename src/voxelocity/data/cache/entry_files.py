@@ -160,6 +160,10 @@ class EntryFiles:
         """Removes this entry if there is one. Mapped bytes stay valid."""
         self.path(key).unlink(missing_ok=True)
 
+    def evict(self, key: str) -> None:
+        """Removes this entry to make room for others."""
+        self.drop(key)
+
     def bytes_used(self) -> int:
         """Bytes of all files of entries."""
         return sum(size for _, size in self.oldest_first())

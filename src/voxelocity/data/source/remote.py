@@ -17,24 +17,22 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
-from voxelocity.core.credentials import hide_credentials
-from voxelocity.core.errors import DatasetError, ScanError
-from voxelocity.core.quantities import bytes_text, duration_text
+from voxelocity.core.errors import DatasetError, InputError, ScanError
+from voxelocity.core.quantities import bytes_text
+from voxelocity.core.remote import local_name, open_file_system, tried
 from voxelocity.core.staging import is_registered, register
 from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import default_cache_folder, free_disk_bytes
 
-# A path that once was a URL may have lost a slash.
-_URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
+_T = TypeVar("_T")
 _INDEX = ".voxelocity-remote.json"
 _CONTENT = ".content"
 _READ_AT_ONCE = (".json", ".csv", ".tsv")
 _CHUNK_BYTES = 16 << 20
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A connection that is gone for longer will not come back by itself.
 _MOST_TRYING_S = 3600.0
 # While the user waits for the answer.
@@ -52,12 +50,6 @@ class RemoteFile:
     md5: str = ""
 
 
-def remote_url(path: Path | str) -> str:
-    """The URL that a path or text is, with both slashes; "" for a path on this machine."""
-    found = _URL.fullmatch(os.fspath(path))
-    return f"{found['protocol']}://{found['rest']}" if found and found["protocol"] != "file" else ""
-
-
 def mirrored(
     url: str, *, scratch: Path | None = None, max_bytes: int | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> Path:
@@ -72,20 +64,15 @@ def mirrored(
     Raises:
         DatasetError: the library for the protocol is missing, the folder cannot be found, or the URL holds a password.
     """
-    if hide_credentials(url) != url:
-        # It would be in the mirror's index, in its name and in messages.
-        raise DatasetError(
-            f"source: {hide_credentials(url)} holds a user name, password or token; leave it out, and give it where "
-            "the library of the protocol looks for it, such as AWS_ACCESS_KEY_ID"
-        )
+    try:
+        file_system = open_file_system(url)
+    except InputError as error:
+        raise DatasetError(f"source: {error}") from None
     is_list = PurePosixPath(url).suffix in _READ_AT_ONCE
     folder_url, name = url.rsplit("/", 1) if is_list else (url.rstrip("/"), "")
     scratch = default_cache_folder() / "remote" if scratch is None else scratch
-    protocol, _, rest = folder_url.partition("://")
-    # Readable in messages, and different for different URLs.
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", rest)[-80:]
-    root = scratch / f"{hashlib.sha256(folder_url.encode()).hexdigest()[:8]}-{readable}"
-    mirror = _Mirror(folder_url, root, _file_system(protocol, url), max_bytes=max_bytes, sleep=sleep)
+    root = scratch / local_name(folder_url)
+    mirror = _Mirror(folder_url, root, file_system, max_bytes=max_bytes, sleep=sleep)
     mirror.update()
     register(root, mirror.stage)
     return root / name if name else root
@@ -191,33 +178,14 @@ class _Mirror:
         self._tried(attempt, what=remote)
         os.replace(part, place)
 
-    def _tried(self, attempt: Callable[[], Any], *, what: str, most_s: float = _MOST_TRYING_S) -> Any:
-        """What the attempt returns, once it succeeds; waits longer and longer between attempts."""
-        pause_s, waited_s, is_told = _FIRST_PAUSE_S, 0.0, False
-        while True:
-            try:
-                return attempt()
-            except (FileNotFoundError, PermissionError) as error:
-                raise ScanError(
-                    f"source: {what} cannot be read ({error}); check the URL and your permissions"
-                ) from None
-            # Each library has errors of its own for a connection that is lost.
-            except Exception as error:
-                if waited_s >= most_s:
-                    raise ScanError(
-                        f"source: {what} could not be read for {duration_text(waited_s)} "
-                        f"({type(error).__name__}: {error}); check the connection, and try again; a run continues with "
-                        "--resume"
-                    ) from error
-                if not is_told:
-                    warnings.warn(
-                        f"source: {what} cannot be read now ({type(error).__name__}: {error}); trying again",
-                        stacklevel=2,
-                    )
-                    is_told = True
-            self._sleep(pause_s)
-            waited_s += pause_s
-            pause_s = min(2.0 * pause_s, _LONGEST_PAUSE_S)
+    def _tried(self, attempt: Callable[[], _T], *, what: str, most_s: float = _MOST_TRYING_S) -> _T:
+        """As `tried`, with the words for users."""
+        try:
+            return tried(attempt, what=f"source: {what}", most_s=most_s, sleep=self._sleep)
+        except (FileNotFoundError, PermissionError) as error:
+            raise ScanError(f"source: {what} cannot be read ({error}); check the URL and your permissions") from None
+        except ConnectionError as error:
+            raise ScanError(f"{error}; check the connection, and try again; a run continues with --resume") from error
 
     def _make_room(self, num_bytes: int) -> None:
         """Removes the content that was not used for longest, until the new file fits into the budget.
@@ -310,15 +278,3 @@ def _md5_of(path: Path) -> str:
     with path.open("rb") as file:
         # For objects in one part, S3's entity tag is this digest.
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _file_system(protocol: str, url: str) -> Any:
-    try:
-        import fsspec
-
-        return fsspec.filesystem(protocol)
-    except (ImportError, ValueError) as error:
-        raise DatasetError(
-            f"source: {url} cannot be opened ({error}); pip install 'voxelocity[remote]', or copy the data set to this "
-            "machine"
-        ) from None

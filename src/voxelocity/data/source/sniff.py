@@ -8,6 +8,7 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
@@ -59,7 +60,7 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
 
 def _local(path: Path | str) -> Path:
     """The path, absolute; for a URL that of its mirror on this machine."""
-    from voxelocity.data.source.remote import mirrored, remote_url, reopened
+    from voxelocity.data.source.remote import mirrored, reopened
 
     if url := remote_url(path):
         return mirrored(url)

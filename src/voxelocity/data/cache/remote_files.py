@@ -1,0 +1,108 @@
+"""Entries on an object store, with a folder of this machine in front: each is brought there when it is first read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from voxelocity.core.remote import open_file_system, tried
+from voxelocity.data.cache.entry_files import SUFFIX, EntryFiles, FileBytes
+
+_T = TypeVar("_T")
+# Then a case is prepared again, which needs no connection.
+_MOST_TRYING_S = 300.0
+
+
+class RemoteEntryFiles(EntryFiles):
+    """As `EntryFiles`, on a server that all machines reach: an entry that one has written is there for all.
+
+    Entries are verified like those of a folder, by the checksums in their headers, when they are first opened.
+
+    Args:
+        folder: on a disk of this machine; exists.
+        url: of a folder on the server, such as s3://bucket/cache.
+        make_room: called before this many bytes are brought here.
+        sleep: waits between attempts.
+
+    Raises:
+        InputError: the library for the protocol is missing, or the URL holds a password.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        *,
+        make_room: Callable[[int], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(folder)
+        self._make_room = make_room
+        self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+
+    def keys(self) -> list[str]:
+        names = self._tried(self._listed, self._url)
+        return sorted({name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)} | set(super().keys()))
+
+    def open(self, key: str) -> memoryview | FileBytes | None:
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if not self.path(key).exists():
+                with contextlib.suppress(FileNotFoundError):
+                    self._fetch(key)
+        return super().open(key)
+
+    def write(self, key: str, parts: Sequence[memoryview]) -> None:
+        super().write(key, parts)
+        # Objects appear whole or not at all.
+        self._tried(lambda: self._server.put_file(str(self.path(key)), self._remote(key)), self._remote(key))
+
+    def drop(self, key: str) -> None:
+        super().drop(key)
+        with contextlib.suppress(FileNotFoundError):
+            self._tried(lambda: self._server.rm_file(self._remote(key)), self._remote(key))
+
+    def evict(self, key: str) -> None:
+        super().drop(key)
+
+    def _fetch(self, key: str) -> None:
+        remote = self._remote(key)
+        num_bytes = self._tried(lambda: int(self._server.info(remote)["size"]), remote)
+        self._make_room(num_bytes)
+        descriptor, temp = self._open_temp(key)
+
+        def attempt() -> None:
+            self._server.get_file(remote, str(temp))
+            if temp.stat().st_size != num_bytes:
+                raise ConnectionError(f"{temp.stat().st_size} of {num_bytes} bytes arrived")
+
+        try:
+            self._tried(attempt, remote)
+            os.replace(temp, self.path(key))
+        finally:
+            temp.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def _listed(self) -> list[str]:
+        try:
+            return [str(name).rpartition("/")[2] for name in self._server.ls(self._url, detail=False, refresh=True)]
+        except FileNotFoundError:
+            return []
+
+    def _remote(self, key: str) -> str:
+        return f"{self._url}/{key}{SUFFIX}"
+
+    def _tried(self, attempt: Callable[[], _T], what: str) -> _T:
+        try:
+            return tried(attempt, what=f"cache: {what}", most_s=_MOST_TRYING_S, sleep=self._sleep)
+        except ConnectionError as error:
+            raise OSError(errno.EIO, str(error), what) from error

@@ -56,6 +56,12 @@ def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -
     return write_whole(out / f"{name}.json", f"{text}\n".encode())
 
 
+def kept_before(name: str, out: Path) -> dict[str, Any]:
+    """What an earlier NAME.json found, so that measurements can be repeated one by one."""
+    path = out / f"{name}.json"
+    return dict(json.loads(path.read_text())["found"]) if path.exists() else {}
+
+
 def run_pytest(
     *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> tuple[list[ElementTree.Element] | None, str]:

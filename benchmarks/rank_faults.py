@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness import VOXELOCITY, head, parser_of, real_data, write_record
+from harness import VOXELOCITY, head, kept_before, parser_of, real_data, write_record
 
 _PLAN: dict[str, Any] = {
     "network.name": "unet",
@@ -131,8 +131,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
     options = parser.parse_args()
     record = head("rank_faults", "")
-    before = options.out / "rank_faults.json"
-    found: dict[str, Any] = json.loads(before.read_text())["found"] if before.exists() else {}
+    found = kept_before("rank_faults", options.out)
     for row in options.only:
         with tempfile.TemporaryDirectory() as folder:
             found[row] = measure(row, Path(folder))

@@ -1,6 +1,6 @@
-"""Several ranks: losses and speed by their number, unequal ones, two nodes, models larger than a device.
+"""Several ranks: losses, speed and Dice by their number, unequal ones, two nodes, the cost of a world of one.
 
-    python benchmarks/ranks.py [--only losses unequal nodes fit] [--out FOLDER]
+    python benchmarks/ranks.py [--only losses unequal nodes overhead dice] [--out FOLDER]
 
 Ranks are processes of this machine with one thread each, on MSD's hippocampus. The nodes are network namespaces with
 addresses of their own, which need root; `tc` limits their connection. Writes `results/ranks.json`; measurements that
@@ -23,8 +23,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from harness import VOXELOCITY, head, parser_of, real_data, write_record
-from voxelocity.observe import Stopwatch
+from harness import VOXELOCITY, head, kept_before, parser_of, real_data, write_record
+from voxelocity.observe import Stopwatch, read_events
 
 _NUM_STEPS = 50
 _PLAN: dict[str, Any] = {
@@ -86,56 +86,41 @@ with joined() as world:
 print(json.dumps({"losses": losses, "seconds": seconds, "first": first}))
 """
 
-# Distributes three networks in each way, and prints what was predicted and measured, and how gradients differ.
-_FIT = """
-import json, sys
+# Makes the steps of a training twice, alternating: with our step, and with the loop that anyone would write.
+_OVERHEAD = """
+import json, statistics, sys, time
 import torch
-from voxelocity.parallel import PipelineParallelModule, auto_parallelize_model, joined
-from voxelocity.step import NetworkConfig, build_network
-torch.set_num_threads(1)
-TWOS = [[2, 2, 2]] * 3
-NETWORKS = {
-    "UNet": {"name": "unet", "widths": [16, 32, 64, 128], "num_res_units": 2},
-    "DynUNet": {"name": "dynunet", "widths": [32, 64, 128, 256]},
-    "SegResNet": {"name": "segresnet", "widths": [16, 32, 64, 128]},
-}
-numbers = torch.Generator().manual_seed(0)
-image = torch.randn(4, 1, 48, 48, 48, generator=numbers)
-label = torch.randint(2, (4, 48, 48, 48), generator=numbers)
-loss, found = torch.nn.functional.cross_entropy, {}
+from voxelocity.core.batch import Batch
+from voxelocity.parallel import joined
+from voxelocity.step import NetworkConfig, OptimizerConfig, PrecisionConfig, TrainingStep, build_loss, build_network
+from voxelocity.step import LossConfig
+torch.set_num_threads(2)
+CPU = torch.device("cpu")
 with joined() as world:
-    part = slice(2 * world.place.rank, 2 * world.place.rank + 2)
-    for name, values in NETWORKS.items():
-        make = lambda: build_network(
-            NetworkConfig.parse({"strides": TWOS, **values}), num_channels=1, num_classes=2, seed=3
-        )
-        whole = make()
-        loss(whole(image), label).backward()
-        wanted = {key: value.grad for key, value in whole.named_parameters()}
-        scale = max(float(value.abs().max()) for value in wanted.values())
-        for mode in ("ddp", "fsdp", "checkpointing", "pipeline"):
-            model, decision = auto_parallelize_model(
-                make(), image, world=world, devices=[1 << 40] * 2, mode=mode, num_microbatches=4
-            )
-            if isinstance(model, PipelineParallelModule):
-                model.make_gradients(image, label, loss)
-                inner = {id(value): key for key, value in model.stage.state_dict(keep_vars=True).items()}
-                gradients = {model.names[inner[id(value)]][0]: value.grad for value in model.parameters()}
-            else:
-                loss(model(image[part]), label[part]).backward()
-                gradients = {
-                    key.removeprefix("module.").removeprefix("network."): getattr(
-                        value.grad, "full_tensor", lambda value=value: value.grad
-                    )()
-                    for key, value in model.named_parameters()
-                }
-            difference = max(float((gradients[key] - wanted[key]).abs().max()) for key in gradients) / scale
-            found[f"{name}, {mode}"] = {
-                "difference": max(world.gather(difference)),
-                "predicted_bytes": decision.predicted_bytes,
-                "measured_bytes": decision.measured_bytes,
-            }
-print(json.dumps(found))
+    config = NetworkConfig.parse({"name": "unet", "widths": [16, 32, 64], "strides": [[2, 2, 2]] * 2})
+    make = lambda: build_network(config, num_channels=1, num_classes=3, seed=0)
+    numbers = torch.Generator().manual_seed(0)
+    image = torch.randn(4, 1, 40, 56, 40, generator=numbers)
+    label = torch.randint(3, (4, 40, 56, 40), generator=numbers).to(torch.uint8)
+    batch = Batch(image=image, label=label, draws=(), regions=(), step=0)
+    ours = TrainingStep(
+        make(), build_loss(LossConfig()), optimizer=OptimizerConfig(name="sgd"),
+        precision=PrecisionConfig(compute="float32"), device=CPU, world=world,
+    )
+    network, loss = make(), build_loss(LossConfig())
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    def plain():
+        optimizer.zero_grad()
+        value = loss(network(image), label)
+        value.backward()
+        optimizer.step()
+    ways, seconds = {"ours": lambda: ours(batch, 0.01), "plain": plain}, {"ours": [], "plain": []}
+    for number in range(int(sys.argv[1])):
+        for name in sorted(ways, reverse=number % 2 == 1):
+            start_s = time.perf_counter()
+            ways[name]()
+            seconds[name].append(time.perf_counter() - start_s)
+print(json.dumps({name: values[5:] for name, values in seconds.items()}))
 """
 
 
@@ -178,9 +163,28 @@ def nodes(dataset: Path, work: Path) -> dict[str, Any]:
     return found
 
 
-def fit(dataset: Path, work: Path) -> dict[str, Any]:
-    """Gradients and memory of three networks in each way in which they are distributed over two ranks."""
-    found: dict[str, Any] = _run_ranks(2, ["-c", _FIT], {})[0]
+def overhead(dataset: Path, work: Path) -> dict[str, Any]:
+    """Seconds of steps in a world of one and in a loop without one, alternating."""
+    found: dict[str, Any] = run_ranks(1, ["-c", _OVERHEAD, "105"], {"OMP_NUM_THREADS": "2"})[0]
+    return found
+
+
+def dice(dataset: Path, work: Path) -> dict[str, Any]:
+    """Dice and images a second of a run of five minutes on 1 and 2 ranks of one thread each, as it is planned."""
+    found = {}
+    for size in (1, 2):
+        out = work / f"dice{size}"
+        environ = {"XDG_CACHE_HOME": str(work / f"cache{size}")}
+        arguments = [*VOXELOCITY[1:], "train", str(dataset), "-o", str(out), "--device", "cpu", "--time-budget", "5m"]
+        processes = [
+            _start(["taskset", "-c", str(rank)], arguments, {**_environment(rank, size, "127.0.0.1"), **environ})
+            for rank in range(size)
+        ]
+        for process in processes:
+            process.communicate()
+        assert not any(process.returncode for process in processes)
+        (ended,) = (event for event in read_events(out / "events.jsonl") if event["event"] == "run_finished")
+        found[str(size)] = {key: ended[key] for key in ("mean_dice", "step", "images_per_s", "seconds")}
     return found
 
 
@@ -194,10 +198,10 @@ def _steps(
     slow: int = 0,
 ) -> list[dict[str, Any]]:
     keys = {**plan, "data.cache.folder": str(work / "cache"), "planner.measure": "never"}
-    return _run_ranks(size, ["-c", _STEPS, str(dataset), json.dumps(keys), json.dumps(shares), str(slow)], {})
+    return run_ranks(size, ["-c", _STEPS, str(dataset), json.dumps(keys), json.dumps(shares), str(slow)])
 
 
-def _run_ranks(size: int, arguments: Sequence[str], environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def run_ranks(size: int, arguments: Sequence[str], environ: Mapping[str, str] = {}) -> list[dict[str, Any]]:
     """What each rank prints as its last line."""
     processes = [_start([], arguments, {**_environment(rank, size, "127.0.0.1"), **environ}) for rank in range(size)]
     outputs = [process.communicate()[0] for process in processes]
@@ -297,7 +301,8 @@ MEASUREMENTS: Mapping[str, Callable[[Path, Path], dict[str, Any]]] = {
     "losses": losses,
     "unequal": unequal,
     "nodes": nodes,
-    "fit": fit,
+    "overhead": overhead,
+    "dice": dice,
 }
 
 
@@ -306,8 +311,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     options = parser.parse_args()
     record = head("ranks", f"--only {' '.join(options.only)}")
-    before = options.out / "ranks.json"
-    found: dict[str, Any] = json.loads(before.read_text())["found"] if before.exists() else {}
+    found = kept_before("ranks", options.out)
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)

@@ -38,7 +38,7 @@ _NAMED_TABLES = {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
-    "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines},
+    "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
 }
 

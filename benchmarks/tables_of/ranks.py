@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 from tables_of.results import markdown_table, of_records, source_line
@@ -13,9 +14,24 @@ from voxelocity.core.quantities import bytes_text, duration_text
 def rank_lines(record: dict[str, Any]) -> list[str]:
     """What was measured of several ranks, one table after another."""
     found = record["found"]
-    tables = {"losses": _losses, "unequal": _unequal, "nodes": _nodes, "fit": _fit}
+    tables: dict[str, Callable[[Any], list[str]]] = {
+        "losses": _losses,
+        "dice": _dice,
+        "overhead": _overhead,
+        "unequal": _unequal,
+        "nodes": _nodes,
+    }
     lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
     return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
+
+
+@of_records("rank_memory.json")
+def memory_lines(record: dict[str, Any]) -> list[str]:
+    """How models were distributed over two ranks, and what that took."""
+    found = record["found"]
+    tables: dict[str, Callable[[Any], list[str]]] = {"fit": _fit, "decisions": _decisions}
+    lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
+    return [*lines, source_line(record)]
 
 
 @of_records("rank_faults.json")
@@ -72,6 +88,45 @@ def _losses(found: dict[str, Any]) -> list[str]:
         "times one rank",
     )
     return markdown_table(heads, rows)
+
+
+def _dice(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (size, f"{one['mean_dice']:.3f}", f"{one['step']:,}", f"{one['images_per_s']:.1f}")
+        for size, one in found.items()
+    ]
+    return markdown_table(("ranks of one thread", "Dice after 5 minutes", "steps", "patches a second"), rows)
+
+
+def _overhead(found: dict[str, Any]) -> list[str]:
+    ratios = [ours / plain for ours, plain in zip(found["ours"], found["plain"], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    rows = [
+        (
+            f"{1000 * statistics.median(found['ours']):.1f}",
+            f"{1000 * statistics.median(found['plain']):.1f}",
+            f"{middle:.3f} ({low:.3f} to {high:.3f})",
+            str(len(ratios)),
+        )
+    ]
+    heads = ("a step in a world of one, ms", "in a loop of PyTorch alone, ms", "ratio, median (middle half)", "n")
+    return markdown_table(heads, rows)
+
+
+def _decisions(found: list[dict[str, Any]]) -> list[str]:
+    rows = [
+        (
+            one["model"],
+            " + ".join(f"{limit:g} GB" for limit in one["limits_gb"]),
+            one.get("mode", "refused"),
+            *(
+                ", ".join(f"{value / 1e9:.2f}" for value in one.get(f"{kind}_bytes", ()))
+                for kind in ("predicted", "measured")
+            ),
+        )
+        for one in found
+    ]
+    return markdown_table(("model", "devices", "chosen", "predicted, GB", "measured, GB"), rows)
 
 
 def _unequal(found: dict[str, Any]) -> list[str]:

@@ -191,9 +191,16 @@ def _row(entry: KeptEntry) -> tuple[str, ...]:
 
 
 def _opened(folder: Path | None) -> CacheContents:
+    from voxelocity.core.errors import ConfigError
+    from voxelocity.core.remote import local_name, remote_url
     from voxelocity.data.cache.contents import CacheContents
     from voxelocity.observe import default_cache_folder
 
+    if folder is not None and (url := remote_url(folder)):
+        raise ConfigError(
+            f"cache: {url} is on a server; use the server's own tools there, or name this machine's copies of it: "
+            f"{default_cache_folder() / 'remote' / local_name(url)}"
+        )
     return CacheContents((folder or default_cache_folder()).expanduser())
 
 

@@ -29,6 +29,7 @@ def remote_url(path: Path | str) -> str:
 
 def local_name(url: str) -> str:
     """A name of a folder for what is kept of a URL: readable in messages, and different for different URLs."""
+    url = url.rstrip("/")
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", url.partition("://")[2])[-80:]
     return f"{sha256(url.encode()).hexdigest()[:8]}-{readable}"
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from voxelocity.observe import Clock, system_clock
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 _BEAT_S = 1.0
 _STORE_TIMEOUT = timedelta(seconds=5)
@@ -38,7 +38,7 @@ class Pulse:
         process: host name, process namespace and number; "" until it is known.
         beat: of its last message; -1 after it has left.
         beat_s: when that changed, by the clock of this process.
-        position: how many waits for the others it has begun.
+        position: how many places in the code it has come to.
         position_s: when that changed.
     """
 
@@ -93,7 +93,7 @@ class Watchdog:
 
     Attributes:
         store: at which the ranks have met.
-        limit_s: how long this rank may take from one wait for the others to the next.
+        limit_s: how long this rank may take from one place to the next.
     """
 
     store: Store
@@ -120,7 +120,7 @@ class Watchdog:
         self._exchanging.join(_BEAT_S)
 
     def moved(self) -> None:
-        """This rank begins to wait for the others."""
+        """This rank has come to another place in the code, and what comes next may wait for the others."""
         pulse = self._pulses[self.rank]
         pulse.position, pulse.position_s = pulse.position + 1, self.clock()
 
@@ -132,13 +132,18 @@ class Watchdog:
         process, beat = _this_process(), 0
         while not self._ended.is_set():
             beat += 1
-            # An unreachable store is noticed by the age of its last answer.
-            with contextlib.suppress(RuntimeError):
+            try:
                 store.set(keys[self.rank], json.dumps([process, beat, self._pulses[self.rank].position]))
                 if store.check(keys):
                     for number, text in enumerate(store.multi_get(keys)):
                         self._hear(number, *json.loads(text))
                 self._answered_s = self.clock()
+            except dist.DistNetworkError:
+                # It is gone, and each further call would write a stack to the terminal.
+                return
+            except RuntimeError:
+                # It did not answer in time; the age of its last answer counts.
+                pass
             self._ended.wait(_BEAT_S)
         with contextlib.suppress(RuntimeError):
             store.set(keys[self.rank], json.dumps([process, -1, self._pulses[self.rank].position]))

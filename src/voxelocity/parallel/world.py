@@ -56,7 +56,7 @@ class World:
         """The leader's value, on every rank."""
         if self.is_alone:
             return value
-        self._moved()
+        self.moved()
         carried = [value]
         dist.broadcast_object_list(carried, src=0)
         return carried[0]
@@ -64,7 +64,7 @@ class World:
     def tensor_from_leader(self, values: torch.Tensor) -> torch.Tensor:
         """The leader's values, written into the tensor of each rank, which has their shape and type."""
         if not self.is_alone:
-            self._moved()
+            self.moved()
             dist.broadcast(values, src=0)
         return values
 
@@ -72,7 +72,7 @@ class World:
         """The values of all ranks, by rank, on every rank."""
         if self.is_alone:
             return [value]
-        self._moved()
+        self.moved()
         values: list[Any] = [None] * self.place.size
         dist.all_gather_object(values, value)
         return values
@@ -89,10 +89,11 @@ class World:
 
     def _add_up(self, values: torch.Tensor) -> None:
         """Replaces the values by their sum over the ranks. Those on a GPU are waited for by its queue alone."""
-        self._moved()
+        self.moved()
         dist.all_reduce(values)
 
-    def _moved(self) -> None:
+    def moved(self) -> None:
+        """This rank has come to another place in the code, and what comes next may wait for the others."""
         if self.watchdog is not None:
             self.watchdog.moved()
 

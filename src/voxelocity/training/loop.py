@@ -197,6 +197,7 @@ class Loop:
             with span("wait", color="red"):
                 batch = next(self.feed)
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
+            self.session.world.moved()
             window.losses.append(self.training(batch, window.learning_rate))
         self._step_s.append(self.clock() - start_s)
         window.case_ids.append(batch.case_ids)

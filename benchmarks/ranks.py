@@ -104,15 +104,17 @@ with joined() as world:
     label = torch.randint(3, (4, 40, 56, 40), generator=numbers).to(torch.uint8)
     batch = Batch(image=image, label=label, draws=(), regions=(), step=0)
     ours = TrainingStep(
-        make(), build_loss(LossConfig()), optimizer=OptimizerConfig(name="sgd"),
+        make(), build_loss(LossConfig()), optimizer=OptimizerConfig(name="sgd", learning_rate=0.01),
         precision=PrecisionConfig(compute="float32"), device=CPU, world=world,
     )
     network, loss = make(), build_loss(LossConfig())
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    weights = list(network.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.99, nesterov=True, weight_decay=3e-5, fused=True)
     def plain():
         optimizer.zero_grad()
         value = loss(network(image), label)
         value.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 12.0)
         optimizer.step()
     ways, seconds = {"ours": lambda: ours(batch, 0.01), "plain": plain}, {"ours": [], "plain": []}
     for number in range(int(sys.argv[1])):

@@ -36,9 +36,6 @@ def start_ranks(
         memory: a folder in place of the file system in memory.
         script: what each rank runs.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [sys.executable, "-c", _PREPARED + script, memory, *arguments]
     common = {
         **os.environ,
@@ -47,7 +44,7 @@ def start_ranks(
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
     }
     return [
         subprocess.Popen(
@@ -59,6 +56,13 @@ def start_ranks(
         )
         for rank in range(size)
     ]
+
+
+def free_port() -> int:
+    """One that no program listens on now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def finish(processes: Sequence[subprocess.Popen[str]], *, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:

@@ -1,16 +1,21 @@
 """One training on several processes: the same weights as one, every case validated once, one folder written."""
 
+import contextlib
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared.ranks import COMMAND, finish, start_ranks
+from shared.ranks import COMMAND, finish, free_port, start_ranks
 from voxelocity.observe import read_events
 from voxelocity.training.checkpoint import Checkpoints
 
@@ -131,6 +136,35 @@ def test_a_run_of_two_ranks_is_resumed_by_one_from_its_last_checkpoint(voxelocit
     assert finish(resumed)[0][0] == 143
 
 
+@pytest.mark.nightly
+def test_a_training_continues_on_the_nodes_that_are_left(tiny_msd, tiny_sets, tmp_path):
+    out = tmp_path / "run"
+    sets = [*tiny_sets, "--set", "train.steps=1000000", "--set", "train.checkpoint_every_s=1"]
+    begin = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=elastic"),
+    ]
+    end = ["-m", "voxelocity", "train", str(tiny_msd), "-o", str(out), "--device", "cpu", *sets]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    # Each stands for a node.
+    nodes = []
+    try:
+        for number in range(2):
+            # The first one holds the meeting point.
+            command = [*begin, f"--rdzv-conf=is_host={1 - number},last_call_timeout=10", *end]
+            nodes.append(subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL))
+        checkpoints = Checkpoints(out / "checkpoints", keep=2)
+        wait_until(lambda: checkpoints.latest_step() > 0 and (out / "events-rank1.jsonl").exists(), nodes)
+        kill_with_children(nodes[1])
+        step, num_before = checkpoints.latest_step(), num_starts(out)
+        wait_until(lambda: num_starts(out) > num_before and checkpoints.latest_step() > step, nodes[:1], most_s=120.0)
+        nodes[0].send_signal(signal.SIGTERM)
+        nodes[0].wait(timeout=60.0)
+    finally:
+        for node in nodes:
+            kill_with_children(node)
+
+
 def test_when_a_rank_is_killed_the_others_end_and_the_last_checkpoint_is_whole(tiny_msd, tiny_sets, tmp_path):
     sets = [*tiny_sets, "--set", "train.steps=100000", "--set", "train.checkpoint_every_s=1"]
     out = tmp_path / "run"
@@ -209,8 +243,19 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
     assert "Traceback" not in err
 
 
-def wait_until(is_so, processes):
-    end_s = time.monotonic() + 60.0
+def kill_with_children(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            one.kill()
+    process.wait()
+
+
+def num_starts(run):
+    return sum(event["event"] == "run_started" for event in read_events(run / "events.jsonl"))
+
+
+def wait_until(is_so, processes, *, most_s=60.0):
+    end_s = time.monotonic() + most_s
     while not is_so():
         assert all(process.poll() is None for process in processes), finish(processes)
         assert time.monotonic() < end_s

@@ -4,6 +4,7 @@ import http.server
 import os
 import shutil
 import threading
+import time
 import warnings
 from hashlib import md5
 from pathlib import Path
@@ -83,6 +84,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.server.has_md5:
             self.send_header("ETag", f'"{tag}"')
         self.end_headers()
+        if fault == "slow":
+            time.sleep(0.3)
         if has_body:
             self.wfile.write(part[: len(part) // 2 if fault == "cut" else short])
         if fault == "cut":
@@ -171,7 +174,7 @@ def test_a_mirror_that_was_made_before_is_opened_by_its_path_and_follows_changes
     assert os.stat(first.refs[0].images[0]).st_ctime_ns != before.st_ctime_ns
 
 
-@pytest.mark.parametrize("fault", ["error", "cut", "short", "all", "other"])
+@pytest.mark.parametrize("fault", ["error", "cut", "short", "slow", "all", "other"])
 def test_a_fault_of_the_connection_costs_waiting_and_nothing_else(server, own_msd, fault, monkeypatch):
     monkeypatch.setattr(remote, "_CHUNK_BYTES", 5000)
     cases, waits, _ = opened(server.url)

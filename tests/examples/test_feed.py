@@ -11,6 +11,24 @@ import pytest
 import voxelocity as package
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "feed"
+# What the example needs of Horovod, which has had no release since 2023, on gloo.
+HOROVOD = """
+import torch
+import torch.distributed as dist
+init = lambda: dist.init_process_group("gloo")
+rank, size, local_rank = dist.get_rank, dist.get_world_size, dist.get_rank
+def broadcast_parameters(state, root_rank):
+    for value in state.values():
+        dist.broadcast(value, root_rank)
+def DistributedOptimizer(optimizer, named_parameters):
+    named, step = dict(named_parameters), optimizer.step
+    def averaged():
+        for value in named.values():
+            dist.all_reduce(value.grad.div_(size()))
+        step()
+    optimizer.step = averaged
+    return optimizer
+"""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
@@ -26,12 +44,23 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 )
 def test_two_ranks_of_an_example_learn(name, library, launcher, ranks, tiny_msd, tmp_path):
     pytest.importorskip(library)
+    learns(name, launcher, ranks, tiny_msd, tmp_path)
+
+
+@pytest.mark.nightly
+def test_two_ranks_of_the_example_for_horovod_learn_with_its_interface(tiny_msd, tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "torch.py").write_text(HOROVOD)
+    learns("with_horovod", TORCHRUN, (), tiny_msd, tmp_path)
+
+
+def learns(name, launcher, ranks, dataset, folder):
     done = subprocess.run(
-        [sys.executable, *launcher, EXAMPLES / f"{name}.py", tiny_msd, *ranks, "40"],
+        [sys.executable, *launcher, EXAMPLES / f"{name}.py", dataset, *ranks, "40"],
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(package.__file__).parents[1]),
-            "XDG_CACHE_HOME": str(tmp_path),
+            "PYTHONPATH": f"{Path(package.__file__).parents[1]}{os.pathsep}{folder}",
+            "XDG_CACHE_HOME": str(folder),
             "OMP_NUM_THREADS": "1",
         },
         capture_output=True,

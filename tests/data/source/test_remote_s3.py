@@ -1,5 +1,5 @@
-"""A data set on a real S3 server of this machine: `pip install 'moto[server]' s3fs`, which the development environment
-leaves out, as their AWS libraries change every day."""
+"""A data set and a cache on a real S3 server of this machine: `pip install 'moto[server]' s3fs`, which the development
+environment leaves out, as their AWS libraries change every day."""
 
 import shutil
 import socket
@@ -11,8 +11,10 @@ import pytest
 
 from voxelocity.core import staging
 from voxelocity.core.errors import DatasetError
+from voxelocity.data.cache import DiskTier
 from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
+from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
 
 s3fs = pytest.importorskip("s3fs")
 _SERVER = shutil.which("moto_server")
@@ -66,3 +68,14 @@ def test_a_data_set_in_a_bucket_has_the_voxels_of_the_local_one(bucket, tiny_msd
         assert np.array_equal(got.label, here.label)
     with pytest.raises(DatasetError, match="bucket does not exist"):
         open_cases("s3://nothing/Task99")
+
+
+@pytest.mark.nightly
+def test_a_cache_in_a_bucket_is_found_by_another_machine(bucket, tmp_path):
+    url = bucket.replace("Task99", "cache")
+    DiskTier(tmp_path / "one", url=url).put(KEY, example_volume())
+    other = DiskTier(tmp_path / "other", url=url)
+    assert other.keys() == [KEY]
+    assert_same(other.get(KEY), example_volume())
+    other.drop(KEY)
+    assert DiskTier(tmp_path / "third", url=url).get(KEY) is None

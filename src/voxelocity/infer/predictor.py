@@ -26,7 +26,7 @@ from voxelocity.infer.model import ForeignNetwork, PredictionSpec
 from voxelocity.infer.probabilities import Probabilities
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
-from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
+from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import Clock, system_clock
@@ -138,7 +138,7 @@ class Predictor:
         """
         waiting: deque[tuple[Volume, ClassMap]] = deque()
 
-        def images() -> Iterator[tuple[Values, Sink]]:
+        def images() -> Iterator[tuple[Values, TileSink]]:
             for volume in volumes:
                 image = self._image_of(volume)
                 classes = ClassMap(spatial_shape(image), region_order=self._spec.region_order)
@@ -262,7 +262,7 @@ class Predictor:
         waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels, Probabilities | None]] = deque()
         failures: list[Exception] = []
 
-        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[Values, Sink]]:
+        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[Values, TileSink]]:
             try:
                 for case in loaded:
                     try:
@@ -326,7 +326,7 @@ class Predictor:
         except ScanError as error:
             raise _of_case(volume.case_id, error) from None
 
-    def _stitched(self, images: Iterable[tuple[Values, Sink]]) -> Iterator[Stitched]:
+    def _stitched(self, images: Iterable[tuple[Values, TileSink]]) -> Iterator[Stitched]:
         self._enter_evaluation_mode()
         window = self._spec.window
         swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)

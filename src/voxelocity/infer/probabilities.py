@@ -18,7 +18,7 @@ from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import unnamed_file
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.stitched import Sink
+from voxelocity.infer.stitched import TileSink
 
 _ONE = 255
 """Stands for a probability of 1."""
@@ -27,7 +27,7 @@ _SCALE = float(np.nextafter(np.float32(1 / _ONE), np.float32(0)))
 
 
 class Probabilities:
-    """Of one scan, on its prepared grid until they are written. A `Sink`, which hands on what it takes.
+    """Of one scan, on its prepared grid until they are written. A `TileSink`, which hands on what it takes.
 
     Args:
         shape: of the prepared volume.
@@ -40,7 +40,9 @@ class Probabilities:
         ScanError: the disk has no room.
     """
 
-    def __init__(self, shape: Index3, trace: Trace, spec: PredictionSpec, *, folder: Path | None, labels: Sink) -> None:
+    def __init__(
+        self, shape: Index3, trace: Trace, spec: PredictionSpec, *, folder: Path | None, labels: TileSink
+    ) -> None:
         self._trace, self._labels, self._has_regions = trace, labels, bool(spec.region_order)
         kept, folder = (spec.num_outputs, *shape), folder or Path(tempfile.gettempdir())
         try:

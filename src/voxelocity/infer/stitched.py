@@ -35,7 +35,7 @@ _NOT_FINITE = (
 _MOST_WASTE = 1.25
 
 
-class Sink(Protocol):
+class TileSink(Protocol):
     """Takes the summed logits of a volume, tile by tile, and makes of them what its owner asked for."""
 
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
@@ -62,7 +62,7 @@ class Stitched:
     def __init__(
         self,
         image_cxyz: Values,
-        sink: Sink,
+        sink: TileSink,
         config: WindowConfig,
         device: Device,
         accumulators: Accumulators,

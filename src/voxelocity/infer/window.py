@@ -23,7 +23,7 @@ from voxelocity.core.warn_once import WarnOnce
 from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
-from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
+from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import system_clock
 
@@ -40,7 +40,7 @@ Forward = Callable[[Values], Values]
 
 def stitch_volumes(
     forward: Forward,
-    images: Iterable[tuple[Values, Sink]],
+    images: Iterable[tuple[Values, TileSink]],
     config: WindowConfig,
     *,
     device: Device,
@@ -80,7 +80,7 @@ def stitch_volumes(
     accumulators = Accumulators(device, folder, warn)
     passes = _Passes(forward, config, device, swapped_classes, warn)
 
-    def stitched(image: Values, sink: Sink) -> Stitched:
+    def stitched(image: Values, sink: TileSink) -> Stitched:
         return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
 
     windows = _windows(images, stitched, config, pending)
@@ -206,8 +206,8 @@ class _Passes:
 
 
 def _windows(
-    images: Iterable[tuple[Values, Sink]],
-    make: Callable[[Values, Sink], Stitched],
+    images: Iterable[tuple[Values, TileSink]],
+    make: Callable[[Values, TileSink], Stitched],
     config: WindowConfig,
     pending: deque[Stitched],
 ) -> Iterator[_Window | None]:

@@ -13,9 +13,10 @@ from voxelocity.parallel.place import Place, read_place
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
     from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model, decide_by_measurement
+    from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.segments import Segment, segments_of
-    from voxelocity.parallel.sharding import Mode, Sharding, shard
+    from voxelocity.parallel.sharding import Sharding
     from voxelocity.parallel.world import ALONE, World, joined
 
 __all__ = [
@@ -47,7 +48,8 @@ __getattr__ = first_use(
         "fit": ("ParallelDecision", "auto_parallelize_model", "decide_by_measurement"),
         "pipeline": ("PipelineParallelModule",),
         "segments": ("Segment", "segments_of"),
-        "sharding": ("Mode", "Sharding", "shard"),
+        "modes": ("Mode", "shard"),
+        "sharding": ("Sharding",),
         "world": ("ALONE", "World", "joined"),
     },
 )

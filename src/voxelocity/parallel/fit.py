@@ -12,9 +12,9 @@ from torch import nn
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import bytes_text
 from voxelocity.parallel.footprint import SegmentCost, backward, free_bytes, measure_segments, peak_bytes
+from voxelocity.parallel.modes import Mode, shard
 from voxelocity.parallel.pipeline import PipelineParallelModule, cheapest_cuts
 from voxelocity.parallel.segments import Segment, segments_of
-from voxelocity.parallel.sharding import Mode, shard
 from voxelocity.parallel.world import ALONE, World
 
 # AdamW's two moments in float32.

@@ -20,7 +20,7 @@ from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.session import Session, StopAskedError
-from voxelocity.training.sharding import Batches
+from voxelocity.training.sharding import BatchSource
 from voxelocity.training.validation import Validation
 
 PART_OF_SPAN: Mapping[str, str] = {
@@ -84,7 +84,7 @@ class Loop:
         self,
         session: Session,
         training: TrainingStep,
-        feed: Batches,
+        feed: BatchSource,
         balance: Balance,
         budget: Budget,
         validation: Validation,

@@ -117,7 +117,7 @@ def _is_expected_to_fit(session: Session) -> bool:
     return not session.world.agree([], flag=needed > machine.device_free_bytes)[1]
 
 
-class Batches(Protocol):
+class BatchSource(Protocol):
     """What a training takes its batches from: a `Feed`, or in a pipeline a `FeedOfLeader`."""
 
     def __next__(self) -> Batch: ...

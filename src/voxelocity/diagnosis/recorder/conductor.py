@@ -40,7 +40,7 @@ _FREE_SHARE = 0.5
 _NOT_KEPT = "weights and optimizer could not be saved to be restored after them"
 
 
-class Host(NamedTuple):
+class Hooks(NamedTuple):
     """What the recording of the process does when the conductor asks for it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Conductor:
         settings: Settings,
         steps: Steps,
         loaders: Loaders,
-        host: Host,
+        host: Hooks,
         *,
         begin_counting: Callable[[], None],
     ) -> None:

@@ -147,7 +147,7 @@ class Recording:
         self._watch(before.torch, first_step=first_step, is_child=True)
 
     def _watch(self, torch: Any, *, first_step: Callable[[], None], is_child: bool = False) -> None:
-        from .conductor import Host
+        from .conductor import Hooks
         from .training import TrainingWatcher
 
         self.training = TrainingWatcher(
@@ -155,7 +155,7 @@ class Recording:
             self.settings,
             self._writer,
             self._imports,
-            Host(
+            Hooks(
                 self._new_profiler, self._guard.arm, self._conclude, self._end_outside if self._ends_process else None
             ),
             start_age_s=self._age_offset_s,

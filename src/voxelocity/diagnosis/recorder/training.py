@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Callable
 
 from .batches import BeginWorker, Fetches, WorkerStart
-from .conductor import Conductor, Host
+from .conductor import Conductor, Hooks
 from .describe import (
     compile_counts,
     describe_compile,
@@ -54,7 +54,7 @@ class TrainingWatcher:
         settings: Settings,
         writer: Writer,
         imports: Imports,
-        host: Host,
+        host: Hooks,
         *,
         start_age_s: float,
         first_step: Callable[[], None],

@@ -39,6 +39,7 @@ _KINDS = {
     "kill -9": "os.kill(os.getpid(), signal.SIGKILL)",
     "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
     "hang": "time.sleep(3600)",
+    "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
     "exception": "raise RuntimeError('a planted error')",
     "out of memory": "torch.empty(1 << 50)",
 }
@@ -77,7 +78,7 @@ if os.environ.get("RANK") == "{rank}" and os.environ.get("TORCHELASTIC_RESTART_C
 """
 
 
-def measure(row: str, work: Path, *, max_restarts: int = 0) -> dict[str, Any]:
+def measure(row: str, work: Path) -> dict[str, Any]:
     """Seconds from the fault to the end of the job (None if it was still there after `_MOST_S`), status and message."""
     kind, _, place = row.partition(", ")
     module, path, rank, number = _PLACES[place]
@@ -88,13 +89,10 @@ def measure(row: str, work: Path, *, max_restarts: int = 0) -> dict[str, Any]:
     (work / "site").mkdir()
     (work / "site" / "sitecustomize.py").write_text(code)
     plan = {**_PLAN, "data.cache.folder": str(work / "cache")}
-    if max_restarts:
-        plan["train.steps"] = 600
     sets = [part for key, value in plan.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     run = work / "run"
-    restarts = ["--max-restarts", str(max_restarts)] if max_restarts else []
     process = subprocess.Popen(
-        [*VOXELOCITY, "launch", "-n", "2", *restarts, "train", str(real_data() / "hippocampus"), "-o", str(run),
+        [*VOXELOCITY, "launch", "-n", "2", "train", str(real_data() / "hippocampus"), "-o", str(run),
          "--device", "cpu", *sets],
         env={**os.environ, "PYTHONPATH": f"{work / 'site'}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -167,7 +167,7 @@ def nodes(dataset: Path, work: Path) -> dict[str, Any]:
 
 def overhead(dataset: Path, work: Path) -> dict[str, Any]:
     """Seconds of steps in a world of one and in a loop without one, alternating."""
-    found: dict[str, Any] = run_ranks(1, ["-c", _OVERHEAD, "105"], {"OMP_NUM_THREADS": "2"})[0]
+    found: dict[str, Any] = run_ranks(1, ["-c", _OVERHEAD, "1005"], {"OMP_NUM_THREADS": "2"})[0]
     return found
 
 

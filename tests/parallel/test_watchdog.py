@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from shared.ranks import finish, start_ranks
-from voxelocity.parallel.watchdog import Pulse, find_silent, find_stuck
+from voxelocity.observe import FakeClock
+from voxelocity.parallel.watchdog import Pulse, Watchdog, find_silent, find_stuck
 
 
 def pulses(*known):
@@ -54,6 +55,20 @@ def test_ranks_in_one_place_are_not_stuck_while_one_of_them_has_just_come_there(
     assert find_stuck(ranks, now_s=0.0, limit_s=25.0) == ()
 
 
+def test_the_time_in_which_the_process_itself_was_stopped_counts_for_no_rank():
+    clock = FakeClock()
+    watchdog = Watchdog(None, 0, 2, clock=clock)
+    watchdog._pulses = pulses((0.0, 1), (0.0, 1))
+    for pulse in watchdog._pulses:
+        pulse.position_s = 0.0
+    clock.advance(3601.0)
+    assert watchdog._after_pause(0.0) == 3601.0
+    assert [(pulse.beat_s, pulse.position_s) for pulse in watchdog._pulses] == [(3600.0, 3600.0)] * 2
+    clock.advance(2.0)
+    watchdog._after_pause(3601.0)
+    assert watchdog._pulses[0].beat_s == 3600.0, "a slow machine is not a pause"
+
+
 _SCRIPT = """
 import os, signal, sys, time
 from voxelocity.parallel import joined
@@ -74,7 +89,7 @@ with joined() as world:
 @pytest.mark.parametrize(
     ("kind", "status", "message"),
     [
-        ("hang", 1, r"waited for rank 1 of 3 for 2 s; it is at .*:\d+ \(hang_here\); look at its disk"),
+        ("hang", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); look at its disk"),
         ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 4 s; look at its machine"),
     ],
 )

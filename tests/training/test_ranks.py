@@ -238,8 +238,8 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
     ended = finish(train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script), timeout_s=60.0)
     assert [status for status, _, _ in ended] == [1, 1]
     err = "".join(err for _, _, err in ended)
-    assert re.search(rf"rank {rank} of 2 for \d+ s; it is at .*\(hangs\)", err), err
-    assert err.count("for rank") == 1
+    assert re.search(rf"for rank {rank} for \d+ s; rank {rank} is at .*\(hangs\)", err), err
+    assert err.count("look at its disk") == 1
     assert "Traceback" not in err
 
 

@@ -26,6 +26,8 @@ _STORE_TIMEOUT = timedelta(seconds=5)
 _NO_LIMIT_S = 1800.0
 # Long enough for the message of the rank that reports.
 _REPORTED_S = 3.0
+# A thread that was not run for longer was stopped.
+_PAUSE_S = 5.0
 _PACKAGE = str(Path(__file__).parents[1])
 _ADVICE = "the last checkpoint is whole, and the same command continues from it"
 
@@ -89,7 +91,8 @@ class Watchdog:
 
     A rank that does not even send signs for `silence_s` has stopped, or its machine has: the first of the others
     reports it, and kills it if it can. A rank that sends them, but which the others have waited for longer than
-    `limit_s`, reports itself, with the place in its code. A process that reports ends with status 1.
+    `limit_s`, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
+    wait for the exchange that never ends.
 
     Attributes:
         store: at which the ranks have met.
@@ -118,6 +121,12 @@ class Watchdog:
         self._ended.set()
         # If the store does not answer, the thread is left behind.
         self._exchanging.join(_BEAT_S)
+
+    def limit(self, limit_s: float) -> float:
+        """Sets the limit, from now on; returns the one before."""
+        self._pulses[self.rank].position_s = self.clock()
+        before_s, self.limit_s = self.limit_s, limit_s
+        return before_s
 
     def moved(self) -> None:
         """This rank has come to another place in the code, and what comes next may wait for the others."""
@@ -159,27 +168,33 @@ class Watchdog:
             pulse.position, pulse.position_s = position, now_s
 
     def _judge(self) -> None:
+        before_s = self.clock()
         while not self._ended.wait(_BEAT_S):
-            now_s = self.clock()
+            before_s = self._after_pause(before_s)
             silent = find_silent(
-                self._pulses, self.rank, now_s=now_s, answered_s=self._answered_s, silence_s=self.silence_s
+                self._pulses, self.rank, now_s=before_s, answered_s=self._answered_s, silence_s=self.silence_s
             )
             if silent:
                 self._end_without(silent)
-            stuck = find_stuck(self._pulses, now_s=now_s, limit_s=self.limit_s)
-            if len(stuck) == self.size and self.rank == 0:
-                _end(f"no rank has continued for {self.limit_s:.0f} s; rank 0 is at {self._place()}; {_ADVICE}")
-            if len(stuck) < self.size and self.rank in stuck:
-                _end(
-                    f"the others have waited for rank {self.rank} of {self.size} for {self.limit_s:.0f} s; it is at "
-                    f"{self._place()}; look at its disk and its device; {_ADVICE}"
-                )
+            stuck = find_stuck(self._pulses, now_s=before_s, limit_s=self.limit_s)
+            if self.rank in stuck:
+                self._end_stuck(stuck)
+
+    def _after_pause(self, before_s: float) -> float:
+        """The time now. If this process was stopped meanwhile, as SLURM suspends jobs, that time counts for no rank."""
+        now_s = self.clock()
+        paused_s = now_s - before_s - _BEAT_S
+        if paused_s > _PAUSE_S:
+            self._answered_s += paused_s
+            for pulse in self._pulses:
+                pulse.beat_s, pulse.position_s = pulse.beat_s + paused_s, pulse.position_s + paused_s
+        return now_s
 
     def _end_without(self, silent: Sequence[int]) -> None:
         first = next(number for number in range(self.size) if number not in silent)
         if self.rank != first:
-            self._ended.wait(_REPORTED_S)
-            os._exit(1)
+            self._end_later()
+            return
         names = " and ".join(f"rank {number}{self._process_words(number)}" for number in silent)
         _say(f"{names} has not answered for {self.silence_s:.0f} s; look at its machine; {_ADVICE}")
         for number in silent:
@@ -189,6 +204,24 @@ class Watchdog:
                 with contextlib.suppress(OSError):
                     os.kill(int(process_id), signal.SIGKILL)
         os._exit(1)
+
+    def _end_stuck(self, stuck: Sequence[int]) -> None:
+        if self.rank != stuck[0]:
+            self._end_later()
+            return
+        names = " and ".join(f"rank {number}" for number in stuck)
+        others = [n for n, pulse in enumerate(self._pulses) if n not in stuck and not pulse.has_left]
+        waited = f"the others have waited for {names}" if others else f"{names} have not continued"
+        _say(
+            f"{waited} for {self.limit_s:.0f} s; rank {self.rank} is at {self._place()}; look at its disk and its "
+            f"device; {_ADVICE}"
+        )
+        os._exit(1)
+
+    def _end_later(self) -> None:
+        """Ends this process after the one that reports, unless it ends by itself."""
+        if not self._ended.wait(_REPORTED_S):
+            os._exit(1)
 
     def _process_words(self, number: int) -> str:
         process = self._pulses[number].process
@@ -223,9 +256,3 @@ def _this_process() -> str:
 
 def _say(text: str) -> None:
     print(f"voxelocity: parallel: {text}", file=sys.stderr, flush=True)
-
-
-def _end(text: str) -> None:
-    _say(text)
-    # Python's own end would wait for the exchange that never ends.
-    os._exit(1)

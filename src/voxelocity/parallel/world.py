@@ -108,11 +108,11 @@ class World:
         if self.watchdog is None:
             yield
             return
-        before_s, self.watchdog.limit_s = self.watchdog.limit_s, limit_s
+        before_s = self.watchdog.limit(limit_s)
         try:
             yield
         finally:
-            self.watchdog.limit_s = before_s
+            self.watchdog.limit(before_s)
 
     def led(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on the leader, which alone does it, on every rank.

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -105,12 +105,14 @@ class Watchdog:
     silence_s: float = 25.0
     limit_s: float = _NO_LIMIT_S
     clock: Clock = system_clock
-    _ended: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> Self:
+    def __post_init__(self) -> None:
         now_s = self.clock()
         self._pulses = [Pulse(beat_s=now_s, position_s=now_s) for _ in range(self.size)]
         self._answered_s = now_s
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
         self._watched = threading.get_ident()
         self._exchanging = threading.Thread(target=self._exchange, name="watchdog: exchange", daemon=True)
         self._exchanging.start()

@@ -66,7 +66,11 @@ def test_a_lost_connection_costs_waiting(machines, monkeypatch):
             with open(place, "r+b") as file:
                 file.truncate(100)
 
-    monkeypatch.setattr(files, "_server", type("Faulty", (), {"get_file": faulty, "info": files._server.info}))
+    monkeypatch.setattr(
+        files,
+        "_server",
+        type("Faulty", (), {"get_file": faulty, "info": files._server.info, "invalidate_cache": lambda: None}),
+    )
     with pytest.warns(
         UserWarning, match=r"cache: file://.*safetensors cannot be reached now \(TimeoutError: planted\)"
     ):
@@ -82,7 +86,9 @@ def test_a_server_that_stays_away_is_an_error_of_this_entry(machines, monkeypatc
     def lost(*_):
         raise TimeoutError("planted")
 
-    monkeypatch.setattr(tier._store, "_server", type("Lost", (), {"info": lost, "put_file": lost}))
+    monkeypatch.setattr(
+        tier._store, "_server", type("Lost", (), {"info": lost, "put_file": lost, "invalidate_cache": lambda: None})
+    )
     with pytest.raises(CacheError, match="could not be reached"):
         tier.get(KEY)
     with pytest.raises(CacheError, match=r"case 'case é 0' cannot be written .*could not be reached"):

@@ -76,6 +76,8 @@ class RemoteEntryFiles(EntryFiles):
 
     def _fetch(self, key: str) -> None:
         remote = self._remote(key)
+        # Another machine may have put it since the last look.
+        self._server.invalidate_cache()
         num_bytes = self._tried(lambda: int(self._server.info(remote)["size"]), remote)
         self._make_room(num_bytes)
         descriptor, temp = self._open_temp(key)
@@ -93,8 +95,9 @@ class RemoteEntryFiles(EntryFiles):
             os.close(descriptor)
 
     def _listed(self) -> list[str]:
+        self._server.invalidate_cache()
         try:
-            return [str(name).rpartition("/")[2] for name in self._server.ls(self._url, detail=False, refresh=True)]
+            return [str(name).rpartition("/")[2] for name in self._server.ls(self._url, detail=False)]
         except FileNotFoundError:
             return []
 
@@ -104,5 +107,6 @@ class RemoteEntryFiles(EntryFiles):
     def _tried(self, attempt: Callable[[], _T], what: str) -> _T:
         try:
             return tried(attempt, what=f"cache: {what}", most_s=_MOST_TRYING_S, sleep=self._sleep)
-        except ConnectionError as error:
-            raise OSError(errno.EIO, str(error), what) from error
+        except (ConnectionError, PermissionError) as error:
+            number = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
+            raise OSError(number, str(error), what) from error

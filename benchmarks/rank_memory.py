@@ -90,8 +90,9 @@ print(json.dumps(found))
 """
 _GB = 10**9
 _TWOS = [[2, 2, 2]]
-# Words, network and batch: one that any device takes, many activations, many parameters, and so many that only a
-# stage each fits. Thin networks on large patches have many activations for little work.
+# Words, network, batch and devices: a model that any device takes; one with many activations, which thin networks on
+# large patches have for little work; one with many parameters, also on devices of half that memory, where only stages
+# of unequal size fit.
 _MODELS: tuple[tuple[str, dict[str, Any], tuple[int, ...], tuple[tuple[float, float], ...]], ...] = (
     (
         "small DynUNet, 4 patches of 64x64x64",
@@ -107,13 +108,13 @@ _MODELS: tuple[tuple[str, dict[str, Any], tuple[int, ...], tuple[tuple[float, fl
     ),
     (
         "wide UNet, 2 patches of 16x16x16",
-        {"name": "unet", "widths": [512, 1024, 2048], "strides": _TWOS * 2},
+        {"name": "unet", "widths": [1104, 2208, 4416], "strides": _TWOS * 2},
         (2, 1, 16, 16, 16),
         ((11.0, 8.0), (8.0, 8.0)),
     ),
     (
         "wide UNet, 2 patches of 16x16x16",
-        {"name": "unet", "widths": [512, 1024, 2048], "strides": _TWOS * 2},
+        {"name": "unet", "widths": [1104, 2208, 4416], "strides": _TWOS * 2},
         (2, 1, 16, 16, 16),
         ((5.5, 4.0), (4.0, 4.0)),
     ),

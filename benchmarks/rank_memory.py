@@ -108,13 +108,13 @@ _MODELS: tuple[tuple[str, dict[str, Any], tuple[int, ...], tuple[tuple[float, fl
     ),
     (
         "wide UNet, 2 patches of 16x16x16",
-        {"name": "unet", "widths": [1104, 2208, 4416], "strides": _TWOS * 2},
+        {"name": "unet", "widths": [544, 1088, 2176, 4096], "strides": _TWOS * 3},
         (2, 1, 16, 16, 16),
         ((11.0, 8.0), (8.0, 8.0)),
     ),
     (
         "wide UNet, 2 patches of 16x16x16",
-        {"name": "unet", "widths": [1104, 2208, 4416], "strides": _TWOS * 2},
+        {"name": "unet", "widths": [544, 1088, 2176, 4096], "strides": _TWOS * 3},
         (2, 1, 16, 16, 16),
         ((5.5, 4.0), (4.0, 4.0)),
     ),

@@ -4,9 +4,11 @@ import re
 import signal
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from shared.ranks import finish, start_ranks
 from voxelocity.observe import FakeClock
+from voxelocity.parallel import launch
 from voxelocity.parallel.watchdog import Pulse, Watchdog, find_silent, find_stuck
 
 
@@ -99,3 +101,16 @@ def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, stat
     err = "".join(err for _, _, err in ended)
     assert re.search(message, err), err
     assert err.count("voxelocity: ") == 1
+
+
+def test_a_launcher_says_nothing_about_a_rank_that_another_one_has_reported_and_killed(monkeypatch, capfd):
+    def fails(*_):
+        failures = {
+            rank: ProcessFailure(local_rank=rank, pid=0, exitcode=status, error_file="")
+            for rank, status in ((0, -signal.SIGKILL), (1, 1))
+        }
+        raise ChildFailedError("train", failures)
+
+    monkeypatch.setattr(launch, "elastic_launch", lambda *_: fails)
+    assert launch.run_ranks(["train"], num_ranks=2) == 1
+    assert capfd.readouterr().err == ""

@@ -50,9 +50,11 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
     try:
         elastic_launch(config, sys.executable)("-m", "voxelocity", *arguments)
     except ChildFailedError as error:
+        # One that has said why: it may have killed another, which did not answer.
+        spoken = [one.exitcode for one in error.failures.values() if one.exitcode > 0]
+        if spoken:
+            return spoken[0]
         _, failure = error.get_first_failure()
-        if failure.exitcode >= 0:
-            return failure.exitcode
         # It could not say so itself.
         why = ", as Linux does when memory is full" if failure.exitcode == -signal.SIGKILL else ""
         print(

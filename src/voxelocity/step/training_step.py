@@ -204,6 +204,8 @@ class TrainingStep:
             logits = self._forward(image)
         with span("loss", color="lightgreen"):
             loss = self._loss(logits, label)
+        # So that the backward pass frees them.
+        del logits
         with span("backward", color="blue"):
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self, cast
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -136,8 +136,8 @@ class Watchdog:
         pulse.position, pulse.position_s = pulse.position + 1, self.clock()
 
     def _exchange(self) -> None:
-        # Calls on a connection wait for each other, so this one has its own.
-        store: Store = self.store.clone()  # type: ignore[attr-defined]  # which torch's stubs lack
+        # Calls on a connection wait for each other, so this one has its own. torch's stubs lack its methods.
+        store = cast("Any", self.store).clone()
         store.set_timeout(_STORE_TIMEOUT)
         keys = [f"voxelocity/pulse/{number}" for number in range(self.size)]
         process, beat = _this_process(), 0
@@ -146,7 +146,9 @@ class Watchdog:
             try:
                 store.set(keys[self.rank], json.dumps([process, beat, self._pulses[self.rank].position]))
                 if store.check(keys):
-                    for number, text in enumerate(store.multi_get(keys)):
+                    # Stores in files cannot give several at once.
+                    found = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
+                    for number, text in enumerate(found):
                         self._hear(number, *json.loads(text))
                 self._answered_s = self.clock()
             except dist.DistNetworkError:

@@ -1,28 +1,33 @@
 """Entries on a server: found by every machine, brought here once, whatever the connection does."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError, InputError
 from voxelocity.data.cache import CacheConfig, DiskTier, open_cache, remote_files
 from voxelocity.testing.tier_contract import KEY, PersistentTierContract, assert_same, example_volume
 
 
-def on_server(folder, **options):
-    """A tier with its own folder, and a server that is another one."""
-    (folder / "server").mkdir(parents=True, exist_ok=True)
-    return DiskTier(folder / "here", url=f"file://{folder}/server", **options)
+@pytest.fixture(autouse=True)
+def _empty_memory():
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 class TestRemote(PersistentTierContract):
     def maker(self):
-        return on_server
+        # Each process has a server of its own, and all have the folder.
+        return partial(DiskTier, url="memory://contract")
 
     def read_bytes(self, folder, key):
-        return (folder / "here" / f"{key}.safetensors").read_bytes()
+        return (folder / f"{key}.safetensors").read_bytes()
 
     def write_bytes(self, folder, key, content):
-        (folder / "here" / f"{key}.safetensors").write_bytes(content)
+        (folder / f"{key}.safetensors").write_bytes(content)
 
 
 @pytest.fixture
@@ -127,13 +132,12 @@ def test_what_is_brought_here_keeps_to_the_limit(machines):
 
 
 def test_the_configuration_takes_a_url(tmp_path, monkeypatch):
-    fsspec = pytest.importorskip("fsspec")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     told = []
     cache = open_cache(CacheConfig(tier="disk", folder="memory://scans/cache"), told.append)
     volume = example_volume(shape=(1, 8, 8, 8))
     cache.put(KEY, volume)
-    assert fsspec.filesystem("memory").ls("/scans/cache", detail=False) == [f"/scans/cache/{KEY}.safetensors"]
+    assert MemoryFileSystem().ls("/scans/cache", detail=False) == [f"/scans/cache/{KEY}.safetensors"]
     np.testing.assert_array_equal(cache.get(KEY).load().image, volume.image)
     assert told == []
 

@@ -28,7 +28,7 @@ def test_a_rank_that_has_left_is_not_silent():
     ranks = pulses((1.0, 7), (26.0, 7))
     ranks[1].beat = -1
     assert find_silent(ranks, 0, now_s=0.0, answered_s=0.0, silence_s=25.0) == ()
-    assert find_stuck(ranks, now_s=0.0, limit_s=25.0) == (0,)
+    assert find_stuck(ranks, now_s=0.0) == ()
 
 
 def test_a_store_that_does_not_answer_means_that_rank_0_has_stopped():
@@ -48,13 +48,25 @@ def test_a_store_that_does_not_answer_means_that_rank_0_has_stopped():
 )
 def test_the_ranks_that_others_wait_for_are_stuck(positions, limit_s, stuck):
     ranks = pulses(*((0.0, position) for position in positions))
-    assert find_stuck(ranks, now_s=0.0, limit_s=limit_s) == stuck
+    for pulse in ranks:
+        pulse.limit_s = limit_s
+    assert find_stuck(ranks, now_s=0.0) == stuck
+
+
+def test_the_limit_is_that_of_the_rank_that_waits_and_begins_with_its_waiting():
+    ranks = pulses((0.0, 8), (0.0, 7))
+    ranks[0].limit_s = 25.0
+    assert find_stuck(ranks, now_s=0.0) == (1,), "whatever limit the other one has"
+    ranks[0].position_s = -20.0
+    assert find_stuck(ranks, now_s=0.0) == ()
 
 
 def test_ranks_in_one_place_are_not_stuck_while_one_of_them_has_just_come_there():
     ranks = pulses((0.0, 8), (0.0, 8))
+    for pulse in ranks:
+        pulse.limit_s = 25.0
     ranks[1].position_s = -1.0
-    assert find_stuck(ranks, now_s=0.0, limit_s=25.0) == ()
+    assert find_stuck(ranks, now_s=0.0) == ()
 
 
 def test_the_time_in_which_the_process_itself_was_stopped_counts_for_no_rank():
@@ -82,8 +94,9 @@ with joined() as world:
         for _ in range(3):
             world.gather(0)
             time.sleep(0.7)
-        if world.place.rank == 1:
-            hang_here() if sys.argv[1] == "hang" else os.kill(os.getpid(), signal.SIGSTOP)
+    if world.place.rank == 1:
+        hang_here() if sys.argv[1] == "hang" else os.kill(os.getpid(), signal.SIGSTOP)
+    with world.limited(2.0):
         world.gather(0)
 """
 

@@ -41,7 +41,8 @@ class Pulse:
         beat: of its last message; -1 after it has left.
         beat_s: when that changed, by the clock of this process.
         position: how many places in the code it has come to.
-        position_s: when that changed.
+        position_s: when that, or its limit, changed.
+        limit_s: how long it may wait there for the others.
     """
 
     process: str = ""
@@ -49,6 +50,7 @@ class Pulse:
     beat_s: float
     position: int = 0
     position_s: float
+    limit_s: float = _NO_LIMIT_S
 
     @property
     def has_left(self) -> bool:
@@ -76,13 +78,20 @@ def find_silent(
     )
 
 
-def find_stuck(pulses: Sequence[Pulse], *, now_s: float, limit_s: float) -> tuple[int, ...]:
-    """The ranks that others wait for, or all of them if they wait for each other, after the limit."""
-    present = [number for number, pulse in enumerate(pulses) if not pulse.has_left]
-    least = min(pulses[number].position for number in present)
-    last = [number for number in present if pulses[number].position == least]
-    stuck = tuple(number for number in last if now_s - pulses[number].position_s > limit_s)
-    return stuck if len(last) < len(present) or len(stuck) == len(present) else ()
+def find_stuck(pulses: Sequence[Pulse], *, now_s: float) -> tuple[int, ...]:
+    """The ranks that others have waited for longer than they may, or all of them if they wait for each other."""
+    present = {number: pulse for number, pulse in enumerate(pulses) if not pulse.has_left}
+    least = min(pulse.position for pulse in present.values())
+    ahead = [pulse for pulse in present.values() if pulse.position > least]
+    if not ahead:
+        is_stuck = all(now_s - pulse.position_s > pulse.limit_s for pulse in present.values())
+        return tuple(present) if is_stuck else ()
+    return tuple(
+        number
+        for number, pulse in present.items()
+        if pulse.position == least
+        and any(now_s - max(pulse.position_s, other.position_s) > other.limit_s for other in ahead)
+    )
 
 
 @dataclass(eq=False)
@@ -90,20 +99,18 @@ class Watchdog:
     """Two threads of a rank, within a `with` block: one exchanges signs of life, the other judges them.
 
     A rank that does not even send signs for `silence_s` has stopped, or its machine has: the first of the others
-    reports it, and kills it if it can. A rank that sends them, but which the others have waited for longer than
-    `limit_s`, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
+    reports it, and kills it if it can. A rank that sends them, but which another one has waited for longer than its
+    limit, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
     wait for the exchange that never ends.
 
     Attributes:
         store: at which the ranks have met.
-        limit_s: how long this rank may take from one place to the next.
     """
 
     store: Store
     rank: int
     size: int
     silence_s: float = 25.0
-    limit_s: float = _NO_LIMIT_S
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:
@@ -125,9 +132,9 @@ class Watchdog:
         self._exchanging.join(_BEAT_S)
 
     def limit(self, limit_s: float) -> float:
-        """Sets the limit, from now on; returns the one before."""
-        self._pulses[self.rank].position_s = self.clock()
-        before_s, self.limit_s = self.limit_s, limit_s
+        """Sets how long this rank may wait for the others, from now on; returns the limit before."""
+        pulse = self._pulses[self.rank]
+        before_s, pulse.limit_s, pulse.position_s = pulse.limit_s, limit_s, self.clock()
         return before_s
 
     def moved(self) -> None:
@@ -144,7 +151,7 @@ class Watchdog:
         while not self._ended.is_set():
             beat += 1
             try:
-                store.set(keys[self.rank], json.dumps([process, beat, self._pulses[self.rank].position]))
+                self._send(store, keys[self.rank], process, beat)
                 if store.check(keys):
                     # Stores in files cannot give several at once.
                     found = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
@@ -159,17 +166,21 @@ class Watchdog:
                 pass
             self._ended.wait(_BEAT_S)
         with contextlib.suppress(RuntimeError):
-            store.set(keys[self.rank], json.dumps([process, -1, self._pulses[self.rank].position]))
+            self._send(store, keys[self.rank], process, -1)
 
-    def _hear(self, number: int, process: str, beat: int, position: int) -> None:
+    def _send(self, store: Any, key: str, process: str, beat: int) -> None:
+        pulse = self._pulses[self.rank]
+        store.set(key, json.dumps([process, beat, pulse.position, pulse.limit_s]))
+
+    def _hear(self, number: int, process: str, beat: int, position: int, limit_s: float) -> None:
         if number == self.rank:
             return
         pulse, now_s = self._pulses[number], self.clock()
         pulse.process = process
         if beat != pulse.beat:
             pulse.beat, pulse.beat_s = beat, now_s
-        if position != pulse.position:
-            pulse.position, pulse.position_s = position, now_s
+        if (position, limit_s) != (pulse.position, pulse.limit_s):
+            pulse.position, pulse.limit_s, pulse.position_s = position, limit_s, now_s
 
     def _judge(self) -> None:
         before_s = self.clock()
@@ -180,7 +191,7 @@ class Watchdog:
             )
             if silent:
                 self._end_without(silent)
-            stuck = find_stuck(self._pulses, now_s=before_s, limit_s=self.limit_s)
+            stuck = find_stuck(self._pulses, now_s=before_s)
             if self.rank in stuck:
                 self._end_stuck(stuck)
 
@@ -214,10 +225,12 @@ class Watchdog:
             self._end_later()
             return
         names = " and ".join(f"rank {number}" for number in stuck)
-        others = [n for n, pulse in enumerate(self._pulses) if n not in stuck and not pulse.has_left]
-        waited = f"the others have waited for {names}" if others else f"{names} have not continued"
+        present = [(n, pulse.limit_s) for n, pulse in enumerate(self._pulses) if not pulse.has_left]
+        limits = [limit_s for number, limit_s in present if number not in stuck]
+        waited = f"the others have waited for {names}" if limits else f"{names} have not continued"
+        limit_s = min(limits or [limit_s for _, limit_s in present])
         _say(
-            f"{waited} for {self.limit_s:.0f} s; rank {self.rank} is at {self._place()}; look at its disk and its "
+            f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._place()}; look at its disk and its "
             f"device; {_ADVICE}"
         )
         os._exit(1)

@@ -104,7 +104,7 @@ class World:
 
     @contextlib.contextmanager
     def limited(self, limit_s: float) -> Iterator[None]:
-        """Within the block, a rank that the others wait for longer than this counts as hanging."""
+        """Within the block, a rank that this one waits for longer counts as hanging."""
         if self.watchdog is None:
             yield
             return

@@ -56,10 +56,12 @@ def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -
     return write_whole(out / f"{name}.json", f"{text}\n".encode())
 
 
-def kept_before(name: str, out: Path) -> dict[str, Any]:
-    """What an earlier NAME.json found, so that measurements can be repeated one by one."""
+def kept_before(name: str, out: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """What an earlier NAME.json found, and at which commits, so that measurements can be repeated one by one."""
     path = out / f"{name}.json"
-    return dict(json.loads(path.read_text())["found"]) if path.exists() else {}
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
+    commit = before["environment"].get("commit", "")
+    return before["found"], {**dict.fromkeys(before["found"], commit), **before.get("commits", {})}
 
 
 def run_pytest(

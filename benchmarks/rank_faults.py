@@ -129,14 +129,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
     options = parser.parse_args()
     record = head("rank_faults", "")
-    found = kept_before("rank_faults", options.out)
+    found, commits = kept_before("rank_faults", options.out)
     for row in options.only:
         with tempfile.TemporaryDirectory() as folder:
             found[row] = measure(row, Path(folder))
+        commits[row] = record["environment"]["commit"]
         print(row, json.dumps(found[row]), flush=True)
     # In the order of the rows, whatever was asked for.
     found = {row: found[row] for row in ROWS if row in found}
-    write_record({**record, "most_s": _MOST_S, "found": found}, "rank_faults", out=options.out)
+    write_record({**record, "commits": commits, "most_s": _MOST_S, "found": found}, "rank_faults", out=options.out)
 
 
 if __name__ == "__main__":

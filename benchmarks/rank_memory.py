@@ -146,10 +146,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     options = parser.parse_args()
     record = head("rank_memory", f"--only {' '.join(options.only)}")
-    found = kept_before("rank_memory", options.out)
+    found, commits = kept_before("rank_memory", options.out)
     for name in options.only:
         found[name] = MEASUREMENTS[name]()
-        print(write_record({**record, "found": found}, "rank_memory", out=options.out))
+        commits[name] = record["environment"]["commit"]
+        print(write_record({**record, "commits": commits, "found": found}, "rank_memory", out=options.out))
 
 
 if __name__ == "__main__":

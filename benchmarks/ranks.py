@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from safetensors.torch import load_file
@@ -167,8 +167,10 @@ def nodes(dataset: Path, work: Path) -> dict[str, Any]:
 
 def overhead(dataset: Path, work: Path) -> dict[str, Any]:
     """Seconds of steps in a world of one and in a loop without one, alternating."""
-    found: dict[str, Any] = run_ranks(1, ["-c", _OVERHEAD, "1005"], {"OMP_NUM_THREADS": "2"})[0]
-    return found
+    found: dict[str, list[float]] = run_ranks(1, ["-c", _OVERHEAD, "1005"], {"OMP_NUM_THREADS": "2"})[0]
+    ratios = [ours / plain for ours, plain in zip(found["ours"], found["plain"], strict=True)]
+    medians = {f"{name}_s": median(seconds) for name, seconds in found.items()}
+    return {**medians, "ratio_quartiles": quantiles(ratios, n=4), "n": len(ratios)}
 
 
 def dice(dataset: Path, work: Path) -> dict[str, Any]:
@@ -313,14 +315,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     options = parser.parse_args()
     record = head("ranks", f"--only {' '.join(options.only)}")
-    found = kept_before("ranks", options.out)
+    found, commits = kept_before("ranks", options.out)
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
             dataset = Path(shutil.copytree(real_data() / "hippocampus", work / "hippocampus"))
             found[name] = MEASUREMENTS[name](dataset, work)
             print(name, json.dumps(found[name], indent=1), flush=True)
-        print(write_record({**record, "found": found}, "ranks", out=options.out))
+        commits[name] = record["environment"]["commit"]
+        print(write_record({**record, "commits": commits, "found": found}, "ranks", out=options.out))
 
 
 if __name__ == "__main__":

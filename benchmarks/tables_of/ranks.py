@@ -22,7 +22,7 @@ def rank_lines(record: dict[str, Any]) -> list[str]:
         "nodes": _nodes,
     }
     lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
-    return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
+    return [*lines, f"{_commits(record)}{source_line(record)}"]
 
 
 @of_records("rank_memory.json")
@@ -31,7 +31,7 @@ def memory_lines(record: dict[str, Any]) -> list[str]:
     found = record["found"]
     tables: dict[str, Callable[[Any], list[str]]] = {"fit": _fit, "decisions": _decisions}
     lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
-    return [*lines, source_line(record)]
+    return [*lines, f"{_commits(record)}{source_line(record)}"]
 
 
 @of_records("rank_faults.json")
@@ -48,7 +48,7 @@ def fault_lines(record: dict[str, Any]) -> list[str]:
         for name, one in record["found"].items()
     ]
     heads = ("fault, where", "the job ended after", "status", "what it printed", "newest whole checkpoint")
-    return [*markdown_table(heads, rows), "", source_line(record)]
+    return [*markdown_table(heads, rows), "", f"{_commits(record)}{source_line(record)}"]
 
 
 @of_records("remote.json")
@@ -66,6 +66,16 @@ def remote_lines(record: dict[str, Any]) -> list[str]:
             rows.append((data, names[side], middle, f"{epoch:.1f}", f"{ratio:.2f}", str(len(each))))
     heads = ("data", "from", "open, plan and one epoch, s", "of which the epoch", "times the local folder", "n")
     return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+def _commits(record: dict[str, Any]) -> str:
+    """Which measurements are of another commit than the last one."""
+    last = record["environment"]["commit"]
+    by_commit: dict[str, list[str]] = {}
+    for name, commit in record.get("commits", {}).items():
+        if commit != last:
+            by_commit.setdefault(commit[:12], []).append(name)
+    return "".join(f"Commit {commit}: {'; '.join(names)}. The rest: " for commit, names in by_commit.items())
 
 
 def _said(one: dict[str, Any]) -> str:
@@ -99,14 +109,13 @@ def _dice(found: dict[str, Any]) -> list[str]:
 
 
 def _overhead(found: dict[str, Any]) -> list[str]:
-    ratios = [ours / plain for ours, plain in zip(found["ours"], found["plain"], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = found["ratio_quartiles"]
     rows = [
         (
-            f"{1000 * statistics.median(found['ours']):.1f}",
-            f"{1000 * statistics.median(found['plain']):.1f}",
+            f"{1000 * found['ours_s']:.1f}",
+            f"{1000 * found['plain_s']:.1f}",
             f"{middle:.3f} ({low:.3f} to {high:.3f})",
-            str(len(ratios)),
+            f"{found['n']:,}",
         )
     ]
     heads = ("a step in a world of one, ms", "in a loop of PyTorch alone, ms", "ratio, median (middle half)", "n")

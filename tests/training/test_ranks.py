@@ -235,7 +235,7 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
     )
     sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
     script = _HANG.format(module=module, name=name, method=method, rank=rank, number=number)
-    ended = finish(train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script), timeout_s=60.0)
+    ended = finish(train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script), timeout_s=120.0)
     assert [status for status, _, _ in ended] == [1, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(rf"for rank {rank} for \d+ s; rank {rank} is at .*\(hangs\)", err), err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 from tables_of.results import markdown_table, of_records, source_line
 from voxelocity.core.quantities import bytes_text, duration_text
+
+_MOST_NAMED = 4
 
 
 @of_records("ranks.json")
@@ -75,14 +78,17 @@ def _commits(record: dict[str, Any]) -> str:
     for name, commit in record.get("commits", {}).items():
         if commit != last:
             by_commit.setdefault(commit[:12], []).append(name)
-    return "".join(f"Commit {commit}: {'; '.join(names)}. The rest: " for commit, names in by_commit.items())
+    total = len(record.get("commits", {}))
+    return "".join(
+        f"{'; '.join(names) if len(names) <= _MOST_NAMED else f'{len(names)} of {total} rows'}: commit {commit}. "
+        for commit, names in by_commit.items()
+    )
 
 
 def _said(one: dict[str, Any]) -> str:
+    texts = [re.sub(r" \(process \d+ on \S+\)", "", text.partition(": ")[2]) for text in one["messages"]]
     traceback = ["one traceback, with its rank"] if one["num_tracebacks"] == 1 else []
-    return "; ".join(
-        [*(text.partition(": ")[2].partition(";")[0].partition(" (")[0] for text in one["messages"]), *traceback]
-    )
+    return "; ".join([*(text.partition(";")[0].partition(" (")[0] for text in texts), *traceback])
 
 
 def _losses(found: dict[str, Any]) -> list[str]:

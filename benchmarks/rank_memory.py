@@ -70,7 +70,7 @@ print(json.dumps(found))
 _DECIDE = """
 import json, sys
 import torch
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import VoxelocityError
 from voxelocity.parallel import auto_parallelize_model, joined
 from voxelocity.step import NetworkConfig, build_network
 torch.set_num_threads(1)
@@ -84,7 +84,8 @@ with joined() as world:
             devices=limits, num_microbatches=batch[0],
         )
         found = {key: getattr(decision, key) for key in ("mode", "predicted_bytes", "measured_bytes", "reason")}
-    except InputError as error:
+    # Rank 0 says why; the others that it has failed.
+    except VoxelocityError as error:
         found = {"refused": str(error)}
 print(json.dumps(found))
 """

@@ -101,6 +101,19 @@ def test_a_rank_counts_with_the_processes_it_has_started(proc):
     assert list(program.figures().ranks) == [1]
 
 
+def test_a_torchrun_that_srun_has_started_is_no_rank(proc):
+    proc.set(10)
+    for node in (0, 1):
+        proc.set(20 + node, 10, environ=f"SLURM_PROCID={node}")
+    program = sampler(proc)
+    assert list(program.figures().ranks) == [0, 1]
+    for rank in range(4):
+        proc.set(30 + rank, 20 + rank // 2, mb=64, environ=f"SLURM_PROCID={rank // 2} RANK={rank}")
+    ranks = program.figures().ranks
+    assert list(ranks) == [0, 1, 2, 3]
+    assert ranks[0][1] == 64 * 2**20
+
+
 def test_a_child_that_nobody_waits_for_takes_nothing_back(proc):
     proc.set(10)
     proc.set(11, 10, own=300)

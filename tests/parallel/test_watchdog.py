@@ -61,6 +61,17 @@ def test_the_limit_is_that_of_the_rank_that_waits_and_begins_with_its_waiting():
     assert find_stuck(ranks, now_s=0.0) == ()
 
 
+def test_a_rank_that_does_nothing_is_waited_for_less_long():
+    ranks = pulses((0.0, 8), (0.0, 7))
+    ranks[0].limit_s, ranks[0].idle_limit_s = 100.0, 25.0
+    ranks[1].idle_s = 24.0
+    assert find_stuck(ranks, now_s=0.0) == ()
+    ranks[1].idle_s = 26.0
+    assert find_stuck(ranks, now_s=0.0) == (1,)
+    ranks[0].position_s = -20.0
+    assert find_stuck(ranks, now_s=0.0) == (), "it was not waited for all that time"
+
+
 def test_ranks_in_one_place_are_not_stuck_while_one_of_them_has_just_come_there():
     ranks = pulses((0.0, 8), (0.0, 8))
     for pulse in ranks:
@@ -88,8 +99,18 @@ import os, signal, sys, time
 from voxelocity.parallel import joined
 def hang_here():
     time.sleep(300)
+def work():
+    until = time.monotonic() + 5.0
+    while time.monotonic() < until:
+        pass
 with joined() as world:
     world.set_silence(4.0)
+    if len(sys.argv) > 2:
+        with world.limited(60.0, idle_limit_s=2.0):
+            if world.place.rank == 1:
+                work() if sys.argv[1] == "work" else hang_here()
+            world.gather(0)
+        raise SystemExit(3)
     with world.limited(2.0):
         for _ in range(3):
             world.gather(0)
@@ -105,15 +126,21 @@ with joined() as world:
     ("kind", "status", "message"),
     [
         ("hang", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); look at its disk"),
+        ("hang idly", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); look at its disk"),
         ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 4 s; look at its machine"),
     ],
 )
 def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, status, message, tmp_path):
-    ended = finish(start_ranks(3, [kind], memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
+    ended = finish(start_ranks(3, kind.split(), memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
     assert [one for one, _, _ in ended] == [1, status, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(message, err), err
     assert err.count("voxelocity: ") == 1
+
+
+def test_a_rank_that_works_is_waited_for(tmp_path):
+    ended = finish(start_ranks(2, ["work", "idly"], memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
+    assert [status for status, _, _ in ended] == [3, 3], ended
 
 
 def test_a_launcher_says_nothing_about_a_rank_that_another_one_has_reported_and_killed(monkeypatch, capfd):

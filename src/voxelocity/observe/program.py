@@ -62,7 +62,8 @@ class _Process:
     read_bytes: int = 0
     # Of `resident_bytes`, what it had from its parent when it was first seen.
     forked_bytes: int = 0
-    rank: int | None = None
+    # By which of `_RANK_NAMES`, and its number.
+    rank: tuple[int, int] | None = None
     ticks_since: int = 0
 
 
@@ -131,12 +132,15 @@ class ProgramSampler:
         is_first, self._is_first = self._is_first, False
         alive = [process for process in now.values() if not process.is_zombie]
         memory = self._memory_bytes()
+        found = sorted({one.rank for one in alive if one.rank is not None})
         ranks = {
-            rank: (
+            rank[1]: (
                 0.0 if is_first else sum(one.ticks_since for one in now.values() if one.rank == rank) / _TICKS_PER_S,
                 sum(memory.get(pid, 0) for pid, one in now.items() if one.rank == rank),
             )
-            for rank in sorted({one.rank for one in alive if one.rank is not None})
+            # A torchrun that srun has started is no rank itself, for those it starts have numbers of its own.
+            for rank in found
+            if rank[0] == found[0][0]
         }
         return ProgramFigures(
             cpu_s=0.0 if is_first else cpu_ticks / _TICKS_PER_S,
@@ -219,15 +223,15 @@ class ProgramSampler:
         process.read_bytes = int(number) if number.isdigit() else earlier.read_bytes if earlier else 0
         return process
 
-    def _rank(self, pid: int) -> int | None:
+    def _rank(self, pid: int) -> tuple[int, int] | None:
         """What its launcher has put into the variables of a process, or of the one that started it."""
         try:
             variables = Path(f"{self._proc}/{pid}/environ").read_bytes()
         except OSError:
             return None
         found = dict(one.partition(b"=")[::2] for one in variables.split(b"\0"))
-        numbers = (found[name] for name in _RANK_NAMES if name in found)
-        return next((int(number) for number in numbers if number.isdigit()), None)
+        numbers = ((place, found.get(name, b"")) for place, name in enumerate(_RANK_NAMES))
+        return next(((place, int(number)) for place, number in numbers if number.isdigit()), None)
 
     def _memory_bytes(self) -> dict[int, int]:
         """Resident memory of each process, what several share counted once.

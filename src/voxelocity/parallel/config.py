@@ -29,7 +29,8 @@ class ParallelConfig(Config):
     silence_s: float = Field(default=25.0, ge=5.0, le=86_400.0)
     """Seconds without any sign of life after which a rank counts as stopped. Also the seconds after which it counts as
     hanging if the others wait for it in a training step; longer if any of the last steps took more than a twentieth of
-    that. Four times as long in a validation or while a checkpoint is written, or 20 times what the last one took.
+    that. In a validation or while a checkpoint is written, if it neither computes nor waits for a disk meanwhile; if it
+    does, four times as long, or 20 times what the last one took.
     Increase it where a file system may stall for longer."""
     bucket_mb: float = Field(default=25.0, gt=0.0, le=4096.0)
     """Megabytes of gradients that ranks exchange at once while the backward pass computes others."""

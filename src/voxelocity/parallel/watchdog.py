@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from voxelocity.observe import Clock, system_clock
+from voxelocity.parallel.idleness import Idleness
 
 _BEAT_S = 1.0
 _STORE_TIMEOUT = timedelta(seconds=5)
@@ -43,6 +45,8 @@ class Pulse:
         position: how many places in the code it has come to.
         position_s: when that, or its limit, changed.
         limit_s: how long it may wait there for the others.
+        idle_limit_s: the same for others that do nothing meanwhile.
+        idle_s: for how long it has done nothing while others waited for it.
     """
 
     process: str = ""
@@ -51,10 +55,16 @@ class Pulse:
     position: int = 0
     position_s: float
     limit_s: float = _NO_LIMIT_S
+    idle_limit_s: float = math.inf
+    idle_s: float = 0.0
 
     @property
     def has_left(self) -> bool:
         return self.beat < 0
+
+    def limit_for(self, other: Pulse) -> float:
+        """How long this rank may wait for that one."""
+        return min(self.limit_s, self.idle_limit_s if other.idle_s > self.idle_limit_s else self.limit_s)
 
 
 def find_silent(
@@ -90,7 +100,7 @@ def find_stuck(pulses: Sequence[Pulse], *, now_s: float) -> tuple[int, ...]:
         number
         for number, pulse in present.items()
         if pulse.position == least
-        and any(now_s - max(pulse.position_s, other.position_s) > other.limit_s for other in ahead)
+        and any(now_s - max(pulse.position_s, other.position_s) > other.limit_for(pulse) for other in ahead)
     )
 
 
@@ -99,8 +109,8 @@ class Watchdog:
     """Two threads of a rank, within a `with` block: one exchanges signs of life, the other judges them.
 
     A rank that does not even send signs for `silence_s` has stopped, or its machine has: the first of the others
-    reports it, and kills it if it can. A rank that sends them, but which another one has waited for longer than its
-    limit, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
+    reports it, and kills it if it can. A rank that sends them, but which another one has waited for longer than the
+    other's limit, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
     wait for the exchange that never ends.
 
     Attributes:
@@ -117,6 +127,7 @@ class Watchdog:
         now_s = self.clock()
         self._pulses = [Pulse(beat_s=now_s, position_s=now_s) for _ in range(self.size)]
         self._answered_s = now_s
+        self._idleness = Idleness(self.clock)
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
@@ -131,11 +142,17 @@ class Watchdog:
         # If the store does not answer, the thread is left behind.
         self._exchanging.join(_BEAT_S)
 
-    def limit(self, limit_s: float) -> float:
-        """Sets how long this rank may wait for the others, from now on; returns the limit before."""
+    def limit(self, limit_s: float, idle_limit_s: float = math.inf) -> tuple[float, float]:
+        """Sets how long this rank may wait for the others, from now on; returns the limits before.
+
+        Args:
+            limit_s: for any other.
+            idle_limit_s: for one that neither computes nor waits for a disk meanwhile.
+        """
         pulse = self._pulses[self.rank]
-        before_s, pulse.limit_s, pulse.position_s = pulse.limit_s, limit_s, self.clock()
-        return before_s
+        before = pulse.limit_s, pulse.idle_limit_s
+        pulse.limit_s, pulse.idle_limit_s, pulse.position_s = limit_s, idle_limit_s, self.clock()
+        return before
 
     def moved(self) -> None:
         """This rank has come to another place in the code, and what comes next may wait for the others."""
@@ -170,12 +187,13 @@ class Watchdog:
 
     def _send(self, store: Any, key: str, process: str, beat: int) -> None:
         pulse = self._pulses[self.rank]
-        store.set(key, json.dumps([process, beat, pulse.position, pulse.limit_s]))
+        store.set(key, json.dumps([process, beat, pulse.position, pulse.limit_s, pulse.idle_limit_s, pulse.idle_s]))
 
-    def _hear(self, number: int, process: str, beat: int, position: int, limit_s: float) -> None:
+    def _hear(self, number: int, process: str, beat: int, *heard: Any) -> None:
         if number == self.rank:
             return
         pulse, now_s = self._pulses[number], self.clock()
+        position, limit_s, pulse.idle_limit_s, pulse.idle_s = heard
         pulse.process = process
         if beat != pulse.beat:
             pulse.beat, pulse.beat_s = beat, now_s
@@ -191,9 +209,18 @@ class Watchdog:
             )
             if silent:
                 self._end_without(silent)
+            self._look_at_itself()
             stuck = find_stuck(self._pulses, now_s=before_s)
             if self.rank in stuck:
                 self._end_stuck(stuck)
+
+    def _look_at_itself(self) -> None:
+        own = self._pulses[self.rank]
+        if any(pulse.position > own.position for pulse in self._pulses):
+            own.idle_s = self._idleness.seconds()
+        else:
+            self._idleness.restart()
+            own.idle_s = 0.0
 
     def _after_pause(self, before_s: float) -> float:
         """The time now. If this process was stopped meanwhile, as SLURM suspends jobs, that time counts for no rank."""
@@ -201,6 +228,7 @@ class Watchdog:
         paused_s = now_s - before_s - _BEAT_S
         if paused_s > _PAUSE_S:
             self._answered_s += paused_s
+            self._idleness.restart()
             for pulse in self._pulses:
                 pulse.beat_s, pulse.position_s = pulse.beat_s + paused_s, pulse.position_s + paused_s
         return now_s
@@ -225,10 +253,10 @@ class Watchdog:
             self._end_later()
             return
         names = " and ".join(f"rank {number}" for number in stuck)
-        present = [(n, pulse.limit_s) for n, pulse in enumerate(self._pulses) if not pulse.has_left]
-        limits = [limit_s for number, limit_s in present if number not in stuck]
+        present = [(number, pulse) for number, pulse in enumerate(self._pulses) if not pulse.has_left]
+        limits = [pulse.limit_for(self._pulses[self.rank]) for number, pulse in present if number not in stuck]
         waited = f"the others have waited for {names}" if limits else f"{names} have not continued"
-        limit_s = min(limits or [limit_s for _, limit_s in present])
+        limit_s = min(limits or [pulse.limit_s for _, pulse in present])
         _say(
             f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._place()}; look at its disk and its "
             f"device; {_ADVICE}"

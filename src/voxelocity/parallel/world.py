@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -103,16 +104,21 @@ class World:
             self.watchdog.silence_s = silence_s
 
     @contextlib.contextmanager
-    def limited(self, limit_s: float) -> Iterator[None]:
-        """Within the block, a rank that this one waits for longer counts as hanging."""
+    def limited(self, limit_s: float, *, idle_limit_s: float = math.inf) -> Iterator[None]:
+        """Within the block, a rank that this one waits for longer counts as hanging.
+
+        Args:
+            limit_s: for any rank.
+            idle_limit_s: for one that neither computes nor waits for a disk meanwhile.
+        """
         if self.watchdog is None:
             yield
             return
-        before_s = self.watchdog.limit(limit_s)
+        before = self.watchdog.limit(limit_s, idle_limit_s)
         try:
             yield
         finally:
-            self.watchdog.limit(before_s)
+            self.watchdog.limit(*before)
 
     def led(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on the leader, which alone does it, on every rank.

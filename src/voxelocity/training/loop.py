@@ -208,7 +208,7 @@ class Loop:
         """Within the block, a rank that takes much longer than the last steps, or than this, counts as hanging."""
         world, silence_s = self.session.world, self.plan.parallel.silence_s
         if usual_s is not None:
-            return world.limited(max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s))
+            return world.limited(max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s), idle_limit_s=silence_s)
         # The first steps compile, and wait for cases.
         is_known = len(self._step_s) == _NUM_KNOWN_STEPS
         return world.limited(max(silence_s, _TIMES_A_STEP * max(self._step_s))) if is_known else nullcontext()

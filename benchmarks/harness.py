@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -56,12 +57,31 @@ def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -
     return write_whole(out / f"{name}.json", f"{text}\n".encode())
 
 
-def kept_before(name: str, out: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """What an earlier NAME.json found, and at which commits, so that measurements can be repeated one by one."""
-    path = out / f"{name}.json"
+def measure_each(
+    name: str, doc: str | None, measurements: Mapping[str, Callable[[], Any]], facts: Mapping[str, Any] = {}
+) -> None:
+    """The command line of a script whose measurements can be repeated one by one: NAME.json keeps the others.
+
+    Args:
+        name: of the script and of its record.
+        doc: the script's docstring.
+        measurements: what each finds, in the order in which the record has them.
+        facts: that the record also gives.
+    """
+    parser = parser_of(doc, out=True)
+    parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
+    options = parser.parse_args()
+    asked = "" if options.only == list(measurements) else f"--only {shlex.join(options.only)}"
+    record = {**head(name, asked), **facts}
+    path = options.out / f"{name}.json"
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
-    commit = before["environment"].get("commit", "")
-    return before["found"], {**dict.fromkeys(before["found"], commit), **before.get("commits", {})}
+    found: dict[str, Any] = before["found"]
+    commits = {**dict.fromkeys(found, before["environment"].get("commit", "")), **before.get("commits", {})}
+    for one in options.only:
+        found[one], commits[one] = measurements[one](), record["environment"]["commit"]
+        print(one, json.dumps(found[one]), flush=True)
+        in_order = {each: found[each] for each in measurements if each in found}
+        write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
 
 
 def run_pytest(

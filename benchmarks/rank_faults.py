@@ -15,12 +15,13 @@ import signal
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness import VOXELOCITY, head, kept_before, parser_of, real_data, write_record
+from harness import VOXELOCITY, measure_each, real_data
 
 _PLAN: dict[str, Any] = {
     "network.name": "unet",
@@ -78,8 +79,13 @@ if os.environ.get("RANK") == "{rank}" and os.environ.get("TORCHELASTIC_RESTART_C
 """
 
 
-def measure(row: str, work: Path) -> dict[str, Any]:
+def measure(row: str) -> dict[str, Any]:
     """Seconds from the fault to the end of the job (None if it was still there after `_MOST_S`), status and message."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _measure(row, Path(folder))
+
+
+def _measure(row: str, work: Path) -> dict[str, Any]:
     kind, _, place = row.partition(", ")
     module, path, rank, number = _PLACES[place]
     at = work / "at"
@@ -124,21 +130,5 @@ def _last_whole(folder: Path) -> int | None:
     return None if newest is None else int(torch.load(newest, weights_only=True)["loop"]["step"])
 
 
-def main() -> None:
-    parser = parser_of(__doc__, out=True)
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
-    options = parser.parse_args()
-    record = head("rank_faults", "")
-    found, commits = kept_before("rank_faults", options.out)
-    for row in options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            found[row] = measure(row, Path(folder))
-        commits[row] = record["environment"]["commit"]
-        print(row, json.dumps(found[row]), flush=True)
-    # In the order of the rows, whatever was asked for.
-    found = {row: found[row] for row in ROWS if row in found}
-    write_record({**record, "commits": commits, "most_s": _MOST_S, "found": found}, "rank_faults", out=options.out)
-
-
 if __name__ == "__main__":
-    main()
+    measure_each("rank_faults", __doc__, {row: partial(measure, row) for row in ROWS}, {"most_s": _MOST_S})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness import head, kept_before, parser_of, write_record
+from harness import measure_each
 from ranks import run_ranks
 
 # Distributes three networks in each way, and prints what was predicted and measured, and how gradients differ.
@@ -139,20 +139,5 @@ def decisions() -> list[dict[str, Any]]:
     return rows
 
 
-MEASUREMENTS = {"fit": fit, "decisions": decisions}
-
-
-def main() -> None:
-    parser = parser_of(__doc__, out=True)
-    parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
-    options = parser.parse_args()
-    record = head("rank_memory", f"--only {' '.join(options.only)}")
-    found, commits = kept_before("rank_memory", options.out)
-    for name in options.only:
-        found[name] = MEASUREMENTS[name]()
-        commits[name] = record["environment"]["commit"]
-        print(write_record({**record, "commits": commits, "found": found}, "rank_memory", out=options.out))
-
-
 if __name__ == "__main__":
-    main()
+    measure_each("rank_memory", __doc__, {"fit": fit, "decisions": decisions})

@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from safetensors.torch import load_file
 
-from harness import VOXELOCITY, head, kept_before, parser_of, real_data, write_record
+from harness import VOXELOCITY, measure_each, real_data
 from voxelocity.observe import Stopwatch, read_events
 
 _NUM_STEPS = 50
@@ -301,30 +302,13 @@ def _train_on_nodes(dataset: Path, out: Path, work: Path, limit: str) -> tuple[d
             subprocess.run(["ip", "netns", "del", f"node{node}"], check=False)
 
 
-MEASUREMENTS: Mapping[str, Callable[[Path, Path], dict[str, Any]]] = {
-    "losses": losses,
-    "unequal": unequal,
-    "nodes": nodes,
-    "overhead": overhead,
-    "dice": dice,
-}
-
-
-def main() -> None:
-    parser = parser_of(__doc__, out=True)
-    parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
-    options = parser.parse_args()
-    record = head("ranks", f"--only {' '.join(options.only)}")
-    found, commits = kept_before("ranks", options.out)
-    for name in options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            work = Path(folder)
-            dataset = Path(shutil.copytree(real_data() / "hippocampus", work / "hippocampus"))
-            found[name] = MEASUREMENTS[name](dataset, work)
-            print(name, json.dumps(found[name], indent=1), flush=True)
-        commits[name] = record["environment"]["commit"]
-        print(write_record({**record, "commits": commits, "found": found}, "ranks", out=options.out))
+def _in_new_folders(measurement: Callable[[Path, Path], dict[str, Any]]) -> dict[str, Any]:
+    """What it finds with a copy of the data and a working folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        return measurement(Path(shutil.copytree(real_data() / "hippocampus", work / "hippocampus")), work)
 
 
 if __name__ == "__main__":
-    main()
+    measurements = (losses, unequal, nodes, overhead, dice)
+    measure_each("ranks", __doc__, {one.__name__: partial(_in_new_folders, one) for one in measurements})

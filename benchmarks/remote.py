@@ -1,5 +1,7 @@
 """An epoch of a data set on an S3 server of this machine: nothing fetched, everything fetched, and from a local folder.
 
+Also with 50 ms added to each request, as for a distant server, with and without files that come ahead of their readers.
+
     python benchmarks/remote.py [--rounds 5] [--out FOLDER]
 
 Needs `moto_server` on the PATH and s3fs (`pip install 'moto[server]' s3fs`, the former in an environment of its own).
@@ -9,6 +11,7 @@ Each epoch decodes and prepares all scans of a data set once, in a fresh process
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +35,9 @@ _EPOCH = """
 import json, sys, time
 begin_s = time.perf_counter()
 import voxelocity as vx
+from voxelocity.core import staging
 from voxelocity.training.building import cache_job
+staging._NUM_AT_ONCE = int(sys.argv[2])
 cases = vx.open(sys.argv[1])
 opened_s = time.perf_counter()
 job = cache_job(cases, device="cpu", overrides={"planner.measure": "never"})
@@ -47,6 +53,34 @@ print(json.dumps({
     "num_bytes": facts.num_bytes,
 }))
 """
+
+
+_FAR_S = 0.05
+
+
+@contextmanager
+def distant(port: int) -> Iterator[int]:
+    """A port that leads to that one, and keeps what is sent to it for a while, within the block."""
+
+    async def pass_on(source: asyncio.StreamReader, to: asyncio.StreamWriter, wait_s: float) -> None:
+        while content := await source.read(1 << 20):
+            await asyncio.sleep(wait_s)
+            to.write(content)
+        to.close()
+
+    async def connect(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        server, to = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pass_on(client, to, _FAR_S), pass_on(server, back, 0.0), return_exceptions=True)
+
+    loop = asyncio.new_event_loop()
+    listening = loop.run_until_complete(asyncio.start_server(connect, "127.0.0.1"))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 @contextmanager
@@ -78,7 +112,9 @@ def bucket(folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
 
 def measure(folder: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
     """Seconds of each epoch by side."""
-    sides: dict[str, list[dict[str, float]]] = {"local": [], "cold": [], "fetched": []}
+    sides: dict[str, list[dict[str, float]]] = {
+        side: [] for side in ("local", "cold", "fetched", "far", "far, one by one")
+    }
     with tempfile.TemporaryDirectory() as work:
         environ = {
             "AWS_ACCESS_KEY_ID": "somebody",
@@ -87,14 +123,21 @@ def measure(folder: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{_PORT}",
             "XDG_CACHE_HOME": work,
         }
-        with bucket(folder, environ) as url:
+        with bucket(folder, environ) as url, distant(_PORT) as far_port:
+            far = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{far_port}"}
             for number in range(rounds):
                 # A mirror that the round before filled is not cold.
-                caches = {**environ, "XDG_CACHE_HOME": f"{work}/{number}"}
-                for side, place in (("local", str(folder)), ("cold", url), ("fetched", url)):
+                for side, place, cache, num_ahead, server in (
+                    ("local", str(folder), "near", 8, {}),
+                    ("cold", url, "near", 8, {}),
+                    ("fetched", url, "near", 8, {}),
+                    ("far", url, "far", 8, far),
+                    ("far, one by one", url, "far1", 0, far),
+                ):
+                    caches = {**environ, **server, "XDG_CACHE_HOME": f"{work}/{number}/{cache}"}
                     done = subprocess.run(
-                        [sys.executable, "-c", _EPOCH, place], env={**os.environ, **caches}, capture_output=True,
-                        text=True, check=True,
+                        [sys.executable, "-c", _EPOCH, place, str(num_ahead)], env={**os.environ, **caches},
+                        capture_output=True, text=True, check=True,
                     )  # fmt: skip
                     sides[side].append(json.loads(done.stdout.splitlines()[-1]))
     return sides

@@ -57,7 +57,13 @@ def fault_lines(record: dict[str, Any]) -> list[str]:
 @of_records("remote.json")
 def remote_lines(record: dict[str, Any]) -> list[str]:
     """Seconds of an epoch on data of a server."""
-    names = {"local": "local folder", "cold": "server, nothing fetched", "fetched": "server, all fetched before"}
+    names = {
+        "local": "local folder",
+        "cold": "server, nothing fetched",
+        "fetched": "server, all fetched before",
+        "far": "server 50 ms away, nothing fetched",
+        "far, one by one": "server 50 ms away, nothing fetched, no files ahead of use",
+    }
     rows = []
     for data, sides in record["found"].items():
         local = [sum(one[key] for key in ("open_s", "plan_s", "epoch_s")) for one in sides["local"]]

@@ -50,6 +50,11 @@ class VolumeRef:
     patient: str | None = None
     structures: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its channels, and that of its label."""
+        return self.images if self.label is None else (*self.images, self.label)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ScanError
+from voxelocity.core.staging import StagingAhead
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header
 from voxelocity.data.prepare import Preparation, PrepareConfig
@@ -109,8 +111,9 @@ def take_fingerprint(
     Raises:
         ScanError: a header or a sampled case cannot be used.
     """
-    with ThreadPoolExecutor(max_workers=num_threads) as pool:
-        headers = list(pool.map(_headers_of, cases.refs))
+    images = [ref.images for ref in cases.refs]
+    with StagingAhead(images, is_whole=False) as staging, ThreadPoolExecutor(max_workers=num_threads) as pool:
+        headers = list(pool.map(lambda paths: _headers_of(paths, staging), images))
     for ref, case_headers in zip(cases.refs, headers, strict=True):
         _check_channels(ref, case_headers, cases)
     labeled = [ref for ref in cases.refs if ref.label is not None]
@@ -173,20 +176,24 @@ def _read_samples(
     pool: ThreadPoolExecutor, refs: Sequence[VolumeRef], label_values: Sequence[int], *, skip_broken: bool
 ) -> list[_Sample]:
     preparation = Preparation(PrepareConfig.parse(_SAMPLING))
-    futures = [pool.submit(_read_sample, ref, preparation, label_values) for ref in refs]
     samples = []
-    for future in futures:
-        try:
-            samples.append(future.result())
-        except ScanError:
-            # Preparing all cases meets the broken scan again and reports it.
-            if not skip_broken or (future is futures[-1] and not samples):
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    with StagingAhead(ref.files for ref in refs) as staging:
+        futures = [pool.submit(_read_sample, ref, preparation, label_values, staging) for ref in refs]
+        for future in futures:
+            try:
+                samples.append(future.result())
+            except ScanError:
+                # Preparing all cases meets the broken scan again and reports it.
+                if not skip_broken or (future is futures[-1] and not samples):
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
     return samples
 
 
-def _read_sample(ref: VolumeRef, preparation: Preparation, label_values: Sequence[int]) -> _Sample:
+def _read_sample(
+    ref: VolumeRef, preparation: Preparation, label_values: Sequence[int], staging: StagingAhead
+) -> _Sample:
+    staging.advance()
     start_s = time.perf_counter()
     scan = read_case(ref, label_values=label_values)
     volume = preparation(scan)
@@ -234,8 +241,9 @@ def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
 _ORIENT = {"orientation": "RAS", "spacing_mm": "keep", "crop": "none", "intensity": {"mode": "none"}}
 
 
-def _headers_of(ref: VolumeRef) -> list[ScanHeader]:
-    return [read_header(path) for path in ref.images]
+def _headers_of(images: Sequence[Path], staging: StagingAhead) -> list[ScanHeader]:
+    staging.advance()
+    return [read_header(path) for path in images]
 
 
 def _check_channels(ref: VolumeRef, headers: Sequence[ScanHeader], cases: Cases) -> None:

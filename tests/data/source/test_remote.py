@@ -206,6 +206,41 @@ def test_a_download_continues_where_it_was_cut(server, monkeypatch):
     assert ranges[:4] == [0, 5000, 10_000, 10_000]
 
 
+def test_of_a_large_file_a_header_needs_the_beginning_alone(server, own_msd, monkeypatch):
+    monkeypatch.setattr(remote, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(remote, "_START_BYTES", 600)
+    cases, _, _ = opened(server.url)
+    first, second = cases.refs[:2]
+    broken, whole = first.images[0], second.images[0]
+    server.faults[broken.name] = ["short", "other"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for ref in (first, second, second):
+            header, wanted = (read_header(path) for path in (ref.images[0], own_msd / "imagesTr" / ref.images[0].name))
+            assert (header.grid, header.dtype, header.num_bytes) == (wanted.grid, wanted.dtype, wanted.num_bytes)
+    ranges = [part for name, part in server.sent if name == broken.name]
+    assert ranges[:2] == ["bytes=0-599"] * 2, "too little is asked for again"
+    assert len(ranges) == 3, "what is no header comes again as a whole, whose checksum is known"
+    assert [part for name, part in server.sent if name == whole.name] == ["bytes=0-599"]
+    same(read_case(second, label_values=(0, 1, 2)), read_case(open_cases(own_msd).refs[1], label_values=(0, 1, 2)))
+
+
+def test_files_come_ahead_of_their_readers_and_no_further(server, monkeypatch):
+    monkeypatch.setattr(staging, "_NUM_AT_ONCE", 2)
+    cases, _, _ = opened(server.url)
+
+    def come(number):
+        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + 20.0
+        while not wanted <= {name for name, _ in server.sent} and time.monotonic() < until:
+            time.sleep(0.01)
+        return {name for name, _ in server.sent} - {"dataset.json"} == wanted
+
+    with staging.StagingAhead(ref.files for ref in cases.refs) as ahead:
+        assert come(2)
+        ahead.advance()
+        assert come(3)
+
+
 def test_content_is_removed_when_others_need_its_place(server, monkeypatch):
     monkeypatch.setattr(remote, "_JUST_GIVEN_S", 0.0)
     cases, _, _ = opened(server.url)

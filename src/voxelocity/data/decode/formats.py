@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,10 @@ def read_header(path: Path) -> ScanHeader:
             number, its spacing is zero, negative, NaN or implausible, or its affine is singular; the files of a series
             are not the slices of one volume; or the library for the format is not installed.
     """
+    if os.fspath(path).lower().endswith(NIFTI_ENDINGS):
+        with contextlib.suppress(ScanError):
+            return read_nifti_header(staged(path, is_whole=False))
+        # Only of whole files is it known that they came as they were sent.
     path = staged(path)
     kind = format_of(path)
     if kind == "itk":

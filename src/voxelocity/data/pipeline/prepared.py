@@ -22,6 +22,7 @@ from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, ScanError
 from voxelocity.core.region import Index3
+from voxelocity.core.staging import StagingAhead, is_elsewhere
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache import CacheConfig, EntryVolume, entry_key, is_shared, open_cache, source_identity
@@ -168,8 +169,12 @@ class PreparedCases:
         start = time.perf_counter()
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
-        todo = iter([*range(first, len(self)), *range(first)])
-        with ThreadPoolExecutor(max_workers=num_threads) as pool:
+        order = [*range(first, len(self)), *range(first)]
+        todo = iter(order)
+        with (
+            StagingAhead(map(self._files_missing, order)) as staging,
+            ThreadPoolExecutor(max_workers=num_threads) as pool,
+        ):
             waiting: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
             try:
                 while True:
@@ -177,6 +182,7 @@ class PreparedCases:
                         if (index := next(todo, None)) is None:
                             break
                         waiting[pool.submit(self._take, index)] = self.refs[index].case_id
+                        staging.advance()
                     if not waiting:
                         break
                     for future in wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED).done:
@@ -204,12 +210,17 @@ class PreparedCases:
             num_with_foreground=num_with_foreground,
         )
 
+    def _files_missing(self, index: int) -> Sequence[Path]:
+        """The files elsewhere that preparing a case needs; none if the cache holds it."""
+        files = [path for path in self.refs[index].files if is_elsewhere(path)]
+        return [] if not files or self._cache.get(self._keys[index]) is not None else files
+
     def _key(self, ref: VolumeRef) -> str:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labeled={ref.label is not None}"
         if ref.structures:
             fingerprint += f" structures={ref.structures}"
-        paths = [*ref.images, *([] if ref.label is None else [ref.label])]
-        return entry_key(source_identity(file for path in paths for file in source_files(path)), fingerprint)
+        files = (file for path in ref.files for file in source_files(path))
+        return entry_key(source_identity(files), fingerprint)
 
     def _take(self, index: int) -> tuple[StoredVolume, _Origin]:
         key = self._keys[index]

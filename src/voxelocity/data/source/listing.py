@@ -132,7 +132,7 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
     missing: list[str] = []
     num_files = 0
     for ref in refs:
-        for path in (*ref.images, *(() if ref.label is None else (ref.label,))):
+        for path in ref.files:
             num_files += 1
             folder, name = os.path.split(path)
             if folder not in files_by_folder:

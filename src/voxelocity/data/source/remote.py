@@ -30,9 +30,11 @@ from voxelocity.observe import default_cache_folder, free_disk_bytes
 
 _T = TypeVar("_T")
 _INDEX = ".voxelocity-remote.json"
-_CONTENT = ".content"
+_CONTENT, _START = ".content", ".start"
 _READ_AT_ONCE = (".json", ".csv", ".tsv")
 _CHUNK_BYTES = 16 << 20
+# Of a larger file, the beginning comes alone if no more is needed.
+_START_BYTES, _SMALL_BYTES = 64 << 10, 1 << 20
 # A connection that is gone for longer will not come back by itself.
 _MOST_TRYING_S = 3600.0
 # While the user waits for the answer.
@@ -130,15 +132,34 @@ class _Mirror:
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
             write_whole(self._root / _INDEX, json.dumps(record).encode())
 
-    def stage(self, path: Path) -> Path:
-        """Where the content of a file of the mirror is, or of all files of a folder."""
+    def stage(self, path: Path, is_whole: bool) -> Path:
+        """Where the content of a file of the mirror is, or of all files of a folder; or the beginning of a file."""
         name = path.relative_to(self._root).as_posix()
         if name in self._known:
-            return self._fetch(name)
+            is_small = self._known[name].num_bytes <= _SMALL_BYTES
+            return self._fetch(name) if is_whole or is_small or self._content(name).exists() else self._begin(name)
         inside = [known for known in self._known if known.startswith(f"{name}/")]
         for known in inside:
             self._fetch(known)
         return self._content(name) if inside else path
+
+    def _begin(self, name: str) -> Path:
+        """A file of the full size, which has the beginning of its content."""
+        place, remote = self._root / _START / name, f"{self._url}/{name}"
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+
+            def attempt() -> bytes:
+                content: bytes = self._files.cat_file(remote, start=0, end=_START_BYTES)
+                if len(content) < _START_BYTES:
+                    raise ConnectionError(f"the server sent {len(content)} of the first {_START_BYTES} bytes")
+                return content[:_START_BYTES]
+
+            part = _part_of(place).with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            part.write_bytes(self._tried(attempt, what=remote))
+            os.truncate(part, self._known[name].num_bytes)
+            os.replace(part, place)
+        return place
 
     def _fetch(self, name: str) -> Path:
         place = self._content(name)
@@ -220,8 +241,8 @@ class _Mirror:
     def _forget(self, name: str) -> None:
         """Removes what is here of a file, also the beginning that an attempt has left: it belongs to other content."""
         place = self._content(name)
-        place.unlink(missing_ok=True)
-        _part_of(place).unlink(missing_ok=True)
+        for old in (place, _part_of(place), self._root / _START / name):
+            old.unlink(missing_ok=True)
 
     def _content(self, name: str) -> Path:
         return self._root / _CONTENT / name

@@ -109,9 +109,9 @@ class Watchdog:
     """Two threads of a rank, within a `with` block: one exchanges signs of life, the other judges them.
 
     A rank that does not even send signs for `silence_s` has stopped, or its machine has: the first of the others
-    reports it, and kills it if it can. A rank that sends them, but which another one has waited for longer than the
-    other's limit, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would
-    wait for the exchange that never ends.
+    reports it, and kills it if it can. A rank that sends them, but which another one has waited for longer than that
+    one may, reports itself, with the place in its code. All end with status 1, and at once: Python's own end would wait
+    for the exchange that never ends.
 
     Attributes:
         store: at which the ranks have met.

@@ -29,6 +29,7 @@ from voxelocity.cli import (
     monitor,
     plan,
     predict,
+    recipe,
     report,
     train,
 )
@@ -55,6 +56,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("recipe")(recipe.recipe)
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)

@@ -1,0 +1,63 @@
+"""`voxelocity recipe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from voxelocity.cli import options, phases
+
+Name = Literal["tractography"]
+Action = Literal["train", "predict", "both", "benchmark"]
+
+
+def recipe(
+    name: Annotated[Name, typer.Argument(help="Which example.")],
+    action: Annotated[Action, typer.Argument(help="Train, predict with what was trained, both, or compare.")],
+    data: Annotated[Path, typer.Argument(help="The data set; each recipe's page says what it takes.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
+    time_budget: Annotated[str, typer.Option("--time-budget", help="Train until then: 90s, 15m, 1h.")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
+    device: options.Device = "auto",
+    config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
+    log: Annotated[list[str] | None, typer.Option("--log", help="Also log to tensorboard, wandb or mlflow.")] = None,
+) -> None:
+    """Run a complete example: a task from data to results, by one command."""
+    overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.core.quantities import parse_duration_s
+    from voxelocity.observe import default_cache_folder
+    from voxelocity.observe.sinks import choose_sinks
+    from voxelocity.planning.machine import survey
+    from voxelocity.recipes.call import Call
+
+    machine = survey(chosen, cache_folder=default_cache_folder())
+    call = Call(
+        data=data,
+        out=out,
+        device=machine.torch_device,
+        fast_bfloat16=machine.fast_bfloat16,
+        console=PlainConsole(),
+        seed=seed,
+        time_budget_s=parse_duration_s(time_budget) if time_budget else 0.0,
+        overrides=overrides,
+        resume=resume,
+        overwrite=overwrite,
+        sinks=choose_sinks(log or []),
+    )
+    from voxelocity.recipes.tractography import recipe as tractography
+
+    phases.start_up_is_over()
+    chosen_recipe = {"tractography": tractography}[name]
+    if action == "benchmark":
+        chosen_recipe.benchmark(call)
+        return
+    if action != "predict":
+        chosen_recipe.train(call)
+    if action != "train":
+        chosen_recipe.predict(call)

@@ -1,0 +1,346 @@
+"""The training that recipes share: a step on numbered batches, by steps or by the clock, saved and resumed exactly.
+
+What is trained is a recipe's own: it brings the step, and a function that makes batch `n`. The folder is that of a run
+of `voxelocity train`, with a record, events and checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from pydantic import Field
+from rich.console import Console
+
+from voxelocity.core.batch import Batch
+from voxelocity.core.config import Config
+from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
+from voxelocity.core.quantities import duration_text
+from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.observe import Clock, EventLog, environment, events_path, read_events, span, system_clock
+from voxelocity.observe.sinks import Outlets, RunStart, Sink
+from voxelocity.parallel import World, even_shares, joined
+from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
+from voxelocity.training.budget import Budget
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import StopRequest
+
+_WINDOW_S = 2.0
+_NUM_AHEAD = 4
+# Between the checkpoints of short epochs.
+_SHORTEST_SAVE_S = 5.0
+
+
+class FitConfig(Config):
+    """How long a recipe trains, and how its weights follow the gradients."""
+
+    steps: int = Field(default=0, ge=0)
+    """Optimizer steps; 0 for as many as the time budget allows."""
+    time_budget_s: float = Field(default=0.0, ge=0.0)
+    """Seconds for the whole command, what follows the training included; 0 for no limit."""
+    batch_size: int = Field(gt=0)
+    """Items of a batch, of all ranks together."""
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = ScheduleConfig()
+    checkpoint_every_s: float = Field(default=60.0, gt=0.0)
+    """Seconds between two saved states; one is also saved at the end of each epoch, but at most every 5 seconds."""
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints that stay on the disk."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A recipe's training in its folder, on one rank.
+
+    Attributes:
+        is_resumed: whether it continues an earlier session.
+        earlier: events of earlier sessions.
+    """
+
+    folder: RunFolder
+    log: EventLog
+    world: World
+    stop: StopRequest
+    console: Console
+    clock: Clock
+    is_resumed: bool
+    earlier: Sequence[Mapping[str, Any]]
+
+    def warn(self, text: str) -> None:
+        """Logs a warning and shows it."""
+        self.log.write("warning", text=text)
+        if self.world.is_leader:
+            self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def open_run(
+    out: Path,
+    record: Mapping[str, Any],
+    *,
+    resume: bool,
+    overwrite: bool = False,
+    device: torch.device,
+    console: Console,
+    sinks: Sequence[Sink] = (),
+    clock: Clock = system_clock,
+) -> Iterator[Run]:
+    """A run in the folder `out`, which no other process uses within the block.
+
+    Args:
+        out: created if it does not exist.
+        record: what is trained, on what and how, as plain data; a run is resumed only with an equal one.
+        resume: continue the run there, if there is one.
+        overwrite: replace the run there.
+        device: to train on.
+        console: for progress.
+        sinks: also receive every event.
+        clock: returns seconds.
+
+    Raises:
+        ConfigError: the folder holds a run, and is neither to be resumed nor replaced; or that run differs.
+        OutputError: the folder cannot be written, or another process uses it.
+    """
+    begin_s = clock()
+    folder = RunFolder(out)
+    folder.check_length()
+    folder.check()
+    with joined(uses_gpu=device.type == "cuda") as world, ExitStack() as stack:
+        is_resumed = bool(world.led(lambda: _may_resume(folder, record, resume=resume, overwrite=overwrite)))
+        if world.is_leader:
+            folder.open()
+            notice = stack.enter_context(folder.locked())
+            if not is_resumed:
+                folder.clear()
+                folder.write_record(record)
+        path = events_path(out, rank=world.place.rank)
+        earlier = read_events(path) if is_resumed and path.exists() else []
+        world.gather(0)
+        log = stack.enter_context(EventLog.resume(path, begin_s=begin_s, clock=clock))
+        run = Run(
+            folder=folder, log=log, world=world, stop=stack.enter_context(StopRequest()), console=console, clock=clock,
+            is_resumed=is_resumed, earlier=earlier,
+        )  # fmt: skip
+        if world.is_leader and sinks:
+            start = RunStart(
+                name=out.name, folder=folder.tracking, config=record, environment=environment(), told=earlier
+            )
+            log.listen(stack.enter_context(Outlets(sinks, start, earlier=earlier, warn=run.warn)).write)
+        if world.is_leader and notice:
+            run.warn(notice)
+        log.write("run_resumed" if is_resumed else "run_started", device=str(device), record=dict(record))
+        yield run
+
+
+def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
+    if not folder.holds_run or overwrite:
+        return False
+    if not resume:
+        raise ConfigError(
+            f"recipe: {folder.path} already holds a run; continue it with --resume, replace it with --overwrite, or "
+            "choose another folder with -o"
+        )
+    found = yaml.safe_load(folder.record.read_text())
+    wanted = yaml.safe_load(yaml.safe_dump(dict(record)))
+    different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    if different:
+        raise ConfigError(
+            f"recipe: the run in {folder.path} was started with another value of {', '.join(different)} (see "
+            f"{folder.record.name}); repeat the command that started it with --resume, or choose another folder with -o"
+        )
+    return True
+
+
+@dataclass(kw_only=True)
+class FitState:
+    """Of a training, saved with it: steps done, and the seconds they took."""
+
+    step: int = 0
+    trained_s: float = 0.0
+
+
+def fit(
+    run: Run,
+    step: TrainingStep,
+    make_batch: Callable[[int], Batch],
+    config: FitConfig,
+    *,
+    num_items: int,
+    num_threads: int,
+    reserve_s: float = 0.0,
+) -> FitState:
+    """Trains to the end of the steps or of the time, and leaves the last state in a checkpoint.
+
+    Args:
+        run: where it is saved; an earlier session's state is continued.
+        step: the network in training, with `world=run.world`.
+        make_batch: batch `n` as a function of `n` alone, on the host: the share of this rank, by `shares_of`. Called
+            from several threads at once.
+        config: of this training.
+        num_items: of an epoch.
+        num_threads: that make batches ahead.
+        reserve_s: of the time budget, for what follows.
+
+    Raises:
+        ConfigError: neither steps nor a time budget are given.
+        InterruptedRunError: a stop was asked for; the state is saved.
+        NonFiniteLossError: the loss became NaN or infinite. The last checkpoint is from before that.
+    """
+    if not config.steps and not config.time_budget_s:
+        raise ConfigError("recipe: neither a number of steps nor a time budget is set; give --time-budget 10m")
+    return _Fit(run, step, make_batch, config, num_items, num_threads, reserve_s).train()
+
+
+def shares_of(config: FitConfig, world: World) -> slice:
+    """The items of each batch that this rank makes."""
+    shares = even_shares(config.batch_size, world.place.size)
+    start = sum(shares[: world.place.rank])
+    return slice(start, start + shares[world.place.rank])
+
+
+class _Fit:
+    def __init__(
+        self,
+        run: Run,
+        step: TrainingStep,
+        make_batch: Callable[[int], Batch],
+        config: FitConfig,
+        num_items: int,
+        num_threads: int,
+        reserve_s: float,
+    ) -> None:
+        self._run, self._step, self._make, self._config = run, step, make_batch, config
+        self._num_threads = num_threads
+        self._checkpoints = Checkpoints(run.folder.checkpoints, keep=config.keep)
+        self._state = FitState()
+        self._epoch_steps = max(1, num_items // config.batch_size)
+        end_s = config.time_budget_s - reserve_s if config.time_budget_s else math.inf
+        self._restore()
+        begin_s = run.log.elapsed_s() - self._state.trained_s
+        self._budget = Budget(run.log.elapsed_s, max_steps=config.steps, begin_s=begin_s, end_s=end_s)
+
+    def _restore(self) -> None:
+        self._checkpoints.remove_abandoned()
+        like = {"loop": dict(vars(self._state)), "training": self._step.state()}
+        found = self._checkpoints.load_latest(like=like) if self._run.is_resumed else None
+        if found is not None:
+            state, _, damaged = found
+            for path in damaged:
+                self._run.warn(f"recipe: the checkpoint {path} is damaged; the one before it is used")
+            self._state = FitState(**state["loop"])
+            self._step.load_state(state["training"])
+
+    def train(self) -> FitState:
+        run, state, clock = self._run, self._state, self._run.clock
+        window: list[torch.Tensor] = []
+        window_s = self._saved_s = clock()
+        self._saved_step = state.step
+        copier = _Copier(self._make, self._step.device)
+        with OrderedPrefetch(copier, start=state.step, num_threads=self._num_threads, num_ahead=_NUM_AHEAD) as batches:
+            while True:
+                is_full, saves = clock() - window_s >= _WINDOW_S, self._save_is_due()
+                # The leader's clock decides for all ranks; a signal may have reached any of them.
+                values = [self._budget.progress(state.step), float(is_full), float(saves)]
+                (progress, full, late), stop = run.world.agree(values, flag=bool(run.stop))
+                ends = progress >= 1.0 or stop
+                if window and (ends or full or late):
+                    state.trained_s += clock() - window_s
+                    self._close(window, clock() - window_s, progress)
+                    window = []
+                if ends or late:
+                    self._save()
+                if stop:
+                    raise self._interrupted()
+                if ends:
+                    return state
+                window_s = window_s if window else clock()
+                window.append(self._one_step(copier.received(next(batches)), progress))
+
+    def _save_is_due(self) -> bool:
+        since_s, step = self._run.clock() - self._saved_s, self._state.step
+        is_new_epoch = step // self._epoch_steps > self._saved_step // self._epoch_steps
+        return since_s >= (_SHORTEST_SAVE_S if is_new_epoch else self._config.checkpoint_every_s)
+
+    def _one_step(self, batch: Batch, progress: float) -> torch.Tensor:
+        rate = learning_rate_at(progress, peak=self._config.optimizer.learning_rate, config=self._config.schedule)
+        with span("step"):
+            loss = self._step(batch, rate)
+        self._state.step += 1
+        return loss
+
+    def _close(self, losses: Sequence[torch.Tensor], seconds: float, progress: float) -> None:
+        """Reads the losses of some steps, for the first time since they were computed."""
+        values = torch.stack(list(losses)).float().cpu()
+        run, step = self._run, self._state.step
+        if not bool(torch.isfinite(values).all()):
+            first = step - len(values) + int((~torch.isfinite(values)).nonzero()[0, 0])
+            raise NonFiniteLossError(
+                f"recipe: the loss of step {first} is NaN or infinite; lower optimizer.learning_rate, and continue "
+                f"from the last checkpoint in {run.folder.checkpoints} with --resume",
+                case_ids=(),
+                step=first,
+            )
+        mean, images_per_s = float(values.mean()), len(values) * self._config.batch_size / seconds
+        run.log.write("steps", step=step, loss=mean, num_steps=len(values), images_per_s=images_per_s)
+        if run.world.is_leader:
+            epoch = step / self._epoch_steps
+            run.console.print(
+                f"step {step:7d}  epoch {epoch:7.1f}  loss {mean:.4f}  {images_per_s:8.0f} a second  "
+                f"{100 * progress:3.0f} % done",
+                highlight=False,
+            )
+
+    def _save(self) -> None:
+        run = self._run
+        state = {"loop": dict(vars(self._state)), "training": self._step.state()}
+        path = run.world.led(lambda: self._checkpoints.save(self._state.step, state))
+        run.log.write("checkpoint", step=self._state.step, path=f"{path.parent.name}/{path.name}")
+        self._saved_s, self._saved_step = run.clock(), self._state.step
+
+    def _interrupted(self) -> InterruptedRunError:
+        run, step = self._run, self._state.step
+        run.log.write("interrupted", signal=run.stop.signal_number)
+        return InterruptedRunError(
+            f"recipe: stopped at step {step} after {duration_text(self._state.trained_s)} of training, with its state "
+            f"saved in {run.folder.path}; the same command with --resume continues",
+            signal_number=run.stop.signal_number or 15,
+        )
+
+
+class _Copier:
+    """Batches on the device, copied from pinned memory by the threads that make them, on a stream of their own."""
+
+    def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:
+        self._make, self._device = make, device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, step: int) -> tuple[Batch, torch.cuda.Event | None]:
+        batch = self._make(step)
+        if self._stream is None:
+            return _moved(batch, self._device), None
+        with torch.cuda.stream(self._stream):
+            batch = _moved(batch.with_(image=batch.image.pin_memory(), label=batch.label.pin_memory()), self._device)
+            return batch, self._stream.record_event()
+
+    def received(self, made: tuple[Batch, torch.cuda.Event | None]) -> Batch:
+        """The batch, for the stream that trains. The host does not wait for the copy."""
+        batch, copied = made
+        if copied is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied)
+            for tensor in (batch.image, batch.label):
+                tensor.record_stream(stream)
+        return batch
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    if device.type == "cpu":
+        return batch
+    return batch.with_(image=batch.image.to(device, non_blocking=True), label=batch.label.to(device, non_blocking=True))

@@ -1,0 +1,148 @@
+"""What came out, as a page: the figures of each bundle, and streamlines next to real ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voxelocity.core.quantities import duration_text
+from voxelocity.recipes.tractography.judge import Judgment, mean_of
+from voxelocity.recipes.tractography.shapes import Points
+from voxelocity.report.charts import STAND_INS, Series, drawing, inline, time_chart
+from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text, fact_table
+
+LEAST_REAL = 50
+_MOST_DRAWN, _MOST_LINES = 6, 40
+# (horizontal, vertical) axis of each view in RAS.
+_VIEWS = {"from the left": (1, 2), "from above": (0, 1)}
+
+
+def tract_document(
+    judgments: Mapping[str, Judgment],
+    drawn: Mapping[str, tuple[Points, Points]],
+    events: Sequence[Mapping[str, Any]],
+    *,
+    settings: Mapping[str, str],
+    seconds: float,
+    num_generated: int,
+    notices: Sequence[str] = (),
+) -> Document:
+    """The page of a training and of what its model makes.
+
+    Args:
+        judgments: by bundle.
+        drawn: generated and real streamlines of some bundles.
+        events: of the training.
+        settings: what was trained, in words.
+        seconds: that making the streamlines took.
+        num_generated: how many there are.
+        notices: what to know before believing the figures.
+    """
+    least = min(LEAST_REAL, max((one.num_real for one in judgments.values()), default=0))
+    mean = mean_of(judgments, least_real=least)
+    per_thousand_s = 1000.0 * seconds / max(1, num_generated)
+    cards = [
+        Card(name="F1 at 2 mm", value=_number(mean["f1"]), note=f"real streamlines: {_number(mean['ceiling_f1'])}"),
+        Card(name="Copies", value=_percent(mean["copied"]), note=f"real streamlines: {_percent(mean['copied_real'])}"),
+        Card(name="1,000 streamlines", value=duration_text(per_thousand_s), note=f"{num_generated:,} were made"),
+    ]
+    if not math.isnan(mean["outside"]):
+        cards.append(Card(name="Outside the mask", value=_percent(mean["outside"]), note="of all points"))
+    num = int(mean.get("num_bundles", 0.0))
+    return Document(
+        kind="tractography report",
+        title="Streamlines by diffusion",
+        verdict=(
+            f"Over {num} bundles with at least {least} held-out streamlines, generated streamlines fill the voxels of "
+            f"the held-out ones with a mean F1 of {_number(mean['f1'])}. The same number of streamlines from the "
+            f"training data reach {_number(mean['ceiling_f1'])}, which is the ceiling."
+        ),
+        notices=notices,
+        cards=cards,
+        sections=[
+            Section(title="Bundles", blocks=[*_pictures(drawn), _bundle_table(judgments)], key="bundles"),
+            Section(title="Training", blocks=_training(events, settings), key="training", is_detail=True),
+        ],
+        values={"mean": _plain(mean), "bundles": {name: one.to_plain() for name, one in judgments.items()}},
+    )
+
+
+def _plain(mean: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in mean.items()}
+
+
+def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
+    rows = [
+        (
+            name, str(one.num_real), _number(one.f1), _number(one.ceiling_f1), _number(one.overlap),
+            _number(one.overreach), _middle(one.length_mm, 0), _middle(one.curvature_per_mm, 3), _percent(one.copied),
+        )
+        for name, one in judgments.items()
+    ]  # fmt: skip
+    heads = (
+        "Bundle", "Held out", "F1", "F1 of real", "Overlap", "Overreach", "Median mm (real)",
+        "Median rad/mm (real)", "Copies",
+    )  # fmt: skip
+    return Table(caption="Generated streamlines against those held out", heads=heads, rows=rows)
+
+
+def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str:
+    mine, theirs = (f"{values[len(values) // 2]:.{digits}f}" if values else "n/a" for values in spread)
+    return f"{mine} ({theirs})"
+
+
+def _training(events: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> list[Any]:
+    points = [(float(one["time_s"]), float(one["loss"])) for one in events if one["event"] == "steps" and one["loss"]]
+    blocks: list[Any] = [fact_table("Settings", settings.items())]
+    if len(points) > 1:
+        svg = time_chart("loss", [Series(points=points)], y_label="loss")
+        last = points[-1][1]
+        blocks.insert(0, Chart(title="Loss", svg=svg, alt=f"The loss falls from {points[0][1]:.3f} to {last:.3f}."))
+    return blocks
+
+
+def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
+    if not drawn:
+        return [Text(text="No streamlines were held out, so there is nothing to compare with.", is_hint=True)]
+    names = list(drawn)[:_MOST_DRAWN]
+    legend = [
+        LegendEntry(name="generated", color="var(--accent)"),
+        LegendEntry(name="held out", color="var(--baseline)"),
+    ]
+    return [
+        Chart(
+            title="Generated and held-out streamlines",
+            svg=_drawing({name: drawn[name] for name in names}),
+            alt=f"Projections of {', '.join(names)}, generated streamlines over held-out ones.",
+            legend=legend,
+        )
+    ]
+
+
+def _drawing(drawn: Mapping[str, tuple[Points, Points]]) -> str:
+    with drawing("streamlines"):
+        from matplotlib.collections import LineCollection
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2.4 * len(drawn), 5.0), layout="constrained")
+        axes = figure.subplots(len(_VIEWS), len(drawn), squeeze=False)
+        for column, (name, (generated, real)) in enumerate(drawn.items()):
+            for row, (view, (first, second)) in enumerate(_VIEWS.items()):
+                place = axes[row, column]
+                for streamlines, color, width in ((real, "baseline", 0.5), (generated, "accent", 0.7)):
+                    lines = streamlines[:_MOST_LINES, ::2][..., [first, second]]
+                    place.add_collection(LineCollection(list(lines), colors=STAND_INS[color], linewidths=width))
+                place.autoscale()
+                place.set_aspect("equal")
+                place.set_axis_off()
+                place.set_title(name[-24:] if row == 0 else view, fontsize=8, color=STAND_INS["chart-ink"])
+        return inline(figure, "streamlines")
+
+
+def _number(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f}"
+
+
+def _percent(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{100.0 * value:.1f} %"

@@ -1,0 +1,101 @@
+"""What `voxelocity recipe tractography` does: train, predict, and compare with the plain way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from voxelocity.core.whole_file import put_in_place
+from voxelocity.observe import events_path, read_events
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
+from voxelocity.recipes.tractography.generate import Generated, generate
+from voxelocity.recipes.tractography.judge import Judgment, judge
+from voxelocity.recipes.tractography.page import tract_document
+from voxelocity.recipes.tractography.settings import settings
+from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
+from voxelocity.recipes.tractography.volume import inside_of
+from voxelocity.report import write_page
+
+_NUM_DRAWN = 6
+
+
+def train(call: Call) -> None:
+    """Trains on the streamlines of `call.data`; the model stays in `call.out`."""
+    config = settings(
+        call.overrides,
+        time_budget_s=call.time_budget_s,
+        device=call.device,
+        fast_bfloat16=call.fast_bfloat16,
+    )
+    train_tracts(
+        call.data, call.out, config, seed=call.seed, device=call.device, console=call.console, resume=call.resume,
+        overwrite=call.overwrite, sinks=call.sinks,
+    )  # fmt: skip
+
+
+def predict(call: Call) -> None:
+    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that were held out.
+
+    Writes `generated.trx` (or another format), `scores.json` and `report.html` there.
+    """
+    trained = load_tracts(call.out)
+    config = trained.config
+    bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
+    chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
+    notices: list[str] = []
+    path = call.out / f"generated.{config.sample.format}"
+    made = generate(trained, path, seed=call.seed, device=call.device, warn=notices.append)
+    training, real = bundles.part(chosen), bundles.part(held)
+    judgments = judge_all(trained, made, training, real)
+    drawn = {
+        name: (made.streamlines[made.bundle == number], real.of(number))
+        for number, name in enumerate(trained.names)
+        if name in sorted(judgments, key=lambda one: -judgments[one].num_real)[:_NUM_DRAWN]
+    }
+    document = tract_document(
+        judgments,
+        drawn,
+        read_events(events_path(call.out)),
+        settings=_in_words(trained, call.data, len(training)),
+        seconds=made.seconds,
+        num_generated=len(made.bundle),
+        notices=notices,
+    )
+    put_in_place(call.out / "scores.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
+    write_page(document, call.out / "report.html")
+    call.console.print(document.verdict, highlight=False)
+    call.console.print(f"see {call.out / 'report.html'} and {path}", highlight=False, soft_wrap=True)
+
+
+def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:
+    """The bundles of which streamlines were held out."""
+    mask = trained.config.mask
+    judgments = {}
+    for number, name in enumerate(trained.names):
+        members, known = made.streamlines[made.bundle == number], real.of(number)
+        if len(known) and len(members):
+            inside = inside_of(Path(mask), members) if mask else None
+            judgments[name] = judge(members, known, training.of(number), is_inside=inside)
+    return judgments
+
+
+def _in_words(trained: TrainedTracts, data: Path, num_training: int) -> dict[str, str]:
+    config = trained.config
+    num_weights = sum(one.numel() for one in trained.network.parameters())
+    steps = config.sample.num_steps
+    return {
+        "data": str(data),
+        "streamlines": f"{num_training:,} in {len(trained.names)} bundles",
+        "network": f"{num_weights / 1e6:.1f} million weights, {config.network.depth} blocks of {config.network.width}",
+        "predicts": config.prediction,
+        "sampled by": f"{config.sample.sampler}, {steps} steps",
+        "held out": f"{100 * config.split.held_out:.0f} % by {config.split.by}",
+    }
+
+
+def benchmark(call: Call) -> None:
+    """Compares training and sampling with the plain way, by the model in `call.out`."""
+    from voxelocity.recipes.tractography.benchmark import benchmark as compare
+
+    compare(call)

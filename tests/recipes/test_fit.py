@@ -1,0 +1,96 @@
+"""The training that recipes share, on a line through points: where it ends, what a signal leaves, what it refuses."""
+
+import os
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+
+from voxelocity.core.batch import Batch
+from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
+from voxelocity.observe import read_events
+from voxelocity.recipes.fit import FitConfig, fit, open_run, shares_of
+from voxelocity.step import OptimizerConfig, PrecisionConfig, TrainingStep
+
+CPU = torch.device("cpu")
+
+
+def make_batch(step):
+    image = torch.rand(4, 1, 2, generator=torch.Generator().manual_seed(step))
+    return Batch(image=image, label=2.0 * image, draws=(), regions=(), step=step)
+
+
+def train(out, make=make_batch, *, resume=False, clock=None, **values):
+    config = FitConfig(
+        batch_size=4, optimizer=OptimizerConfig(name="adamw", learning_rate=0.1), **{"steps": 20, **values}
+    )
+    torch.manual_seed(0)
+    network = torch.nn.Linear(2, 2)
+    options = {} if clock is None else {"clock": clock}
+    with open_run(out, {"of": "a line"}, resume=resume, device=CPU, console=Console(quiet=True), **options) as run:
+        step = TrainingStep(
+            network,
+            lambda answer, label: (answer - label).square().mean(),
+            optimizer=config.optimizer,
+            precision=PrecisionConfig(compute="float32"),
+            device=CPU,
+            world=run.world,
+        )
+        assert shares_of(config, run.world) == slice(0, 4)
+        state = fit(run, step, make, config, num_items=8, num_threads=0)
+    return state, network.state_dict()
+
+
+def test_a_signal_leaves_a_state_that_continues_exactly(tmp_path):
+    _, wanted = train(tmp_path / "whole")
+
+    def stopped(step):
+        if step == 11:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return make_batch(step)
+
+    with pytest.raises(
+        InterruptedRunError, match=r"stopped at step 12 .* its state saved .* --resume continues"
+    ) as caught:
+        train(tmp_path / "run", stopped)
+    assert caught.value.signal_number == signal.SIGTERM
+    state, found = train(tmp_path / "run", resume=True)
+    assert state.step == 20
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    events = [event["event"] for event in read_events(tmp_path / "run" / "events.jsonl")]
+    assert events.index("interrupted") < events.index("run_resumed")
+
+
+def test_a_time_budget_ends_the_training(tmp_path):
+    seconds = [0.0]
+
+    def clock():
+        return seconds[0]
+
+    def slow(step):
+        seconds[0] += 1.0
+        return make_batch(step)
+
+    state, _ = train(tmp_path, slow, clock=clock, steps=0, time_budget_s=30.0)
+    assert state.step == 30
+    assert state.trained_s == pytest.approx(30.0)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(tmp_path):
+    def bad(step):
+        batch = make_batch(step)
+        return batch.with_(image=batch.image * float("nan")) if step == 7 else batch
+
+    with pytest.raises(
+        NonFiniteLossError, match=r"the loss of step 7 is NaN or infinite; lower optimizer.learning_rate"
+    ):
+        train(tmp_path, bad)
+
+
+def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path):
+    train(tmp_path)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(tmp_path)
+    with pytest.raises(ConfigError, match="neither a number of steps nor a time budget"):
+        train(tmp_path / "other", steps=0)

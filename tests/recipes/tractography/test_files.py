@@ -1,0 +1,142 @@
+"""Streamline files: what is read and written, by nibabel and trx-python, and what is said of bad ones."""
+
+import json
+import zipfile
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import InputError, ScanError
+from voxelocity.recipes.tractography.files import Space, read_tracts, tract_files, write_tracts
+
+LINES = np.random.default_rng(3).random((7, 5, 3)).astype(np.float32) * 20.0 - 10.0
+SPACE = Space(affine=((-2, 0, 0, 30), (0, 2, 0, -30), (0, 0, 2, -20), (0, 0, 0, 1)), shape=(30, 30, 20))
+
+
+def write(path, lines=LINES):
+    return write_tracts(path, iter([(lines[:3], "CST/left"), (lines[3:], "UF")]), space=SPACE)
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "t1.nii.gz"
+    nib.save(nib.Nifti1Image(np.ones(SPACE.shape, np.float32), np.array(SPACE.affine)), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["trk", "tck", "trx"])
+def test_what_is_written_is_read_in_the_same_place(ending, tmp_path, image):
+    path = tmp_path / f"lines.{ending}"
+    assert write(path) == len(LINES)
+    found = read_tracts([path], image=image)
+    assert found.points == pytest.approx(LINES.reshape(-1, 3), abs=1e-4)
+    assert np.array_equal(found.offsets, np.arange(8) * 5)
+    assert found.names == (("CST_left", "UF") if ending == "trx" else ("lines",))
+    assert np.bincount(found.bundle).tolist() == ([3, 4] if ending == "trx" else [7])
+
+
+def test_a_trk_of_ours_has_the_space_of_its_image(tmp_path):
+    write(tmp_path / "lines.trk")
+    header = nib.streamlines.load(tmp_path / "lines.trk").header
+    assert np.array_equal(header["voxel_to_rasmm"], np.array(SPACE.affine))
+    assert tuple(header["dimensions"]) == SPACE.shape
+    assert header["voxel_order"] == b"LAS"
+
+
+def test_trx_python_reads_what_we_write_and_we_what_it_writes(tmp_path):
+    trx = pytest.importorskip("trx.trx_file_memmap")
+    write(tmp_path / "ours.trx")
+    theirs = trx.load(str(tmp_path / "ours.trx"))
+    assert np.array_equal(theirs.streamlines._data, LINES.reshape(-1, 3))
+    assert {name: list(group) for name, group in theirs.groups.items()} == {"CST_left": [0, 1, 2], "UF": [3, 4, 5, 6]}
+    trx.save(theirs, str(tmp_path / "theirs.trx"))
+    theirs.close()
+    ours, again = read_tracts([tmp_path / "ours.trx"]), read_tracts([tmp_path / "theirs.trx"])
+    assert np.array_equal(ours.points, again.points)
+    assert np.array_equal(ours.bundle, again.bundle)
+
+
+def test_an_interrupted_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "lines.trx"
+    write(path)
+    before = path.read_bytes()
+
+    def ends():
+        yield LINES, "UF"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tracts(path, ends(), space=SPACE)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["lines.trx"]
+
+
+def test_streamlines_that_cannot_be_used_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "odd.tck"
+    lines = [LINES[0], LINES[1, :1], np.where(np.arange(5)[:, None] == 2, np.inf, LINES[2]), LINES[3]]
+    with path.open("wb") as file:
+        nib.streamlines.TckFile(nib.streamlines.Tractogram(lines[:2] + lines[3:], affine_to_rasmm=np.eye(4))).save(file)
+    found = read_tracts([path])
+    assert len(found) == 2
+    assert "1 of 3 streamlines" in found.left_out
+    assert "odd.tck" in found.left_out
+    np.savez(tmp_path / "nan.npz", points=np.stack([LINES[0], lines[2]]))
+    found = read_tracts([tmp_path / "nan.npz"])
+    assert len(found) == 1
+    assert "number 1" in found.left_out
+
+
+def test_bad_files_are_named_with_the_cure(tmp_path, image):
+    np.savez(tmp_path / "none.npz", points=np.full((1, 5, 3), np.nan))
+    np.savez(tmp_path / "other.npz", shapes=LINES)
+    np.savez(tmp_path / "flat.npz", points=LINES[0])
+    np.savez(tmp_path / "far.npz", points=LINES + 500.0)
+    np.savez(tmp_path / "names.npz", points=LINES, bundle=np.full(7, 4), names=np.array(["a"]))
+    (tmp_path / "cut.trk").write_bytes(b"TRACK" + bytes(100))
+    write(tmp_path / "whole.trx")
+    with zipfile.ZipFile(tmp_path / "whole.trx") as whole, zipfile.ZipFile(tmp_path / "lies.trx", "w") as lies:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name == "header.json":
+                content = json.dumps({**json.loads(content), "NB_VERTICES": 3}).encode()
+            lies.writestr(name, content)
+    for name, words in {
+        "none.npz": "no streamline of two or more finite points; leave it out",
+        "other.npz": "arrays shapes, but neither points",
+        "flat.npz": r"shape \(5, 3\)",
+        "far.npz": r"100 % of the points of .* lie outside the image .*register",
+        "names.npz": "bundle 4, but 1 names",
+        "cut.trk": "cannot be read .* repair or replace",
+        "lies.trx": "35 points and 8 offsets for 3 and 7",
+    }.items():
+        with pytest.raises(ScanError, match=words) as caught:
+            read_tracts([tmp_path / name], image=image)
+        assert name in str(caught.value)
+    with pytest.raises(InputError, match=r"image.nii is not a \.trk"):
+        read_tracts([tmp_path / "image.nii"])
+
+
+def test_a_trk_without_a_place_in_space_is_refused(tmp_path):
+    path = tmp_path / "old.trk"
+    write(path)
+    content = bytearray(path.read_bytes())
+    content[440:504] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match="no voxel-to-RAS matrix"):
+        read_tracts([path])
+
+
+def test_a_folder_is_its_one_array_or_its_streamline_files(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        tract_files(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"holds no \.trk"):
+        tract_files(tmp_path)
+    write(tmp_path / "a.trk")
+    write(tmp_path / "b.tck")
+    assert [path.name for path in tract_files(tmp_path)] == ["a.trk", "b.tck"]
+    np.savez(tmp_path / "c.npz", points=LINES)
+    assert [path.name for path in tract_files(tmp_path)] == ["c.npz"]
+    np.savez(tmp_path / "d.npz", points=LINES)
+    with pytest.raises(InputError, match=r"2 \.npz files"):
+        tract_files(tmp_path)

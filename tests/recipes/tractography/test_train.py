@@ -1,0 +1,192 @@
+"""A training of streamlines: its batches, its losses, its resumption, its ranks, and the command."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from shared.ranks import finish, start_ranks
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.parallel import ALONE
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.tractography import recipe
+from voxelocity.recipes.tractography.bundles import Frame, open_bundles
+from voxelocity.recipes.tractography.files import read_tracts
+from voxelocity.recipes.tractography.generate import batches_of, generate
+from voxelocity.recipes.tractography.settings import settings
+from voxelocity.recipes.tractography.train import Batches, TractLoss, load_tracts, train_tracts
+
+CPU = torch.device("cpu")
+SMALL = {
+    "network.num_points": 16,
+    "network.points_per_token": 4,
+    "network.width": 16,
+    "network.depth": 1,
+    "network.num_heads": 2,
+    "fit.batch_size": 10,
+    "fit.steps": 12,
+    "split.held_out": 0.5,
+    "sample.num_steps": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def config(**overrides):
+    return settings({**SMALL, **overrides}, time_budget_s=0.0, device=CPU, fast_bfloat16=False)
+
+
+def train(data, out, overrides=(), **options):
+    return train_tracts(
+        data, out, config(**dict(overrides)), seed=3, device=CPU, console=Console(quiet=True), **options
+    )
+
+
+def make_batches(bundles_file, **options):
+    bundles = open_bundles(bundles_file, num_points=16)
+    return Batches(bundles, Frame.of(bundles), 10, **{"seed": 3, "share": slice(None), **options})
+
+
+def test_a_batch_depends_on_the_seed_and_its_number_alone(bundles_file):
+    one, other = make_batches(bundles_file), make_batches(bundles_file)
+    later = other(7)
+    for step in range(8):
+        batch = one(step)
+    assert torch.equal(batch.image, later.image)
+    assert torch.equal(batch.label, later.label)
+    assert not torch.equal(make_batches(bundles_file, seed=4)(7).image, later.image)
+    parts = [make_batches(bundles_file, share=share)(7) for share in (slice(0, 4), slice(4, 10))]
+    assert torch.equal(torch.cat([part.image for part in parts]), later.image)
+
+
+def test_an_epoch_has_each_streamline_once(bundles_file):
+    batches = make_batches(bundles_file)
+    clean = torch.cat([batches(step).label[:, :3] for step in range(5)])[:48]
+    assert len({tuple(line.flatten().tolist()) for line in clean}) == 48
+
+
+def test_losses_of_shape_are_zero_for_the_true_streamline_and_not_for_another(bundles_file):
+    bundles = open_bundles(bundles_file, num_points=16)
+    frame, batch = Frame.of(bundles), make_batches(bundles_file)(0)
+    for weight in ("flip", "bend"):
+        loss = TractLoss(config(**{f"loss.{weight}": 1.0, "prediction": "x0"}), frame, CPU, ALONE)
+        assert loss(batch.label[:, :3], batch.label).item() == pytest.approx(0.0, abs=1e-6)
+        plain = TractLoss(config(prediction="x0"), frame, CPU, ALONE)
+        bent = batch.label[:, :3] + 0.1 * torch.randn(10, 3, 16, generator=torch.Generator().manual_seed(0))
+        assert loss(bent, batch.label) > plain(bent, batch.label)
+    turned = batch.label[:, :3].flip(2)
+    only_flip = TractLoss(config(**{"loss.flip": 1.0, "prediction": "x0"}), frame, CPU, ALONE)
+    mean_mm = frame.mean_mm
+    assert only_flip(turned, batch.label) > 0.0
+    assert mean_mm.shape == (2, 16, 3)
+
+
+def test_a_loss_of_the_mask_needs_a_mask():
+    with pytest.raises(ConfigError, match=r"loss\.mask needs a mask"):
+        config(**{"loss.mask": 1.0})
+
+
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(bundles_file, tmp_path):
+    whole = train(bundles_file, tmp_path / "whole")
+    half = train(bundles_file, tmp_path / "half", {"fit.steps": 12, "fit.checkpoint_every_s": 1e-9, "fit.keep": 50})
+    assert all(torch.equal(a, b) for a, b in zip(whole.network.parameters(), half.network.parameters(), strict=True))
+    # As after a kill: only the state of an early step is left, and no model.
+    (tmp_path / "half" / "model.json").unlink()
+    checkpoints = sorted((tmp_path / "half" / "checkpoints").iterdir())
+    for path in checkpoints[len(checkpoints) // 2 :]:
+        path.unlink()
+    again = train(
+        bundles_file,
+        tmp_path / "half",
+        {"fit.steps": 12, "fit.checkpoint_every_s": 1e-9, "fit.keep": 50},
+        resume=True,
+    )
+    assert all(torch.equal(a, b) for a, b in zip(whole.network.parameters(), again.network.parameters(), strict=True))
+
+
+def test_a_run_is_neither_lost_nor_mixed_with_another(bundles_file, tmp_path):
+    train(bundles_file, tmp_path / "run")
+    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume, replace it"):
+        train(bundles_file, tmp_path / "run")
+    with pytest.raises(ConfigError, match="another value of config"):
+        train(bundles_file, tmp_path / "run", {"fit.steps": 13}, resume=True)
+    with pytest.raises(InputError, match="holds no finished run"):
+        load_tracts(tmp_path)
+    with pytest.raises(ConfigError, match=r"neither a number of steps nor a time budget .* --time-budget 10m"):
+        train(bundles_file, tmp_path / "other", {"fit.steps": 0})
+
+
+def test_streamlines_do_not_depend_on_the_size_of_batches(bundles_file, tmp_path):
+    trained = train(bundles_file, tmp_path / "run")
+    bundle = np.repeat([0, 1], 60)
+
+    def made(size):
+        few = {"sample": trained.config.sample.model_copy(update={"batch_size": size})}
+        changed = type(trained)(**{**vars(trained), "config": trained.config.model_copy(update=few)})
+        return np.concatenate([lines for _, lines in batches_of(changed, bundle, seed=1, device=CPU, warn=print)])
+
+    assert made(7) == pytest.approx(made(120), abs=1e-3)
+
+
+def test_too_little_memory_makes_smaller_batches(bundles_file, tmp_path, monkeypatch):
+    trained = train(bundles_file, tmp_path / "run")
+    forward, warned = trained.network.forward, []
+
+    def limited(packed):
+        if len(packed) > 5:
+            raise torch.OutOfMemoryError("full")
+        return forward(packed)
+
+    monkeypatch.setattr(trained.network, "forward", limited)
+    found = generate(trained, tmp_path / "made.tck", seed=1, device=CPU, counts=[10, 10], warn=warned.append)
+    assert found.streamlines.shape == (20, 16, 3)
+    assert "5 are made at once" in warned[-1]
+    assert len(read_tracts([tmp_path / "made.tck"])) == 20
+
+
+def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
+    call = Call(
+        data=bundles_file, out=tmp_path / "run", device=CPU, fast_bfloat16=False, console=Console(quiet=True),
+        overrides=SMALL,
+    )  # fmt: skip
+    recipe.train(call)
+    recipe.predict(call)
+    made = read_tracts([tmp_path / "run" / "generated.trx"])
+    assert dict(zip(made.names, np.bincount(made.bundle), strict=True)) == {"left": 12, "right": 12}
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert set(scores["bundles"]) == {"left", "right"}
+    assert 0.0 <= scores["mean"]["f1"] <= 1.0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "F1 at 2 mm" in page
+    assert "left" in page
+
+
+_RANKS = """
+import sys, torch
+from pathlib import Path
+from rich.console import Console
+from voxelocity.recipes.tractography.settings import settings
+from voxelocity.recipes.tractography.train import train_tracts
+import json
+config = settings(json.loads(sys.argv[3]), time_budget_s=0.0, device=torch.device("cpu"), fast_bfloat16=False)
+train_tracts(Path(sys.argv[1]), Path(sys.argv[2]), config, seed=3, device=torch.device("cpu"), console=Console())
+"""
+
+
+def test_two_ranks_train_the_weights_of_one(bundles_file, tmp_path):
+    overrides = {**SMALL, "fit.optimizer.name": "sgd", "fit.optimizer.learning_rate": 0.1}
+    alone = train_tracts(
+        bundles_file, tmp_path / "alone", settings(overrides, time_budget_s=0.0, device=CPU, fast_bfloat16=False),
+        seed=3, device=CPU, console=Console(quiet=True),
+    )  # fmt: skip
+    arguments = [str(bundles_file), str(tmp_path / "two"), json.dumps(overrides)]
+    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=_RANKS), timeout_s=120.0)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    pairs = itertools.zip_longest(alone.network.parameters(), load_tracts(tmp_path / "two").network.parameters())
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)

@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ ChartStyle = Literal["strong", "thin", "faint"]
 MAX_POINTS = 240
 _SIZE_INCH = (6.0, 3.1)
 _FONT_SIZE = 12.0
+_SMALL_SIZE, _LONGEST_TITLE = 8.0, 24
+# Horizontal and vertical axis in RAS.
+_VIEWS = {"from the left": (1, 2), "from above": (0, 1)}
 _LINE_WIDTHS = {"strong": 2.2, "thin": 1.3, "faint": 1.0}
 STAND_INS = {
     "chart-ink": "#010102",
@@ -170,6 +173,34 @@ def stacked_chart(
         axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
         calm(axes, STAND_INS)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+        return inline(figure, name)
+
+
+def projections(name: str, columns: Mapping[str, Sequence[tuple[Sequence[Any], str]]]) -> str:
+    """An SVG element of curves in space, one column each, seen from the left and from above.
+
+    Args:
+        name: unique within the page.
+        columns: by title, curves as arrays (p, 3) in RAS mm, with the color variable they are drawn in. Later ones lie
+            on top.
+    """
+    with drawing(name):
+        from matplotlib.collections import LineCollection
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2.4 * len(columns), 5.0), layout="constrained")
+        places = figure.subplots(len(_VIEWS), len(columns), squeeze=False)
+        for column, (title, layers) in enumerate(columns.items()):
+            for row, (view, axes) in enumerate(_VIEWS.items()):
+                place = places[row, column]
+                for curves, color in layers:
+                    flat = [curve[:, list(axes)] for curve in curves]
+                    place.add_collection(LineCollection(flat, colors=STAND_INS[color], linewidths=0.6))
+                place.autoscale()
+                place.set_aspect("equal")
+                place.set_axis_off()
+                words = literally(title[-_LONGEST_TITLE:]) if row == 0 else view
+                place.set_title(words, fontsize=_SMALL_SIZE, color=STAND_INS["chart-ink"])
         return inline(figure, name)
 
 

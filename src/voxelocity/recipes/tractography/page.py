@@ -9,13 +9,12 @@ from typing import Any
 from voxelocity.core.quantities import duration_text
 from voxelocity.recipes.tractography.judge import Judgment, mean_of
 from voxelocity.recipes.tractography.shapes import Points
-from voxelocity.report.charts import STAND_INS, Series, drawing, inline, time_chart
+from voxelocity.report.charts import Series, projections, time_chart
 from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text, fact_table
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 6, 40
-# (horizontal, vertical) axis of each view in RAS.
-_VIEWS = {"from the left": (1, 2), "from above": (0, 1)}
+_COLORS = {"generated": "accent", "held out": "baseline"}
 
 
 def tract_document(
@@ -106,38 +105,21 @@ def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
     if not drawn:
         return [Text(text="No streamlines were held out, so there is nothing to compare with.", is_hint=True)]
     names = list(drawn)[:_MOST_DRAWN]
-    legend = [
-        LegendEntry(name="generated", color="var(--accent)"),
-        LegendEntry(name="held out", color="var(--baseline)"),
-    ]
+    columns = {name: _curves(*drawn[name]) for name in names}
     return [
         Chart(
             title="Generated and held-out streamlines",
-            svg=_drawing({name: drawn[name] for name in names}),
+            svg=projections("streamlines", columns),
             alt=f"Projections of {', '.join(names)}, generated streamlines over held-out ones.",
-            legend=legend,
+            legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in _COLORS.items()],
         )
     ]
 
 
-def _drawing(drawn: Mapping[str, tuple[Points, Points]]) -> str:
-    with drawing("streamlines"):
-        from matplotlib.collections import LineCollection
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(2.4 * len(drawn), 5.0), layout="constrained")
-        axes = figure.subplots(len(_VIEWS), len(drawn), squeeze=False)
-        for column, (name, (generated, real)) in enumerate(drawn.items()):
-            for row, (view, (first, second)) in enumerate(_VIEWS.items()):
-                place = axes[row, column]
-                for streamlines, color, width in ((real, "baseline", 0.5), (generated, "accent", 0.7)):
-                    lines = streamlines[:_MOST_LINES, ::2][..., [first, second]]
-                    place.add_collection(LineCollection(list(lines), colors=STAND_INS[color], linewidths=width))
-                place.autoscale()
-                place.set_aspect("equal")
-                place.set_axis_off()
-                place.set_title(name[-24:] if row == 0 else view, fontsize=8, color=STAND_INS["chart-ink"])
-        return inline(figure, "streamlines")
+def _curves(generated: Points, real: Points) -> list[tuple[list[Any], str]]:
+    """What is drawn of a bundle; the generated ones lie on top."""
+    parts = {"held out": real, "generated": generated}
+    return [(list(part[:_MOST_LINES, ::2]), _COLORS[kind]) for kind, part in parts.items()]
 
 
 def _number(value: float) -> str:

@@ -33,6 +33,7 @@ def recipe(
     from voxelocity.core.quantities import parse_duration_s
     from voxelocity.observe import default_cache_folder
     from voxelocity.observe.sinks import choose_sinks
+    from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
     from voxelocity.recipes.call import Call
 
@@ -59,5 +60,5 @@ def recipe(
         return
     if action != "predict":
         chosen_recipe.train(call)
-    if action != "train":
+    if action != "train" and read_place().rank == 0:
         chosen_recipe.predict(call)

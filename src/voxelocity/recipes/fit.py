@@ -113,6 +113,8 @@ def open_run(
     folder.check_length()
     folder.check()
     with joined(uses_gpu=device.type == "cuda") as world, ExitStack() as stack:
+        # A launcher that starts the program again, after a failure, continues its run.
+        resume = resume or world.place.num_restarts > 0
         is_resumed = bool(world.led(lambda: _may_resume(folder, record, resume=resume, overwrite=overwrite)))
         if world.is_leader:
             folder.open()
@@ -135,7 +137,7 @@ def open_run(
             log.listen(stack.enter_context(Outlets(sinks, start, earlier=earlier, warn=run.warn)).write)
         if world.is_leader and notice:
             run.warn(notice)
-        log.write("run_resumed" if is_resumed else "run_started", device=str(device), record=dict(record))
+        log.write("run_started", is_resumed=is_resumed, device=str(device), record=dict(record))
         yield run
 
 
@@ -240,7 +242,8 @@ class _Fit:
     def train(self) -> FitState:
         run, state, clock = self._run, self._state, self._run.clock
         window: list[torch.Tensor] = []
-        window_s = self._saved_s = clock()
+        window_s, waited_s = clock(), 0.0
+        self._saved_s = window_s
         self._saved_step = state.step
         copier = _Copier(self._make, self._step.device)
         with OrderedPrefetch(copier, start=state.step, num_threads=self._num_threads, num_ahead=_NUM_AHEAD) as batches:
@@ -251,8 +254,9 @@ class _Fit:
                 (progress, full, late), stop = run.world.agree(values, flag=bool(run.stop))
                 ends = progress >= 1.0 or stop
                 if window and (ends or full or late):
-                    state.trained_s += clock() - window_s
-                    self._close(window, clock() - window_s, progress)
+                    seconds, wait_s = clock() - window_s, batches.wait_s - waited_s
+                    state.trained_s += seconds
+                    self._close(window, progress, seconds=seconds, wait_s=wait_s)
                     window = []
                 if ends or late:
                     self._save()
@@ -260,7 +264,8 @@ class _Fit:
                     raise self._interrupted()
                 if ends:
                     return state
-                window_s = window_s if window else clock()
+                if not window:
+                    window_s, waited_s = clock(), batches.wait_s
                 window.append(self._one_step(copier.received(next(batches)), progress))
 
     def _save_is_due(self) -> bool:
@@ -269,13 +274,15 @@ class _Fit:
         return since_s >= (_SHORTEST_SAVE_S if is_new_epoch else self._config.checkpoint_every_s)
 
     def _one_step(self, batch: Batch, progress: float) -> torch.Tensor:
-        rate = learning_rate_at(progress, peak=self._config.optimizer.learning_rate, config=self._config.schedule)
         with span("step"):
-            loss = self._step(batch, rate)
+            loss = self._step(batch, self._rate(progress))
         self._state.step += 1
         return loss
 
-    def _close(self, losses: Sequence[torch.Tensor], seconds: float, progress: float) -> None:
+    def _rate(self, progress: float) -> float:
+        return learning_rate_at(progress, peak=self._config.optimizer.learning_rate, config=self._config.schedule)
+
+    def _close(self, losses: Sequence[torch.Tensor], progress: float, *, seconds: float, wait_s: float) -> None:
         """Reads the losses of some steps, for the first time since they were computed."""
         values = torch.stack(list(losses)).float().cpu()
         run, step = self._run, self._state.step
@@ -287,13 +294,16 @@ class _Fit:
                 case_ids=(),
                 step=first,
             )
-        mean, images_per_s = float(values.mean()), len(values) * self._config.batch_size / seconds
-        run.log.write("steps", step=step, loss=mean, num_steps=len(values), images_per_s=images_per_s)
+        mean, epoch = float(values.mean()), step / self._epoch_steps
+        num_images = len(values) * self._config.batch_size
+        run.log.write(
+            "steps", step=step, num_steps=len(values), num_images=num_images, loss=mean, epoch=int(epoch),
+            learning_rate=self._rate(progress), seconds=seconds, wait_s=wait_s,
+        )  # fmt: skip
         if run.world.is_leader:
-            epoch = step / self._epoch_steps
             run.console.print(
-                f"step {step:7d}  epoch {epoch:7.1f}  loss {mean:.4f}  {images_per_s:8.0f} a second  "
-                f"{100 * progress:3.0f} % done",
+                f"step {step:6d}  epoch {epoch:6.1f}  loss {mean:.4f}  {num_images / seconds:6.0f}/s  "
+                f"waiting {100 * wait_s / seconds:2.0f} %  {100 * progress:3.0f} % done",
                 highlight=False,
             )
 

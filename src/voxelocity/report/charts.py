@@ -27,7 +27,7 @@ ChartStyle = Literal["strong", "thin", "faint"]
 MAX_POINTS = 240
 _SIZE_INCH = (6.0, 3.1)
 _FONT_SIZE = 12.0
-_SMALL_SIZE, _LONGEST_TITLE = 8.0, 24
+_SMALL_SIZE, _LONGEST_TITLE = 9.0, 20
 # Horizontal and vertical axis in RAS.
 _VIEWS = {"from the left": (1, 2), "from above": (0, 1)}
 _LINE_WIDTHS = {"strong": 2.2, "thin": 1.3, "faint": 1.0}
@@ -188,7 +188,7 @@ def projections(name: str, columns: Mapping[str, Sequence[tuple[Sequence[Any], s
         from matplotlib.collections import LineCollection
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(2.4 * len(columns), 5.0), layout="constrained")
+        figure = Figure(figsize=(2.0 * len(columns), 4.2), layout="constrained")
         places = figure.subplots(len(_VIEWS), len(columns), squeeze=False)
         for column, (title, layers) in enumerate(columns.items()):
             for row, (view, axes) in enumerate(_VIEWS.items()):

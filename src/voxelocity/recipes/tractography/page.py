@@ -13,7 +13,7 @@ from voxelocity.report.charts import Series, projections, time_chart
 from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text, fact_table
 
 LEAST_REAL = 50
-_MOST_DRAWN, _MOST_LINES = 6, 40
+_MOST_DRAWN, _MOST_LINES = 4, 40
 _COLORS = {"generated": "accent", "held out": "baseline"}
 
 

@@ -17,7 +17,7 @@ from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, tr
 from voxelocity.recipes.tractography.volume import inside_of
 from voxelocity.report import write_page
 
-_NUM_DRAWN = 6
+_NUM_DRAWN = 4
 
 
 def train(call: Call) -> None:

@@ -140,3 +140,30 @@ def test_a_folder_is_its_one_array_or_its_streamline_files(tmp_path):
     np.savez(tmp_path / "d.npz", points=LINES)
     with pytest.raises(InputError, match=r"2 \.npz files"):
         tract_files(tmp_path)
+
+
+@pytest.mark.data
+def test_real_files_lie_in_their_images(real_data):
+    hcp, person = real_data / "tracts_hcp1065", real_data / "tracts_stanford_hardi"
+    atlas = read_tracts(tract_files(hcp), image=hcp / "icbm152_t1_2mm.nii.gz")
+    assert (len(atlas), len(atlas.names)) == (10_403, 106)
+    assert (
+        atlas.points[np.repeat(atlas.bundle == atlas.names.index("Association_UncinateFasciculusL"), 32), 0].max() < 0
+    )
+    trk, tck = (read_tracts([hcp / "bundles" / f"UF_L.{ending}"]) for ending in ("trk", "tck"))
+    assert trk.points == pytest.approx(tck.points, abs=1e-3)
+    arcuate = read_tracts([person / "afq_arcuate.trx"], image=person / "b0_2mm.nii.gz")
+    assert np.bincount(arcuate.bundle).tolist() == [486, 22]
+    with pytest.raises(ScanError, match="lie outside the image"):
+        read_tracts([person / "afq_arcuate.trx"], image=real_data / "dwi_small" / "small_101D.nii.gz")
+
+
+@pytest.mark.data
+def test_odd_real_files_are_read_or_refused_with_a_reason(real_data):
+    odd = real_data / "dwi_small"
+    assert len(read_tracts([odd / "tiny_dpv.trx"])) == 2
+    assert len(read_tracts([odd / "tract.SLF1_R.tck"])) == 13
+    with pytest.raises(ScanError, match=r"old_spec_dps.trx cannot be read .*460 offsets"):
+        read_tracts([odd / "old_spec_dps.trx"])
+    with pytest.raises(InputError, match=r"TR_S_R.tt.gz is not a \.trk"):
+        read_tracts([odd / "TR_S_R.tt.gz"])

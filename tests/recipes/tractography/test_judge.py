@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from voxelocity.recipes.tractography.bundles import open_bundles, split
 from voxelocity.recipes.tractography.judge import judge, mean_of, space_shared, voxels_of
 
 
@@ -49,3 +50,13 @@ def test_small_bundles_do_not_count_in_the_mean():
     assert mean_of({"many": many, "one": one}, least_real=3)["f1"] == 1.0
     assert mean_of({"many": many, "one": one}, least_real=1)["f1"] == 0.5
     assert math.isnan(mean_of({"one": one}, least_real=3)["f1"])
+
+
+@pytest.mark.data
+def test_halves_of_real_bundles_share_as_much_as_their_readme_says(real_data):
+    bundles = open_bundles(real_data / "tracts_hcp1065", num_points=32, uses_cache=False)
+    training, held = (bundles.part(one) for one in split(bundles, by="streamline", held_out=0.5, seed=0))
+    large = [number for number in range(len(bundles.names)) if len(bundles.of(number)) >= 100]
+    assert len(large) == 39
+    f1 = [space_shared(training.of(number), held.of(number))[2] for number in large]
+    assert np.mean(f1) == pytest.approx(0.62, abs=0.02)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from monai.optimizers import Novograd
 
 from voxelocity.step import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
-from voxelocity.step.optimizer import orthogonal
+from voxelocity.step.own_optimizers import orthogonal
 
 
 def made(parameters):
@@ -76,9 +77,27 @@ def test_singular_values_come_close_to_one():
     assert found.max() < 1.3
 
 
-def test_weights_without_a_slope_stay_and_a_saved_state_goes_on_exactly():
+def test_novograd_steps_as_in_monais_class():
+    config = OptimizerConfig(name="novograd", learning_rate=0.01, second_momentum=0.98, weight_decay=0.1)
+    begin = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((4, 3, 3), (4,), (2, 4))]
+    ours, theirs = ([torch.nn.Parameter(one.clone()) for one in begin] for _ in range(2))
+    own = build_optimizer(config, ours)
+    decays = [{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1]], "weight_decay": 0.0}]
+    reference = Novograd(decays, lr=0.01, betas=(0.9, 0.98))
+    for number in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad, other.grad = slope_of(one, number), slope_of(other, number)
+        own.step()
+        reference.step()
+    for one, other, first in zip(ours, theirs, begin, strict=True):
+        torch.testing.assert_close(one, other)
+        assert not torch.allclose(one, first)
+
+
+@pytest.mark.parametrize("name", ["muon", "novograd"])
+def test_weights_without_a_slope_stay_and_a_saved_state_goes_on_exactly(name):
     weights = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 4), (3,), (2, 2), (3, 4), (4, 5))]
-    config = OptimizerConfig(name="muon", learning_rate=0.01, momentum=0.95)
+    config = OptimizerConfig(name=name, learning_rate=0.01, momentum=0.95)
     optimizer = build_optimizer(config, weights)
 
     def steps(optimizer, numbers):

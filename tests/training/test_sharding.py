@@ -141,14 +141,15 @@ def test_impossible_settings_are_refused(keys, expected, voxelocity, tiny_msd, t
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("mode", "key", "expected"),
     [
-        (["data.cache.num_parts=2"], "data.cache.num_parts=2 does not go with parallel.mode=pipeline"),
-        (["precision.compute=float16"], "parallel.mode=pipeline does not go with precision.compute=float16"),
+        ("pipeline", "data.cache.num_parts=2", "data.cache.num_parts=2 does not go with parallel.mode=pipeline"),
+        ("pipeline", "precision.compute=float16", "parallel.mode=pipeline does not go with precision.compute=float16"),
+        ("fsdp", "optimizer.name=novograd", "parallel.mode=fsdp does not go with optimizer.name=novograd"),
     ],
 )
-def test_what_does_not_go_with_a_pipeline_is_refused_once(keys, expected, tiny_msd, tiny_sets, tmp_path):
-    sets = [part for key in ("parallel.mode=pipeline", *keys) for part in ("--set", key)]
+def test_what_does_not_go_with_a_mode_is_refused_once(mode, key, expected, tiny_msd, tiny_sets, tmp_path):
+    sets = ["--set", f"parallel.mode={mode}", "--set", key]
     ended = train(2, tiny_msd, tmp_path / "run", [*tiny_sets, *sets], tmp_path)
     assert [status for status, _, _ in ended] == [2, 1]
     assert expected in ended[0][2]

@@ -12,12 +12,13 @@ from voxelocity.core.batch import Batch
 from voxelocity.core.errors import ConfigError, InputError, RankLostError
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.parallel import Mode, Sharding, shard
+from voxelocity.planning import Plan
 from voxelocity.planning.memory_rule import device_bytes
-from voxelocity.step import PrecisionConfig, autocast
+from voxelocity.step import autocast
 from voxelocity.training.session import Session
 
 # What an optimizer keeps of each parameter, in float32.
-_STATE_BYTES = {"adamw": 8.0, "muon": 4.0, "sgd": 4.0}
+_STATE_BYTES = {"adamw": 8.0, "muon": 4.0, "novograd": 4.0, "sgd": 4.0}
 _AVERAGE_BYTES = 4.0
 
 
@@ -30,7 +31,7 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
     """
     plan, world = session.plan, session.world
     mode, cuts, pieces = _mode(session, network)
-    world.led(lambda: _check_scale(mode, plan.precision))
+    world.led(lambda: _check_mode(mode, plan))
     if mode in ("fsdp", "pipeline", "checkpointing") and plan.precision.compile != "none":
         session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
     return world.all_succeed(
@@ -92,11 +93,16 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
     return decision.mode, decision.cuts, pieces
 
 
-def _check_scale(mode: Mode, precision: PrecisionConfig) -> None:
-    if mode in ("fsdp", "pipeline") and precision.compute == "float16":
+def _check_mode(mode: Mode, plan: Plan) -> None:
+    if mode in ("fsdp", "pipeline") and plan.precision.compute == "float16":
         raise ConfigError(
             f"train: parallel.mode={mode} does not go with precision.compute=float16, whose loss scale ranks would "
             "have to agree on; set precision.compute=bfloat16 or float32"
+        )
+    if mode == "fsdp" and plan.optimizer.name == "novograd":
+        raise ConfigError(
+            "train: parallel.mode=fsdp does not go with optimizer.name=novograd, which needs whole parameters; set "
+            "optimizer.name=adamw, or parallel.mode=pipeline"
         )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from voxelocity.cli import options, phases
 
-Name = Literal["tractography"]
+if TYPE_CHECKING:
+    from voxelocity.recipes.call import Recipe
+
+Name = Literal["spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark"]
 
 
@@ -51,10 +54,8 @@ def recipe(
         overwrite=overwrite,
         sinks=choose_sinks(log or []),
     )
-    from voxelocity.recipes.tractography import recipe as tractography
-
+    chosen_recipe = _imported(name)
     phases.start_up_is_over()
-    chosen_recipe = {"tractography": tractography}[name]
     if action == "benchmark":
         chosen_recipe.benchmark(call)
         return
@@ -62,3 +63,14 @@ def recipe(
         chosen_recipe.train(call)
     if action != "train" and read_place().rank == 0:
         chosen_recipe.predict(call)
+
+
+def _imported(name: Name) -> Recipe:
+    """The recipe of that name; others are not imported."""
+    if name == "spleen":
+        from voxelocity.recipes.spleen import recipe as spleen
+
+        return spleen
+    from voxelocity.recipes.tractography import recipe as tractography
+
+    return tractography

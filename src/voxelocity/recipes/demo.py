@@ -7,23 +7,18 @@ batch, patch and split are the same on all sides.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import voxelocity
 from voxelocity.bench.body import make_bodies
-from voxelocity.bench.race.rounds import Outcome, run_rounds
+from voxelocity.bench.race.rounds import Outcome
 from voxelocity.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
-from voxelocity.bench.race.sides import Race
 from voxelocity.core.errors import OutputError
-from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import Stopwatch, phase
-from voxelocity.planning import make_plan
-from voxelocity.report import write_page
+from voxelocity.recipes.raced import race_on
 
 _LIMIT_S = 360.0
 # About 6 million voxels a case: still a quarter of a usual abdominal CT, but made in seconds.
@@ -60,22 +55,10 @@ def run_demo(
     with phase("phantoms", color="tan"):
         dataset = make_bodies(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {watch.elapsed_s:.0f} s", highlight=False)
-    keys = PHANTOM_KEYS if keys is None else keys
-    race = Race(
-        dataset=dataset,
-        # Step times of this plan are kept separately: `voxelocity train` must not find them already measured.
-        planned=make_plan(voxelocity.open(dataset), overrides={**PHANTOM_PEER_KEYS, **keys}, cache_folder=out / "plan"),
-        out=out,
-        target_dice=target_dice,
-        limit_s=_LIMIT_S,
-        epochs_per_validation=epochs_per_validation,
-        keys=keys,
-    )
-    seeds = range(seed, seed + num_seeds)
-    outcome = run_rounds(
-        race, ("fast", "plain", "ours"), seeds, on_start=lambda side, number: console.rule(f"{side}, seed {number}")
-    )
-    document = outcome.document(
+    return race_on(
+        dataset,
+        out,
+        "demo",
         title=f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity",
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
@@ -84,8 +67,11 @@ def run_demo(
             "from the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed}",
+        target_dice=target_dice,
+        limit_s=_LIMIT_S,
+        seeds=range(seed, seed + num_seeds),
+        keys=PHANTOM_KEYS if keys is None else keys,
+        peer_keys=PHANTOM_PEER_KEYS,
+        epochs_per_validation=epochs_per_validation,
+        console=console,
     )
-    write_page(document, out / "demo.html")
-    plain = document.to_plain() | outcome.to_plain()
-    write_whole(out / "demo.json", (json.dumps(plain, indent=1) + "\n").encode())
-    return outcome

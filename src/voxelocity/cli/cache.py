@@ -199,7 +199,7 @@ def _opened(folder: Path | None) -> CacheContents:
     if folder is not None and (url := remote_url(folder)):
         raise ConfigError(
             f"cache: {url} is on a server; use the server's own tools there, or name this machine's copies of it: "
-            f"{default_cache_folder() / 'remote' / local_name(url)}"
+            f"{default_cache_folder() / 'remote-cache' / local_name(url)}"
         )
     return CacheContents((folder or default_cache_folder()).expanduser())
 

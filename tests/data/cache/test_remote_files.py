@@ -2,12 +2,14 @@
 
 from functools import partial
 
+import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError, InputError
 from voxelocity.data.cache import CacheConfig, DiskTier, open_cache, remote_files
+from voxelocity.data.source.remote import mirrored
 from voxelocity.testing.tier_contract import KEY, PersistentTierContract, assert_same, example_volume
 
 
@@ -150,3 +152,15 @@ def test_what_cannot_be_a_cache_is_said(tmp_path, monkeypatch):
         open_cache(CacheConfig(tier="disk", folder="nosuch://a/b"), print).get(KEY)
     with pytest.raises(InputError, match="holds a user name, password or token"):
         open_cache(CacheConfig(tier="disk", folder="https://me:secret@host/b"), print).get(KEY)
+
+
+def test_a_cache_and_a_data_set_of_one_url_have_folders_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fsspec.filesystem("memory").open("memory://both/dataset.json", "w") as file:
+        file.write("{}")
+    cases = mirrored("memory://both")
+    cache = open_cache(CacheConfig(tier="disk", folder="memory://both"), print)
+    cache.put(KEY, example_volume())
+    entries = {path.parent for path in tmp_path.rglob(f"{KEY}*")}
+    assert entries
+    assert all(not folder.is_relative_to(cases) for folder in entries)

@@ -52,7 +52,7 @@ def _open_files(cache: CacheConfig, warn: Warn) -> Tier:
     url = remote_url(cache.folder)
     if url and cache.tier == "lmdb":
         raise ConfigError(f"data.cache.folder: an LMDB file cannot be on a server ({url}); choose data.cache.tier disk")
-    folder = default_cache_folder() / "remote" / local_name(url) if url else Path(cache.folder)
+    folder = default_cache_folder() / "remote-cache" / local_name(url) if url else Path(cache.folder)
     if cache.tier == "lmdb":
         return LmdbTier(folder, format=cache.format, warn=warn)
     return DiskTier(folder, url=url, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)

@@ -47,6 +47,37 @@ def test_the_focal_term_is_that_of_monai_summed_over_classes(logits_and_label, g
     torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
 
 
+REGIONS = ((1, 2, 3), (2, 3), (3,))
+
+
+@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal"])
+@pytest.mark.parametrize("over_batch", [True, False])
+def test_the_loss_of_overlapping_classes_equals_that_of_monai_with_sigmoids(logits_and_label, over_batch, name):
+    logits, label = logits_and_label
+    logits = logits[:, 1:]
+    target = torch.stack([torch.isin(label, torch.tensor(indices)) for indices in REGIONS], dim=1).float()
+    common = {"sigmoid": True, "batch": over_batch, "smooth_nr": 1e-5, "smooth_dr": 1e-5}
+    theirs = DiceLoss(**common)(logits, target)
+    if name == "dice_ce":
+        # Of several channels, DiceCELoss takes the cross-entropy of exclusive classes.
+        theirs = theirs + torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
+    elif name == "dice_focal":
+        theirs = theirs + FocalLoss(gamma=2.0)(logits, target)
+    ours = build_loss(LossConfig(name=name, dice_over_batch=over_batch), regions=REGIONS)(logits, label)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    (grad_a,), (grad_b,) = (torch.autograd.grad(loss, logits, retain_graph=True) for loss in (ours, theirs))
+    torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
+
+
+def test_the_boundary_term_of_a_region_is_that_of_its_mask():
+    label = torch.zeros(1, 4, 4, 4, dtype=torch.uint8)
+    label[:, 1:3], label[:, 2:3] = 1, 2
+    logits = torch.randn(1, 1, 4, 4, 4, generator=torch.Generator().manual_seed(0))
+    both = build_loss(LossConfig(name="dice", boundary_weight=1.0), regions=[(1, 2)])(logits, label)
+    merged = build_loss(LossConfig(name="dice", boundary_weight=1.0), regions=[(1,)])(logits, label.clamp(max=1))
+    torch.testing.assert_close(both, merged)
+
+
 def test_the_boundary_term_weighs_each_voxel_by_its_distance_to_the_border():
     label = torch.zeros(1, 5, 5, 5, dtype=torch.uint8)
     label[0, 1:4, 1:4, 1:4] = 1

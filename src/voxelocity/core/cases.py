@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +44,9 @@ class Cases:
             (`data.pipeline` then reads them from the label files).
         refs: every case, sorted by case id.
         num_folds: folds the data set declares, or the default number of folds.
+        regions: of overlapping classes, the file values of each by its name, in the order in which predictions are
+            drawn, later ones over earlier ones; empty if classes exclude each other.
+        region_values: the file value that each of them is drawn with.
     """
 
     name: str
@@ -53,6 +56,8 @@ class Cases:
     labels: Mapping[int, str]
     refs: tuple[VolumeRef, ...]
     num_folds: int = 5
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    region_values: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -60,7 +65,7 @@ class Cases:
     def __repr__(self) -> str:
         """One line that describes the data set."""
         num_labeled = sum(ref.label is not None for ref in self.refs)
-        classes = ", ".join(name for name in self.class_names[1:]) or "not declared"
+        classes = ", ".join(self.scored) or "not declared"
         return (
             f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labeled} labeled; "
             f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
@@ -92,6 +97,22 @@ class Cases:
     def num_classes(self) -> int:
         """Classes, including the background."""
         return len(self.labels)
+
+    @property
+    def scored(self) -> dict[str, tuple[int, ...]]:
+        """Names of what is learned and scored, with the class indices that each covers: regions, or single classes."""
+        return scored_classes(self.class_names, self.region_indices)
+
+    @property
+    def region_indices(self) -> dict[str, tuple[int, ...]]:
+        """`regions` in class indices."""
+        index = {value: number for number, value in enumerate(self.label_values)}
+        return {name: tuple(index[value] for value in values) for name, values in self.regions.items()}
+
+    @property
+    def region_order(self) -> tuple[int, ...]:
+        """`region_values` in class indices."""
+        return tuple(self.label_values.index(value) for value in self.region_values)
 
     def training(self, fold: Fold) -> Cases:
         """Only the training cases when `fold` is held out.
@@ -126,6 +147,11 @@ class Cases:
                 "choose --fold all to train and validate on the same cases"
             )
         return Split(training=training, validation=validation, held_out=True)
+
+
+def scored_classes(class_names: Sequence[str], regions: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """What is scored, by name: the class indices of each region, or each foreground class by itself."""
+    return dict(regions) or {name: (index,) for index, name in enumerate(class_names) if index > 0}
 
 
 def _patient(ref: VolumeRef) -> str:

@@ -161,7 +161,17 @@ def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
     assert ref.label is not None, "pairs have both"
     pair = read_pair(ref.images[0], ref.label, labels=truth.labels, scan=truth.scans.get(ref.case_id))
     spacing_mm = pair.grid.spacing_mm
-    return case_score(ref.case_id, pair.prediction, pair.truth, pair.class_names, spacing_mm, tolerance_mm=tolerance_mm)
+    values = sorted(truth.labels)
+    regions = {name: tuple(values.index(value) for value in each) for name, each in truth.regions.items()}
+    return case_score(
+        ref.case_id,
+        pair.prediction,
+        pair.truth,
+        pair.class_names,
+        spacing_mm,
+        regions=regions,
+        tolerance_mm=tolerance_mm,
+    )
 
 
 def _with_all_classes(scores: Iterable[CaseScore]) -> tuple[CaseScore, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
@@ -27,12 +27,14 @@ class Truth:
         scans: the first file of each scan, by case id, if a data set lists them.
         labels: file value to class name, background included; empty if nothing declares them.
         labels_from: the file that declares them; "" if none does.
+        regions: of overlapping classes, the file values of each, by name.
     """
 
     files: Mapping[str, Path]
     scans: Mapping[str, Path]
     labels: Mapping[int, str]
     labels_from: str
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +65,37 @@ def find_truth(path: Path, *, labels: Path | None) -> Truth:
     Raises:
         InputError: there are no label files, or the values are declared in a way that cannot be used.
     """
-    declared, declared_in = ({}, "") if labels is None else read_labels(labels)
+    given = Declared() if labels is None else read_labels(labels)
     if files := {} if _lists_cases(path) else _scans_in(path)[0]:
         near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
-        if not declared and near:
-            declared, declared_in = read_labels(near[0])
-        return Truth(files=files, scans={}, labels=declared, labels_from=declared_in)
+        given = read_labels(near[0]) if not given.labels and near else given
+        return Truth(files=files, scans={}, labels=given.labels, labels_from=given.where, regions=given.regions)
     cases = open_cases(path)
-    if not declared and cases.labels:
-        declared, declared_in = dict(cases.labels), str(path)
+    if not given.labels and cases.labels:
+        given = Declared(labels=dict(cases.labels), regions=cases.regions, where=str(path))
     labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
     if not labeled:
         raise InputError(f"evaluate: no case of {path} has a label, so nothing can be compared; name the true labels")
     scans = {ref.case_id: ref.images[0] for ref in cases.refs}
-    return Truth(files=labeled, scans=scans, labels=declared, labels_from=declared_in)
+    return Truth(files=labeled, scans=scans, labels=given.labels, labels_from=given.where, regions=given.regions)
 
 
-def read_labels(path: Path) -> tuple[dict[int, str], str]:
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What values of label files mean.
+
+    Attributes:
+        labels: file value to class name.
+        regions: of overlapping classes, the file values of each, by name.
+        where: the file that says so.
+    """
+
+    labels: Mapping[int, str] = field(default_factory=dict)
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    where: str = ""
+
+
+def read_labels(path: Path) -> Declared:
     """File value to class name, and the file that says so.
 
     Args:
@@ -98,7 +114,13 @@ def read_labels(path: Path) -> tuple[dict[int, str], str]:
     description = Description.read(found)
     if "labels" not in description.values:
         description = Description(path=found, values={"labels": description.values})
-    return description.labels, str(found)
+    labels, regions = description.labels, description.regions
+    if not regions and "region_order" in description.values:
+        # Of a model, in class indices.
+        values = sorted(labels)
+        indices = dict(description.values.get("regions") or {})
+        regions = {name: tuple(values[index] for index in each) for name, each in indices.items()}
+    return Declared(labels=labels, regions=regions, where=str(found))
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:

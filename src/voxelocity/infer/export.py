@@ -288,7 +288,9 @@ def _compared_case(
         found.append(labels)
         spacing_mm = scan.grid.spacing_mm
         scores.append(
-            case_score(ref.case_id, labels, scan.label, spec.class_names, spacing_mm, surface=False).mean_dice
+            case_score(
+                ref.case_id, labels, scan.label, spec.class_names, spacing_mm, regions=spec.regions, surface=False
+            ).mean_dice
         )
     num_foreground = int(np.count_nonzero((found[0] > 0) | (found[1] > 0)))
     num_other = int(np.count_nonzero(found[0] != found[1]))

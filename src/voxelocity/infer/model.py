@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from voxelocity.core.cases import MAX_LABEL_VALUE
+from voxelocity.core.cases import MAX_LABEL_VALUE, scored_classes
 from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.device import Device
@@ -62,6 +62,9 @@ class PredictionSpec(Config):
     """For overlapping classes: the class index of each output channel, which a voxel takes where the channel's sigmoid
     exceeds 0.5; later channels overwrite earlier ones (nnU-Net's `regions_class_order`). Empty: one channel a class,
     and a voxel takes the class of the largest."""
+    regions: dict[str, tuple[Annotated[int, Field(ge=0)], ...]] = Field(default_factory=dict)
+    """For overlapping classes: the class indices that each output channel stands for, by name, to compare with a truth.
+    Empty if they are not known, or if classes exclude each other."""
     restored: Literal["probabilities", "logits"] = "probabilities"
     """What is interpolated from the prepared grid onto the scan's grid. nnU-Net interpolates logits."""
     keep_largest: tuple[str, ...] = ()
@@ -87,10 +90,15 @@ class PredictionSpec(Config):
 
     @model_validator(mode="after")
     def _check_regions(self) -> Self:
-        unknown = [index for index in self.region_order if index >= len(self.labels)]
+        named = {*self.region_order, *(index for indices in self.regions.values() for index in indices)}
+        unknown = sorted(index for index in named if index >= len(self.labels))
         if unknown:
             raise ValueError(
-                f"region_order names the class indices {unknown}, but labels has {len(self.labels)} classes"
+                f"region_order and regions name the class indices {unknown}, but labels has {len(self.labels)} classes"
+            )
+        if self.regions and len(self.regions) != len(self.region_order):
+            raise ValueError(
+                f"regions names {len(self.regions)} classes, but region_order has {len(self.region_order)}"
             )
         return self
 
@@ -106,6 +114,11 @@ class PredictionSpec(Config):
     @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.labels[value] for value in self.label_values)
+
+    @property
+    def scored(self) -> dict[str, tuple[int, ...]]:
+        """Names of what is scored, with the class indices that each covers."""
+        return scored_classes(self.class_names, self.regions)
 
     @property
     def num_outputs(self) -> int:

@@ -6,6 +6,7 @@ that means leave it out, as in nnU-Net.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,15 @@ class DiceCounts:
 
     def dice(self) -> tuple[float | None, ...]:
         """Dice per class index, background first; None for a class in neither tensor. Waits for the device."""
+        return dice_of_pairs(self._counts())
+
+    def dice_of(self, scored: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
+        """The same of groups of class indices, which may overlap."""
+        return dice_of_groups(self._counts(), scored)
+
+    def _counts(self) -> PairCounts:
         k = self._num_classes
-        if self._pairs is None:
-            return (None,) * k
-        return dice_of_pairs(self._pairs.cpu().numpy().reshape(k, k))
+        return np.zeros((k, k), np.int64) if self._pairs is None else self._pairs.cpu().numpy().reshape(k, k)
 
 
 def _histogram(codes: torch.Tensor, num_codes: int) -> torch.Tensor:
@@ -110,6 +116,21 @@ def count_pairs(prediction: IntArray, truth: IntArray, *, num_classes: int) -> P
         part = slice(start, start + _PART_VOXELS)
         pairs += np.bincount(rows[part].astype(np.intp) * num_classes + columns[part], minlength=num_classes**2)
     return pairs.reshape(num_classes, num_classes)
+
+
+def merged_pairs(pairs: PairCounts, scored: Sequence[Sequence[int]]) -> PairCounts:
+    """For each group of class indices, a table of two: voxels (outside, inside) in truth and prediction, (g, 2, 2)."""
+    inside = np.zeros((len(scored), len(pairs)), dtype=np.int64)
+    for number, indices in enumerate(scored):
+        inside[number, list(indices)] = 1
+    both = np.stack([1 - inside, inside], axis=1)
+    merged: PairCounts = both @ pairs @ both.swapaxes(1, 2)
+    return merged
+
+
+def dice_of_groups(pairs: PairCounts, scored: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
+    """Dice of each group of class indices from counts by (truth, prediction); None for one in neither."""
+    return tuple(dice_of_pairs(table)[1] for table in merged_pairs(pairs, scored))
 
 
 def dice_of_pairs(pairs: PairCounts) -> tuple[float | None, ...]:

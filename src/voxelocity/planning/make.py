@@ -61,6 +61,7 @@ class Planned:
                 "held_out": split.held_out,
                 "num_shared_patients": split.num_shared_patients if split.held_out else 0,
                 "classes": list(self.cases.class_names),
+                "regions": {name: list(values) for name, values in self.cases.regions.items()},
                 "channels": list(self.cases.channels),
             },
             "seed": self.plan.seed,
@@ -101,6 +102,8 @@ def model_spec(planned: Planned) -> ModelSpec:
         network=plan.network,
         channels=cases.channels,
         labels=dict(cases.labels),
+        region_order=cases.region_order,
+        regions=cases.region_indices,
         prepare=plan.data.prepare,
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.

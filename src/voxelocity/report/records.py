@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,10 @@ Status = Literal["finished", "interrupted", "unfinished"]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on."""
+    """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on.
+
+    Overlapping classes have their names in `regions`, with the values of each.
+    """
 
     name: str
     path: str = ""
@@ -29,6 +32,7 @@ class DatasetFacts:
     held_out: bool = True
     classes: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+    regions: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +215,8 @@ class RunFacts:
 
     @property
     def foreground(self) -> tuple[str, ...]:
-        """Class names without the background, in order of class index from 1."""
-        return self.dataset.classes[1:]
+        """Names of what is scored: the regions, or the classes without the background, in their order."""
+        return tuple(self.dataset.regions) or self.dataset.classes[1:]
 
     @property
     def step(self) -> int:

@@ -121,10 +121,16 @@ def dataset_table(run: RunFacts) -> Table:
         ("Training / validation", f"{data.num_training:,} / {data.num_validation:,} ({fold})"),
         ("Channels", ", ".join(data.channels)),
         ("Classes", ", ".join(data.classes)),
+        ("Regions", regions_text(data.regions)),
         ("Layout", data.layout),
         ("Folder", data.path),
     ]
     return fact_table("Cases and classes", (row for row in rows if row[1]))
+
+
+def regions_text(regions: Mapping[str, Sequence[int]]) -> str:
+    """Overlapping classes with the label values of each; "" without any."""
+    return ", ".join(f"{name} ({'+'.join(map(str, values))})" for name, values in regions.items())
 
 
 def spread_table(fingerprint: Mapping[str, Any]) -> Table:

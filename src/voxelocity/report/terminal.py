@@ -24,7 +24,7 @@ from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.report import document
 from voxelocity.report.html import unbroken
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
-from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups
+from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups, regions_text
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
@@ -275,6 +275,7 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
         ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {split}"),
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
         ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
+        ("regions", regions_text(dataset.get("regions") or {})),
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),
         ("voxels", _voxels_text(dataset, fingerprint)),
         ("intensity", _intensity_text(dataset, fingerprint)),

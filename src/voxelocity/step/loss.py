@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ class LossConfig(Config):
     name: Literal["dice_ce", "dice", "dice_focal", "tversky_ce"] = "dice_ce"
     """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, soft Dice plus the focal
     loss (Lin et al., 10.1109/ICCV.2017.324), or the Tversky index plus cross-entropy (Salehi et al.,
-    10.1007/978-3-319-67389-9_44)."""
+    10.1007/978-3-319-67389-9_44). Of overlapping classes, each has a binary cross-entropy or focal loss of its own."""
     include_background: bool = False
     """Whether the background counts in the Dice or Tversky term."""
     focal_gamma: float = Field(default=2.0, ge=1.0, le=10.0)
@@ -42,16 +42,19 @@ class LossConfig(Config):
     """Added to numerator and denominator of the Dice term."""
 
 
-def build_loss(config: LossConfig, *, total: Total = _alone) -> Loss:
+def build_loss(config: LossConfig, *, regions: Sequence[Sequence[int]] = (), total: Total = _alone) -> Loss:
     """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z) uint8: a scalar tensor in float32.
 
     Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
     both `smooth` terms set; own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and
     several passes over it. The focal loss is the mean over voxels, which is k times MONAI's mean over voxels and
-    classes. Under autocast, results agree to 1e-5.
+    classes. Under autocast, results agree to 1e-5. With `regions`, Dice and focal loss equal
+    MONAI's with sigmoid=True, and the cross-entropy is torch's binary one.
 
     Args:
         config: which loss.
+        regions: of overlapping classes, the class indices that each channel of the logits stands for; empty if classes
+            exclude each other.
         total: sums a tensor over the ranks that make a batch together, each from its own patches, with gradient
             (`parallel.World.total`). Every rank then has the loss of the whole batch, whatever its share.
     """
@@ -59,22 +62,23 @@ def build_loss(config: LossConfig, *, total: Total = _alone) -> Loss:
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
 
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        target = label.long()
-        log_probability = torch.log_softmax(logits.float(), dim=1)
-        probability = log_probability.exp()
+        probability, is_class, mean = (
+            _overlapping(logits.float(), label, regions, config)
+            if regions
+            else _exclusive(logits.float(), label, config)
+        )
         # (2, b, k): of each patch, the voxels on which prediction and truth agree, and twice their mean size.
-        sizes = _overlap_sizes(probability, target, alpha)
-        mean = logits.new_zeros((), dtype=torch.float32)
-        if config.name == "dice_focal":
-            mean = mean + _focal_term(log_probability, target, config.focal_gamma)
-        elif config.name != "dice":
-            mean = mean + torch.nn.functional.nll_loss(log_probability, target)
+        sizes = _overlap_sizes(probability, is_class, alpha)
         if config.boundary_weight > 0.0:
-            mean = mean + config.boundary_weight * (probability * _signed_distance_voxel(label, probability)).mean()
+            # Far from everything, the background is nobody's border.
+            first = 0 if regions else 1
+            distance = _signed_distance_voxel(is_class.view_as(probability), first)
+            mean = mean + config.boundary_weight * (probability * distance).mean()
+        first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:
             sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, len(label))
-            return _overlap_term(sizes, config) + mean
-        return _over_ranks(total, sizes[:0], mean + _overlap_term(sizes, config), len(label))[1]
+            return _overlap_term(sizes, config.smooth, first) + mean
+        return _over_ranks(total, sizes[:0], mean + _overlap_term(sizes, config.smooth, first), len(label))[1]
 
     return loss
 
@@ -90,22 +94,58 @@ def _over_ranks(
     return added[:-2].view_as(sums), added[-2] / added[-1]
 
 
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Probabilities (b, k, x, y, z), whether each voxel is of each class (b, k, v), and the mean loss of a voxel."""
+
+
+def _exclusive(logits: torch.Tensor, label: torch.Tensor, config: LossConfig) -> Parts:
+    target = label.long()
+    log_probability = torch.log_softmax(logits, dim=1)
+    mean = logits.new_zeros(())
+    if config.name == "dice_focal":
+        mean = _focal_term(log_probability, target, config.focal_gamma)
+    elif config.name != "dice":
+        mean = torch.nn.functional.nll_loss(log_probability, target)
+    # A mask keeps one byte per voxel and class for the backward pass.
+    classes = torch.arange(logits.shape[1], device=label.device)[:, None]
+    return log_probability.exp(), target.flatten(1).unsqueeze(1) == classes, mean
+
+
+def _overlapping(
+    logits: torch.Tensor, label: torch.Tensor, regions: Sequence[Sequence[int]], config: LossConfig
+) -> Parts:
+    num_classes = 1 + max(max(indices) for indices in regions)
+    table = torch.zeros(len(regions), num_classes, dtype=torch.bool)
+    for row, indices in enumerate(regions):
+        table[row, list(indices)] = True
+    # (b, k, v).
+    is_class = table.to(label.device)[:, label.flatten(1).long()].transpose(0, 1)
+    mean = logits.new_zeros(())
+    if config.name != "dice":
+        flat = logits.flatten(2)
+        each = torch.nn.functional.binary_cross_entropy_with_logits(flat, is_class.to(flat.dtype), reduction="none")
+        if config.name == "dice_focal":
+            # The cross-entropy is minus the log of the probability of what is right.
+            each = (1.0 - (-each).exp()) ** config.focal_gamma * each
+        mean = each.mean()
+    return logits.sigmoid(), is_class, mean
+
+
 @torch.no_grad()
-def _signed_distance_voxel(label: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Distance to the border of each class but the background, (b, k, x, y, z): from 1 up outside, from 0 down inside.
+def _signed_distance_voxel(is_class: torch.Tensor, first: int) -> torch.Tensor:
+    """Distance to the border of each class from the first on, (b, k, x, y, z): from 1 up outside, from 0 down inside.
 
     0 if the patch holds no voxel of the class, or no other voxel.
     """
     from scipy.ndimage import distance_transform_edt
 
-    found = torch.zeros(like.shape)
-    for row, classes in enumerate(label.cpu().numpy()):
-        for index in range(1, like.shape[1]):
-            inside = classes == index
+    found = torch.zeros(is_class.shape)
+    for row, classes in enumerate(is_class.cpu().numpy()):
+        for index, inside in enumerate(classes[first:], start=first):
             if 0 < inside.sum() < inside.size:
                 signed = distance_transform_edt(~inside) - np.maximum(distance_transform_edt(inside) - 1.0, 0.0)
                 found[row, index] = torch.from_numpy(signed)
-    return found.to(like.device)
+    return found.to(is_class.device)
 
 
 def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:
@@ -113,21 +153,17 @@ def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: floa
     return -((1.0 - log_right.exp()) ** gamma * log_right).mean()
 
 
-def _overlap_sizes(probability: torch.Tensor, target: torch.Tensor, alpha: float) -> torch.Tensor:
+def _overlap_sizes(probability: torch.Tensor, is_class: torch.Tensor, alpha: float) -> torch.Tensor:
     """(2, b, k): the intersection of prediction and truth, and twice their sizes, weighted by alpha and 1 - alpha."""
     flat = probability.flatten(2)
-    classes = torch.arange(probability.shape[1], device=target.device)[:, None]
-    # (b, k, v). A mask keeps one byte per voxel and class for the backward pass. A matrix product instead would be
-    # rounded to half precision under autocast and to TF32 on a GPU, and overflows float16 beyond 65,504 voxels of a
-    # class.
-    is_class = target.flatten(1).unsqueeze(1) == classes
+    # A matrix product instead would be rounded to half precision under autocast and to TF32 on a GPU, and overflows
+    # float16 beyond 65,504 voxels of a class.
     intersection = torch.where(is_class, flat, 0.0).sum(2)
     return torch.stack([intersection, 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))])
 
 
-def _overlap_term(sizes: torch.Tensor, config: LossConfig) -> torch.Tensor:
-    """From (2, b, k): 1 minus the mean Dice or Tversky index."""
+def _overlap_term(sizes: torch.Tensor, smooth: float, first: int) -> torch.Tensor:
+    """From (2, b, k): 1 minus the mean Dice or Tversky index of the classes from the first on."""
     intersection, total = sizes
-    first = 0 if config.include_background or sizes.shape[-1] == 1 else 1
-    dice: torch.Tensor = (2.0 * intersection + config.smooth) / (total + config.smooth)
-    return 1.0 - dice[:, first:].mean()
+    dice: torch.Tensor = (2.0 * intersection + smooth) / (total + smooth)
+    return 1.0 - dice[:, 0 if sizes.shape[-1] == 1 else first :].mean()

@@ -195,15 +195,18 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     """The step with its network, and the state of the loop: of the last checkpoint, or as they begin."""
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
-    network = build_network(plan.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=plan.seed)
+    network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
     if session.start is not None and checkpoints.latest_step() == 0:
         session.start.copy_into(network, class_names=spec.class_names, say=session.warn)
     sharding = sharded(session, network)
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone
+    regions = [*spec.regions.values()]
     training = TrainingStep(
         sharding,
-        build_loss(plan.loss, total=session.world.total) if adds_up else build_loss(plan.loss),
+        build_loss(plan.loss, regions=regions, total=session.world.total)
+        if adds_up
+        else build_loss(plan.loss, regions=regions),
         optimizer=plan.optimizer,
         precision=plan.precision,
         device=session.device,

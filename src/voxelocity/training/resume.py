@@ -204,7 +204,7 @@ def other_data(saved: SavedRun, cases: Cases) -> list[str]:
             lines.extend(_moved_cases(part, before=saved.case_ids.get(part, ()), now=ids))
     now: dict[str, Any] = {"channels": list(cases.channels)}
     if "labels" in saved.dataset:
-        now["labels"] = dict(cases.labels)
+        now |= {"labels": dict(cases.labels), "regions": {name: list(each) for name, each in cases.regions.items()}}
     else:
         now["classes"] = list(cases.class_names)
     return lines + differing_keys(_stored(saved, now), now)

@@ -116,7 +116,7 @@ def _is_expected_to_fit(session: Session) -> bool:
         patch_voxel=plan.data.patch.shape_voxel,
         batch_size=math.ceil(plan.data.batch_size / session.world.place.size),
         num_channels=len(session.spec.channels),
-        num_classes=len(session.spec.labels),
+        num_classes=session.spec.num_outputs,
         is_half=plan.precision.compute != "float32",
     )
     # All ranks need the same answer.

@@ -55,14 +55,16 @@ def score_prepared(
     """
     was_training = network.training
     predictor = Predictor(network, spec, spec.preparation(), device=device, on_windows=on_windows)
-    names = spec.class_names[1:]
+    scored = spec.scored
     scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
     for volume, prediction in predictor.predict_prepared(volumes):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
-        scores.append(CaseScore(case_id=volume.case_id, dice=dict(zip(names, counts.dice()[1:], strict=True))))
+        scores.append(
+            CaseScore(case_id=volume.case_id, dice=dict(zip(scored, counts.dice_of([*scored.values()]), strict=True)))
+        )
     network.train(was_training)
     return scores
 
@@ -105,6 +107,7 @@ def score_cases(
             scan.label,
             class_names=spec.class_names,
             spacing_mm=scan.grid.spacing_mm,
+            regions=spec.regions,
             surface=may_measure_surface(),
         )
         yield score, scan, prediction
@@ -354,8 +357,9 @@ class Validation:
             for score, scan, prediction in score_cases(
                 predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
             ):
-                # Cases that were trained on prove nothing about new ones.
-                again = largest_alone(score, scan, prediction, spec.class_names) if self._is_held_out else score
+                # Cases that were trained on prove nothing about new ones; a component of a region is one of several.
+                may_remove = self._is_held_out and not spec.regions
+                again = largest_alone(score, scan, prediction, spec.class_names) if may_remove else score
                 pairs.append((score, again))
                 pictures.add(score, scan, prediction)
                 session.stop.check()

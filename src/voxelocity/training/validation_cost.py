@@ -203,7 +203,7 @@ def rehearse(
     window_s = predictor.window_seconds(volume, limit_s=limit_s - (clock() - begin_s), clock=clock)
     finish_s, surface_s = (_score_seconds(volume, spec, surface=surface, clock=clock) for surface in (False, True))
     if clock() - begin_s < limit_s:
-        finish_s += _restore_seconds(volume, len(spec.labels), clock=clock)
+        finish_s += _restore_seconds(volume, spec.num_outputs, clock=clock)
     larger = sum(sizes) / sizes[smallest]
     return ValidationCost(
         shapes,
@@ -227,7 +227,7 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
         keep_largest(moved, range(1, len(names)))
         # Twice, as for a case in which components are removed.
         for _ in range(2):
-            case_score("", moved, part, class_names=names, spacing_mm=spacing_mm, surface=surface)
+            case_score("", moved, part, names, spacing_mm, regions=spec.regions, surface=surface)
 
     return _seconds_again(score, clock) * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
 

@@ -154,6 +154,18 @@ def test_folds_come_from_the_splits_file(tmp_path, nnunet, write_json):
     assert ([ref.fold for ref in cases], cases.num_folds) == ([1, None, 0], 2)
 
 
+def test_overlapping_classes_are_sets_of_values(tmp_path, nnunet, write_json):
+    labels = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "enhancing": 3}
+    write_json(nnunet | {"labels": labels, "regions_class_order": [1, 2, 3]})
+    cases = open_cases(tmp_path)
+    assert cases.labels == {0: "background", 1: "rest of whole", 2: "rest of core", 3: "enhancing"}
+    assert cases.scored == {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)}
+    assert cases.region_order == (1, 2, 3)
+    assert "classes: whole, core, enhancing" in repr(cases)
+    write_json(nnunet | {"labels": {"background": 0, "a": [4], "b": 9}})
+    assert open_cases(tmp_path).scored == {"a": (1,), "b": (2,)}, "lists of one value are classes"
+
+
 def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch):
     touch("elsewhere/x.nii.gz", "elsewhere/y.nii.gz", "mask.nii.gz")
     (tmp_path / "set").mkdir()
@@ -172,7 +184,23 @@ def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch
     [
         (
             {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
-            r'"labels" makes "whole" a region of the values \[1, 2\]; regions are not supported yet, give each value',
+            r'has the regions whole, core, and "regions_class_order" is None; write one value for each .* different',
+        ),
+        (
+            {"labels": {"background": 0, "whole": [1, 2], "core": 2}, "regions_class_order": [1, 1]},
+            r'"regions_class_order" is \[1, 1\]; write one value for each',
+        ),
+        (
+            {"labels": {"background": 0, "whole": [1, 2], "core": 2}, "regions_class_order": [1, 3]},
+            r'draws "core" with the value 3, which is not one of its values \[2\]; write one that is',
+        ),
+        (
+            {"labels": {"background": 0, "whole": [0, 1], "core": 1}, "regions_class_order": [1, 2]},
+            r'"labels" makes 0, the background, a part of "whole"; leave it out there',
+        ),
+        (
+            {"labels": {"background": 0, "whole": [1, "2"]}, "regions_class_order": [1]},
+            r'"labels" gives "whole" the value \[1, \'2\'\]; write a whole number, or a list of them',
         ),
         (
             {"labels": {"background": 0, "lesion": 1, "ignore": 2}},

@@ -112,21 +112,82 @@ class Description:
     def labels(self) -> dict[int, str]:
         """Class names by file value, in ascending order of value, from either direction.
 
+        Of overlapping classes, a value has the name of the region that is drawn with it.
+
         Raises:
-            DatasetError: a value is not a whole number, or as `check_labels`.
+            DatasetError: a value is not a whole number, or as `check_labels` and `regions`.
         """
         listed = self.require("labels", dict)
         if self.names_are_values:
             return self.check_labels(self._label_pair(key, name) for key, name in listed.items())
-        for name, value in listed.items():
-            if isinstance(value, list):
+        regions = self.regions
+        if regions:
+            drawn = {
+                value: name if values == (value,) else f"rest of {name}"
+                for value, (name, values) in zip(self.region_values, regions.items(), strict=True)
+            }
+            every = sorted({value for values in regions.values() for value in values})
+            return self.check_labels(
+                [(0, "background"), *((value, drawn.get(value, f"label {value}")) for value in every)]
+            )
+        return self.check_labels((values[0], name) for name, values in self._values_by_name().items())
+
+    @property
+    def regions(self) -> dict[str, tuple[int, ...]]:
+        """Of overlapping classes, the file values of each, in the order in which they are drawn; else empty.
+
+        As nnU-Net v2 writes them: `"labels": {"background": 0, "whole tumor": [1, 2, 3], "core": [2, 3]}` with one
+        number in "regions_class_order" for each.
+
+        Raises:
+            DatasetError: a value is not a whole number, a region holds the background, or "regions_class_order" does
+                not fit.
+        """
+        if self.names_are_values:
+            return {}
+        found = self._values_by_name()
+        if all(len(values) == 1 for values in found.values()):
+            return {}
+        regions = {name: values for name, values in found.items() if values != (0,)}
+        order = self._region_order(regions)
+        for value, (name, values) in zip(order, regions.items(), strict=True):
+            if 0 in values:
+                raise self.error(f'"labels" makes 0, the background, a part of "{name}"; leave it out there')
+            if value not in values:
                 raise self.error(
-                    f'"labels" makes "{name}" a region of the values {reprlib.repr(value)}; regions are not supported '
-                    'yet, give each value a class of its own, as in {"background": 0, "edema": 1, "core": 2}'
+                    f'"regions_class_order" draws "{name}" with the value {value}, which is not one of its values '
+                    f"{list(values)}; write one that is"
                 )
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise self.error(f'"labels" gives "{name}" the value {reprlib.repr(value)}; write a whole number')
-        return self.check_labels((value, name) for name, value in listed.items())
+        return regions
+
+    @property
+    def region_values(self) -> tuple[int, ...]:
+        """The file value that each of `regions` is drawn with."""
+        return tuple(self.values["regions_class_order"]) if self.regions else ()
+
+    def _region_order(self, regions: Mapping[str, tuple[int, ...]]) -> list[int]:
+        order: Any = self.values.get("regions_class_order")
+        is_list = isinstance(order, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in order)
+        if not is_list or len(order) != len(regions) or len(set(order)) != len(order):
+            raise self.error(
+                f'"labels" has the regions {", ".join(regions)}, and "regions_class_order" is {reprlib.repr(order)}; '
+                "write one value for each of them, all different: predictions are drawn in this order, later regions "
+                "over earlier ones"
+            )
+        return list(order)
+
+    def _values_by_name(self) -> dict[str, tuple[int, ...]]:
+        """The values of each name where names have values: one, or those of a region."""
+        found = {}
+        for name, value in self.require("labels", dict).items():
+            values = value if isinstance(value, list) else [value]
+            wrong = [one for one in values if not isinstance(one, int) or isinstance(one, bool)]
+            if wrong or not values:
+                raise self.error(
+                    f'"labels" gives "{name}" the value {reprlib.repr(value)}; write a whole number, or a list of them'
+                )
+            found[name] = tuple(sorted(set(values)))
+        return found
 
     def _label_pair(self, key: str, name: str) -> tuple[int, str]:
         value = whole_number(key)

@@ -55,14 +55,17 @@ def read_table(path: Path, *, root: Path, num_folds: int, description: Descripti
         raise source_error(path, "the table has a header and no rows; add one row per case")
     refs = check_refs([_ref(path, row, image_columns) for row in rows], listing=path)
     refs, num_folds = assign_folds(refs, num_folds=num_folds)
+    labeled = description if description is not None and "labels" in description.values else None
     return Cases(
         name=path.stem if description is None or "name" not in description.values else description.name,
         root=root,
         layout="csv",
         channels=_channels(description, path, image_columns),
-        labels=description.labels if description is not None and "labels" in description.values else {},
+        labels={} if labeled is None else labeled.labels,
         refs=refs,
         num_folds=num_folds,
+        regions={} if labeled is None else labeled.regions,
+        region_values=() if labeled is None else labeled.region_values,
     )
 
 

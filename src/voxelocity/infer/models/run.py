@@ -110,7 +110,7 @@ def _check_factory(trained: str, given: str, folder: Path) -> None:
 
 
 def _network(spec: ModelSpec) -> torch.nn.Module:
-    return build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
+    return build_network(spec.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=0)
 
 
 def _check_weights(spec: ModelSpec, path: Path) -> None:

@@ -69,6 +69,27 @@ def test_the_loss_of_overlapping_classes_equals_that_of_monai_with_sigmoids(logi
     torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("regions", [(), REGIONS])
+@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+@pytest.mark.parametrize("over_batch", [True, False])
+def test_voxels_without_a_known_class_count_nowhere(logits_and_label, over_batch, name, regions):
+    logits, label = logits_and_label
+    logits, label = logits[:, 1:] if regions else logits, label.clone()
+    config = LossConfig(name=name, dice_over_batch=over_batch)
+    loss, alone = build_loss(config, regions=regions, ignored=4), build_loss(config, regions=regions)
+    torch.testing.assert_close(loss(logits, label), alone(logits, label), rtol=1e-5, atol=1e-6)
+    label[:, 3:] = 4
+    (gradient,) = torch.autograd.grad(loss(logits, label), logits, retain_graph=True)
+    assert gradient[:, :, 3:].abs().max() == 0.0
+    # As if the rest were not there at all.
+    torch.testing.assert_close(loss(logits, label), alone(logits[:, :, :3], label[:, :3]), rtol=1e-5, atol=1e-6)
+    label[:] = 4
+    nothing = loss(logits, label)
+    assert nothing.item() == pytest.approx(0.0, abs=1e-6)
+    (gradient,) = torch.autograd.grad(nothing, logits)
+    assert gradient.abs().max() == 0.0
+
+
 def test_the_boundary_term_of_a_region_is_that_of_its_mask():
     label = torch.zeros(1, 4, 4, 4, dtype=torch.uint8)
     label[:, 1:3], label[:, 2:3] = 1, 2

@@ -18,6 +18,7 @@ from voxelocity.training import train
 from voxelocity.training.postprocessing import largest_alone, settle
 
 NAMES = ("background", "organ", "lesion", "absent")
+SPEC = SimpleNamespace(labels=dict(enumerate(NAMES)), class_names=NAMES, stored_values=range(4), ignored=None)
 
 
 def scan(case_id, truth):
@@ -29,7 +30,7 @@ def collected(*pairs, surface=True):
     pairs_of_scores = []
     for number, (truth, prediction) in enumerate(pairs):
         score = case_score(f"{number}", prediction, truth, NAMES, (1.0, 1.0, 1.0), surface=surface)
-        pairs_of_scores.append((score, largest_alone(score, scan(f"{number}", truth), prediction, NAMES)))
+        pairs_of_scores.append((score, largest_alone(score, scan(f"{number}", truth), prediction, SPEC)))
     return [score for score, _ in pairs_of_scores], settle(pairs_of_scores)
 
 

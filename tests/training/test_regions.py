@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import voxelocity as vx
 from shared.ranks import finish, start_ranks
 from voxelocity.data.source import open_cases
 from voxelocity.infer import load_model
@@ -70,6 +71,41 @@ def test_two_ranks_learn_regions_as_one(regions, tiny_sets, voxelocity, tmp_path
     assert [status for status, _, _ in ended] == [0, 0], ended
     one, two = (load_model(tmp_path / name)[0].state_dict() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+
+
+def test_voxels_without_a_known_class_are_neither_learned_nor_scored(own_msd, tiny_sets, voxelocity, tmp_path):
+    description = json.loads((own_msd / "dataset.json").read_text())
+    description["labels"] = {"0": "background", "1": "ball", "2": "core", "5": "ignore"}
+    (own_msd / "dataset.json").write_text(json.dumps(description))
+    for path in (own_msd / "labelsTr").iterdir():
+        file = nib.load(path)
+        label = np.asarray(file.dataobj).copy()
+        label[:, : label.shape[1] // 2] = 5
+        nib.save(nib.Nifti1Image(label, file.affine), path)
+    run, out = tmp_path / "run", tmp_path / "predictions"
+    told = voxelocity("train", own_msd, "-o", run, "--device", "cpu", *tiny_sets, "--set", "train.steps=6")
+    assert told.status == 0, told.err
+    _, spec = load_model(run)
+    assert (spec.ignore_value, spec.num_outputs) == (5, 3)
+    cases = open_cases(own_msd)
+    scans = [ref.images[0] for ref in cases.split(0).validation]
+    assert voxelocity("predict", run, *scans, "-o", out, "--device", "cpu").status == 0
+    scores = {case["case_id"]: case for case in json.loads((run / "scores.json").read_text())["cases"]}
+    for scan in scans:
+        prediction = np.asarray(nib.load(out / scan.name).dataobj)
+        truth = np.asarray(nib.load(own_msd / "labelsTr" / scan.name).dataobj)
+        half = truth.shape[1] // 2
+        alone = case_score(
+            "a", *(x[:, half:].astype(np.uint8) for x in (prediction, truth)), spec.class_names, (1, 1, 1)
+        )
+        case = scores[scan.name.removesuffix(".nii.gz")]
+        assert case["dice"] == pytest.approx(alone.dice)
+        assert case["truth_ml"] == pytest.approx(alone.truth_ml)
+    assert voxelocity("evaluate", out, own_msd, "-o", tmp_path / "judged").status == 0
+    found = json.loads((tmp_path / "judged" / "evaluation.json").read_text())["classes"]
+    assert found["ball"]["mean_dice"] == pytest.approx(np.mean([case["dice"]["ball"] for case in scores.values()]))
+    with vx.Feed(cases, vx.plan(cases, overrides={"data.patch.foreground_share": 1.0}).plan.data, device="cpu") as feed:
+        assert next(feed).label.max() <= 3
 
 
 def test_a_run_is_not_continued_with_other_regions(regions, tiny_sets, voxelocity, tmp_path):

@@ -37,6 +37,8 @@ def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_
     spec = SimpleNamespace(
         class_names=names,
         labels=dict.fromkeys(names, 0),
+        scored={name: (index,) for index, name in enumerate(names) if index > 0},
+        ignored=None,
         window=WindowConfig(shape_voxel=(4, 4, 4), overlap=0.5),
         preparation=lambda: None,
     )

@@ -47,6 +47,8 @@ class Cases:
         regions: of overlapping classes, the file values of each by its name, in the order in which predictions are
             drawn, later ones over earlier ones; empty if classes exclude each other.
         region_values: the file value that each of them is drawn with.
+        ignore_value: the file value of voxels without a known class, which are neither learned from nor scored; the
+            highest of all. Its index follows those of the classes.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Cases:
     num_folds: int = 5
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     region_values: tuple[int, ...] = ()
+    ignore_value: int | None = None
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -87,6 +90,16 @@ class Cases:
     def label_values(self) -> tuple[int, ...]:
         """File values in order of class index: class index i stands for `label_values[i]`."""
         return tuple(sorted(self.labels))
+
+    @property
+    def stored_values(self) -> tuple[int, ...]:
+        """Every value that label files may hold, in order of index: those of the classes, then the ignored one."""
+        return self.label_values if self.ignore_value is None else (*self.label_values, self.ignore_value)
+
+    @property
+    def ignored(self) -> int | None:
+        """The index of ignored voxels; None if none are."""
+        return None if self.ignore_value is None else len(self.labels)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -159,7 +159,13 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
 
 def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
     assert ref.label is not None, "pairs have both"
-    pair = read_pair(ref.images[0], ref.label, labels=truth.labels, scan=truth.scans.get(ref.case_id))
+    pair = read_pair(
+        ref.images[0],
+        ref.label,
+        labels=truth.labels,
+        scan=truth.scans.get(ref.case_id),
+        ignore_value=truth.ignore_value,
+    )
     spacing_mm = pair.grid.spacing_mm
     values = sorted(truth.labels)
     regions = {name: tuple(values.index(value) for value in each) for name, each in truth.regions.items()}
@@ -170,6 +176,7 @@ def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
         pair.class_names,
         spacing_mm,
         regions=regions,
+        ignored=None if truth.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,
     )
 

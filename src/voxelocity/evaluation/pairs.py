@@ -28,6 +28,7 @@ class Truth:
         labels: file value to class name, background included; empty if nothing declares them.
         labels_from: the file that declares them; "" if none does.
         regions: of overlapping classes, the file values of each, by name.
+        ignore_value: the file value of voxels that do not count; None without one.
     """
 
     files: Mapping[str, Path]
@@ -35,6 +36,7 @@ class Truth:
     labels: Mapping[int, str]
     labels_from: str
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ignore_value: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +71,31 @@ def find_truth(path: Path, *, labels: Path | None) -> Truth:
     if files := {} if _lists_cases(path) else _scans_in(path)[0]:
         near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
         given = read_labels(near[0]) if not given.labels and near else given
-        return Truth(files=files, scans={}, labels=given.labels, labels_from=given.where, regions=given.regions)
+        return Truth(
+            files=files,
+            scans={},
+            labels=given.labels,
+            labels_from=given.where,
+            regions=given.regions,
+            ignore_value=given.ignore_value,
+        )
     cases = open_cases(path)
     if not given.labels and cases.labels:
-        given = Declared(labels=dict(cases.labels), regions=cases.regions, where=str(path))
+        given = Declared(
+            labels=dict(cases.labels), regions=cases.regions, ignore_value=cases.ignore_value, where=str(path)
+        )
     labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
     if not labeled:
         raise InputError(f"evaluate: no case of {path} has a label, so nothing can be compared; name the true labels")
     scans = {ref.case_id: ref.images[0] for ref in cases.refs}
-    return Truth(files=labeled, scans=scans, labels=given.labels, labels_from=given.where, regions=given.regions)
+    return Truth(
+        files=labeled,
+        scans=scans,
+        labels=given.labels,
+        labels_from=given.where,
+        regions=given.regions,
+        ignore_value=given.ignore_value,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +105,13 @@ class Declared:
     Attributes:
         labels: file value to class name.
         regions: of overlapping classes, the file values of each, by name.
+        ignore_value: the file value of voxels that do not count; None without one.
         where: the file that says so.
     """
 
     labels: Mapping[int, str] = field(default_factory=dict)
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ignore_value: int | None = None
     where: str = ""
 
 
@@ -114,13 +134,14 @@ def read_labels(path: Path) -> Declared:
     description = Description.read(found)
     if "labels" not in description.values:
         description = Description(path=found, values={"labels": description.values})
-    labels, regions = description.labels, description.regions
+    labels, regions, ignore_value = description.labels, description.regions, description.ignore_value
     if not regions and "region_order" in description.values:
         # Of a model, in class indices.
         values = sorted(labels)
         indices = dict(description.values.get("regions") or {})
         regions = {name: tuple(values[index] for index in each) for name, each in indices.items()}
-    return Declared(labels=labels, regions=regions, where=str(found))
+        ignore_value = description.values.get("ignore_value")
+    return Declared(labels=labels, regions=regions, ignore_value=ignore_value, where=str(found))
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:

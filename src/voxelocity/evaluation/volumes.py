@@ -32,7 +32,14 @@ class CasePair(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def read_pair(path: Path, truth_path: Path, *, labels: Mapping[int, str], scan: Path | None) -> CasePair:
+def read_pair(
+    path: Path,
+    truth_path: Path,
+    *,
+    labels: Mapping[int, str],
+    scan: Path | None,
+    ignore_value: int | None = None,
+) -> CasePair:
     """The voxels of a prediction and its truth.
 
     Args:
@@ -41,6 +48,7 @@ def read_pair(path: Path, truth_path: Path, *, labels: Mapping[int, str], scan: 
         labels: file value to class name, the background as the smallest value; empty if nothing declares them. Each
             value, or each name, that is found is a class then.
         scan: of the case, on whose grid structures are drawn if neither file has a grid; None if it is not known.
+        ignore_value: that the truth may also have; its index follows those of the classes.
 
     Raises:
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
@@ -49,7 +57,10 @@ def read_pair(path: Path, truth_path: Path, *, labels: Mapping[int, str], scan: 
     named = {file: names for file in files if (names := _names_in(file)) is not None}
     labels = labels or _found_labels(files, named)
     values = sorted(labels)
-    found = {file: _read_values(file, values) for file in files if file not in named}
+    of_truth = values if ignore_value is None else [*values, ignore_value]
+    found = {
+        file: _read_values(file, of_truth if file == truth_path else values) for file in files if file not in named
+    }
     if not named:
         _check_same_grid(path, found[path][1], truth_path, found[truth_path][1])
     grid = found[next(iter(found))][1] if found else _grid_of(scan, path, truth_path)

@@ -289,7 +289,14 @@ def _compared_case(
         spacing_mm = scan.grid.spacing_mm
         scores.append(
             case_score(
-                ref.case_id, labels, scan.label, spec.class_names, spacing_mm, regions=spec.regions, surface=False
+                ref.case_id,
+                labels,
+                scan.label,
+                spec.class_names,
+                spacing_mm,
+                regions=spec.regions,
+                ignored=spec.ignored,
+                surface=False,
             ).mean_dice
         )
     num_foreground = int(np.count_nonzero((found[0] > 0) | (found[1] > 0)))

@@ -65,6 +65,8 @@ class PredictionSpec(Config):
     regions: dict[str, tuple[Annotated[int, Field(ge=0)], ...]] = Field(default_factory=dict)
     """For overlapping classes: the class indices that each output channel stands for, by name, to compare with a truth.
     Empty if they are not known, or if classes exclude each other."""
+    ignore_value: Annotated[int, Field(ge=1, le=MAX_LABEL_VALUE)] | None = None
+    """File value of voxels without a known class in the labels of the training, which are not scored; None without."""
     restored: Literal["probabilities", "logits"] = "probabilities"
     """What is interpolated from the prepared grid onto the scan's grid. nnU-Net interpolates logits."""
     keep_largest: tuple[str, ...] = ()
@@ -112,6 +114,11 @@ class PredictionSpec(Config):
         return tuple(sorted(self.labels))
 
     @property
+    def stored_values(self) -> tuple[int, ...]:
+        """Every value that label files may hold, in order of index: those of the classes, then the ignored one."""
+        return self.label_values if self.ignore_value is None else (*self.label_values, self.ignore_value)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.labels[value] for value in self.label_values)
 
@@ -119,6 +126,11 @@ class PredictionSpec(Config):
     def scored(self) -> dict[str, tuple[int, ...]]:
         """Names of what is scored, with the class indices that each covers."""
         return scored_classes(self.class_names, self.regions)
+
+    @property
+    def ignored(self) -> int | None:
+        """The index of ignored voxels; None if none are."""
+        return None if self.ignore_value is None else len(self.labels)
 
     @property
     def num_outputs(self) -> int:

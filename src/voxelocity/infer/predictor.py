@@ -238,7 +238,7 @@ class Predictor:
         """
         try:
             start_s = system_clock()
-            scan = read_case(ref, label_values=self._spec.label_values)
+            scan = read_case(ref, label_values=self._spec.stored_values)
             return self._prepared(scan, decode_s=system_clock() - start_s)
         except MemoryError as error:
             raise ScanError(

@@ -30,10 +30,12 @@ class DiceCounts:
 
     Args:
         num_classes: including the background.
+        ignored: whether truth may have one more index after those of the classes, whose voxels do not count.
     """
 
-    def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
+    def __init__(self, num_classes: int, *, ignored: bool = False) -> None:
+        self._num_known = num_classes
+        self._num_classes = num_classes + ignored
         self._pairs: torch.Tensor | None = None
 
     def add(self, prediction: torch.Tensor, truth: torch.Tensor) -> None:
@@ -70,8 +72,9 @@ class DiceCounts:
         return dice_of_groups(self._counts(), scored)
 
     def _counts(self) -> PairCounts:
-        k = self._num_classes
-        return np.zeros((k, k), np.int64) if self._pairs is None else self._pairs.cpu().numpy().reshape(k, k)
+        k, known = self._num_classes, slice(0, self._num_known)
+        counts = np.zeros((k, k), np.int64) if self._pairs is None else self._pairs.cpu().numpy().reshape(k, k)
+        return counts[known, known]
 
 
 def _histogram(codes: torch.Tensor, num_codes: int) -> torch.Tensor:

@@ -119,7 +119,7 @@ def take_fingerprint(
     labeled = [ref for ref in cases.refs if ref.label is not None]
     chosen = [labeled[i] for i in np.linspace(0, len(labeled) - 1, min(num_sampled, len(labeled))).astype(int)]
     with ThreadPoolExecutor(max_workers=min(_SCANS_AT_ONCE, num_threads)) as pool:
-        voxels = _read_samples(pool, chosen, cases.label_values, skip_broken=skip_broken)
+        voxels = _read_samples(pool, chosen, cases, skip_broken=skip_broken)
     specs = [_oriented(case_headers) for case_headers in headers]
     firsts = [case_headers[0] for case_headers in headers]
     class_counts = np.sum([sample.class_counts for sample in voxels], axis=0)
@@ -173,12 +173,12 @@ _SAMPLING = {"orientation": "RAS", "spacing_mm": "keep", "crop": "nonzero", "int
 
 
 def _read_samples(
-    pool: ThreadPoolExecutor, refs: Sequence[VolumeRef], label_values: Sequence[int], *, skip_broken: bool
+    pool: ThreadPoolExecutor, refs: Sequence[VolumeRef], cases: Cases, *, skip_broken: bool
 ) -> list[_Sample]:
     preparation = Preparation(PrepareConfig.parse(_SAMPLING))
     samples = []
     with StagingAhead(ref.files for ref in refs) as staging:
-        futures = [pool.submit(_read_sample, ref, preparation, label_values, staging) for ref in refs]
+        futures = [pool.submit(_read_sample, ref, preparation, cases, staging) for ref in refs]
         for future in futures:
             try:
                 samples.append(future.result())
@@ -190,20 +190,19 @@ def _read_samples(
     return samples
 
 
-def _read_sample(
-    ref: VolumeRef, preparation: Preparation, label_values: Sequence[int], staging: StagingAhead
-) -> _Sample:
+def _read_sample(ref: VolumeRef, preparation: Preparation, cases: Cases, staging: StagingAhead) -> _Sample:
     staging.advance()
     start_s = time.perf_counter()
-    scan = read_case(ref, label_values=label_values)
+    scan = read_case(ref, label_values=cases.stored_values)
     volume = preparation(scan)
     seconds = time.perf_counter() - start_s
     assert scan.label is not None, "only labeled cases are sampled"
     assert volume.label is not None, "preparing keeps the label"
     foreground = scan.label[scan.label != 0]
-    class_counts = np.bincount(foreground, minlength=len(label_values))
+    # Voxels without a known class count for none.
+    class_counts = np.bincount(foreground, minlength=len(cases.stored_values))[: len(cases.labels)]
     class_counts[0] = scan.label.size - foreground.size
-    inside = np.flatnonzero(volume.label)
+    inside = np.flatnonzero((volume.label > 0) & (volume.label < len(cases.labels)))
     if inside.size == 0:
         inside = np.arange(volume.label.size)
     # Every n-th voxel: enough for percentiles, and always the same ones.

@@ -104,6 +104,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         labels=dict(cases.labels),
         region_order=cases.region_order,
         regions=cases.region_indices,
+        ignore_value=cases.ignore_value,
         prepare=plan.data.prepare,
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.

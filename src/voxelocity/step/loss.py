@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.config import Config
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -42,7 +43,13 @@ class LossConfig(Config):
     """Added to numerator and denominator of the Dice term."""
 
 
-def build_loss(config: LossConfig, *, regions: Sequence[Sequence[int]] = (), total: Total = _alone) -> Loss:
+def build_loss(
+    config: LossConfig,
+    *,
+    regions: Sequence[Sequence[int]] = (),
+    ignored: int | None = None,
+    total: Total = _alone,
+) -> Loss:
     """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z) uint8: a scalar tensor in float32.
 
     Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
@@ -55,6 +62,8 @@ def build_loss(config: LossConfig, *, regions: Sequence[Sequence[int]] = (), tot
         config: which loss.
         regions: of overlapping classes, the class indices that each channel of the logits stands for; empty if classes
             exclude each other.
+        ignored: the index in labels of voxels that count in no term; None if there are none. The mean over voxels is
+            then that of the batch's other voxels.
         total: sums a tensor over the ranks that make a batch together, each from its own patches, with gradient
             (`parallel.World.total`). Every rank then has the loss of the whole batch, whatever its share.
     """
@@ -62,60 +71,76 @@ def build_loss(config: LossConfig, *, regions: Sequence[Sequence[int]] = (), tot
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
 
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        is_known = None if ignored is None else label != ignored
         probability, is_class, mean = (
-            _overlapping(logits.float(), label, regions, config)
+            _overlapping(logits.float(), label, is_known, regions, config)
             if regions
-            else _exclusive(logits.float(), label, config)
+            else _exclusive(logits.float(), label, is_known, config)
         )
+        if is_known is not None:
+            probability = probability * is_known.unsqueeze(1)
         # (2, b, k): of each patch, the voxels on which prediction and truth agree, and twice their mean size.
         sizes = _overlap_sizes(probability, is_class, alpha)
         if config.boundary_weight > 0.0:
-            # Far from everything, the background is nobody's border.
-            first = 0 if regions else 1
-            distance = _signed_distance_voxel(is_class.view_as(probability), first)
+            distance = _signed_distance_voxel(is_class.view_as(probability), 0 if regions else 1)
             mean = mean + config.boundary_weight * (probability * distance).mean()
+        count = mean.new_tensor(float(len(label))) if is_known is None else is_known.sum().float()
         first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:
-            sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, len(label))
+            sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, count)
             return _overlap_term(sizes, config.smooth, first) + mean
-        return _over_ranks(total, sizes[:0], mean + _overlap_term(sizes, config.smooth, first), len(label))[1]
+        overlap, patches = _overlap_term(sizes, config.smooth, first), mean.new_tensor(float(len(label)))
+        if is_known is None:
+            return _over_ranks(total, sizes[:0], mean + overlap, patches)[1]
+        # One is a mean over voxels, the other over patches.
+        return _over_ranks(total, sizes[:0], mean, count)[1] + _over_ranks(total, sizes[:0], overlap, patches)[1]
 
     return loss
 
 
 def _over_ranks(
-    total: Total, sums: torch.Tensor, mean: torch.Tensor, num_patches: int
+    total: Total, sums: torch.Tensor, mean: torch.Tensor, count: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums over patches, and a mean over patches, of all ranks, in one exchange."""
+    """Sums over patches, and a mean over this many patches or voxels, of all ranks, in one exchange."""
     if total is _alone:
         return sums, mean
-    count = mean.new_full((1,), num_patches)
-    added = total(torch.cat([sums.flatten(), mean.reshape(1) * count, count]))
-    return added[:-2].view_as(sums), added[-2] / added[-1]
+    added = total(torch.cat([sums.flatten(), (mean * count).reshape(1), count.reshape(1)]))
+    return added[:-2].view_as(sums), added[-2] / added[-1].clamp_min(1.0)
 
 
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Probabilities (b, k, x, y, z), whether each voxel is of each class (b, k, v), and the mean loss of a voxel."""
 
 
-def _exclusive(logits: torch.Tensor, label: torch.Tensor, config: LossConfig) -> Parts:
-    target = label.long()
+def _exclusive(logits: torch.Tensor, label: torch.Tensor, is_known: torch.Tensor | None, config: LossConfig) -> Parts:
+    # Any class will do for a voxel that does not count.
+    target = (label if is_known is None else label * is_known).long()
     log_probability = torch.log_softmax(logits, dim=1)
     mean = logits.new_zeros(())
     if config.name == "dice_focal":
-        mean = _focal_term(log_probability, target, config.focal_gamma)
-    elif config.name != "dice":
+        mean = _mean(_focal_term(log_probability, target, config.focal_gamma), is_known)
+    elif config.name != "dice" and is_known is None:
         mean = torch.nn.functional.nll_loss(log_probability, target)
+    elif config.name != "dice":
+        mean = _mean(torch.nn.functional.nll_loss(log_probability, target, reduction="none"), is_known)
     # A mask keeps one byte per voxel and class for the backward pass.
     classes = torch.arange(logits.shape[1], device=label.device)[:, None]
-    return log_probability.exp(), target.flatten(1).unsqueeze(1) == classes, mean
+    return log_probability.exp(), label.flatten(1).unsqueeze(1) == classes, mean
+
+
+def _mean(values: torch.Tensor, is_known: torch.Tensor | None) -> torch.Tensor:
+    """The mean over voxels (b, x, y, z) that are known; 0 if none is."""
+    return values.mean() if is_known is None else (values * is_known).sum() / is_known.sum().clamp_min(1)
 
 
 def _overlapping(
-    logits: torch.Tensor, label: torch.Tensor, regions: Sequence[Sequence[int]], config: LossConfig
+    logits: torch.Tensor,
+    label: torch.Tensor,
+    is_known: torch.Tensor | None,
+    regions: Sequence[Sequence[int]],
+    config: LossConfig,
 ) -> Parts:
-    num_classes = 1 + max(max(indices) for indices in regions)
-    table = torch.zeros(len(regions), num_classes, dtype=torch.bool)
+    table = torch.zeros(len(regions), MAX_CLASSES, dtype=torch.bool)
     for row, indices in enumerate(regions):
         table[row, list(indices)] = True
     # (b, k, v).
@@ -127,7 +152,7 @@ def _overlapping(
         if config.name == "dice_focal":
             # The cross-entropy is minus the log of the probability of what is right.
             each = (1.0 - (-each).exp()) ** config.focal_gamma * each
-        mean = each.mean()
+        mean = _mean(each.mean(1).view(label.shape), is_known)
     return logits.sigmoid(), is_class, mean
 
 
@@ -149,8 +174,8 @@ def _signed_distance_voxel(is_class: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:
-    log_right = log_probability.gather(1, target.unsqueeze(1))
-    return -((1.0 - log_right.exp()) ** gamma * log_right).mean()
+    log_right = log_probability.gather(1, target.unsqueeze(1)).squeeze(1)
+    return -((1.0 - log_right.exp()) ** gamma * log_right)
 
 
 def _overlap_sizes(probability: torch.Tensor, is_class: torch.Tensor, alpha: float) -> torch.Tensor:

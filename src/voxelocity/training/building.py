@@ -24,6 +24,7 @@ class CacheJob:
         refs: the cases with a label.
         label_values: file values in order of class index.
         class_names: of them.
+        ignored: the index of voxels without a known class; None if there are none.
         data: as a run with this plan has it.
         num_threads: of this machine.
     """
@@ -31,6 +32,7 @@ class CacheJob:
     refs: tuple[VolumeRef, ...]
     label_values: tuple[int, ...]
     class_names: tuple[str, ...]
+    ignored: int | None
     data: DataConfig
     num_threads: int
 
@@ -40,6 +42,7 @@ class CacheJob:
             self.refs,
             label_values=self.label_values,
             class_names=self.class_names,
+            ignored=self.ignored,
             prepare=self.data.prepare,
             cache=self.data.cache,
             warn=warn,
@@ -62,8 +65,9 @@ def cache_job(cases: Cases, *, device: DeviceChoice = "auto", overrides: Mapping
         )
     return CacheJob(
         refs=tuple(planned.cases.split("all").training),
-        label_values=planned.cases.label_values,
+        label_values=planned.cases.stored_values,
         class_names=planned.cases.class_names,
+        ignored=planned.cases.ignored,
         data=data,
         num_threads=planned.machine.num_cpus,
     )

@@ -156,8 +156,9 @@ def _prepared(session: Session, skipped: Collection[str]) -> tuple[PreparedCases
         )
     both = PreparedCases(
         [*training, *(held if split.held_out else ())],
-        label_values=session.spec.label_values,
-        class_names=session.spec.class_names,
+        label_values=planned.cases.stored_values,
+        class_names=planned.cases.class_names,
+        ignored=planned.cases.ignored,
         prepare=session.plan.data.prepare,
         cache=session.plan.data.cache,
         warn=session.warn,

@@ -204,9 +204,9 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     regions = [*spec.regions.values()]
     training = TrainingStep(
         sharding,
-        build_loss(plan.loss, regions=regions, total=session.world.total)
+        build_loss(plan.loss, regions=regions, ignored=spec.ignored, total=session.world.total)
         if adds_up
-        else build_loss(plan.loss, regions=regions),
+        else build_loss(plan.loss, regions=regions, ignored=spec.ignored),
         optimizer=plan.optimizer,
         precision=plan.precision,
         device=session.device,

@@ -10,7 +10,7 @@ import numpy as np
 
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume
-from voxelocity.infer import ClassIndices, keep_largest
+from voxelocity.infer import ClassIndices, PredictionSpec, keep_largest
 from voxelocity.metrics import case_score, summarize
 
 # A smaller gain would not show in the three decimals of a Dice, and new scans may need what is removed.
@@ -37,28 +37,30 @@ ScorePair = tuple[CaseScore, CaseScore]
 """A case's score, and its score with only the largest component of every class."""
 
 
-def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, class_names: Sequence[str]) -> CaseScore:
+def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, spec: PredictionSpec) -> CaseScore:
     """The score that a case would have with only the largest component of every class.
 
     Scores only the classes in which something was removed. Classes do not affect each other: what is removed becomes
     background, which is not scored.
     """
-    kept = keep_largest(prediction, range(1, len(class_names)))
+    kept = keep_largest(prediction, range(1, len(spec.labels)))
     if kept is prediction:
         return score
     assert scan.label is not None, "validation cases have labels"
     changed = np.unique(prediction[kept != prediction])
-    only = np.zeros(len(class_names), np.uint8)
+    only = np.zeros(len(spec.stored_values), np.uint8)
     only[changed] = changed
+    only[len(spec.labels) :] = range(len(spec.labels), len(only))
     again = case_score(
         scan.case_id,
         only[kept],
         only[scan.label],
-        class_names,
+        spec.class_names,
         scan.grid.spacing_mm,
+        ignored=spec.ignored,
         surface=bool(score.hd95_mm),
     )
-    return _merged(score, again, [class_names[index] for index in changed])
+    return _merged(score, again, [spec.class_names[index] for index in changed])
 
 
 def settle(pairs: Sequence[ScorePair]) -> FinalScores:

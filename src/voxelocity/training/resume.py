@@ -101,7 +101,7 @@ class SavedRun:
 def saved_run_record(planned: Planned) -> dict[str, Any]:
     """What `run.yaml` keeps of a run's beginning, as plain data. The cases, which may be many, come last."""
     record = planned.to_record()
-    record["dataset"]["labels"] = dict(planned.cases.labels)
+    record["dataset"] |= {"labels": dict(planned.cases.labels), "ignore_value": planned.cases.ignore_value}
     return {**record, "cases": _case_ids(planned.cases, planned.fold)}
 
 
@@ -204,7 +204,11 @@ def other_data(saved: SavedRun, cases: Cases) -> list[str]:
             lines.extend(_moved_cases(part, before=saved.case_ids.get(part, ()), now=ids))
     now: dict[str, Any] = {"channels": list(cases.channels)}
     if "labels" in saved.dataset:
-        now |= {"labels": dict(cases.labels), "regions": {name: list(each) for name, each in cases.regions.items()}}
+        now |= {
+            "labels": dict(cases.labels),
+            "regions": {name: list(each) for name, each in cases.regions.items()},
+            "ignore_value": cases.ignore_value,
+        }
     else:
         now["classes"] = list(cases.class_names)
     return lines + differing_keys(_stored(saved, now), now)

@@ -60,7 +60,7 @@ def score_prepared(
     volumes = (prepared[index].load() for index in range(len(prepared)))
     for volume, prediction in predictor.predict_prepared(volumes):
         assert volume.label is not None, "validation cases have labels"
-        counts = DiceCounts(num_classes=len(spec.labels))
+        counts = DiceCounts(num_classes=len(spec.labels), ignored=spec.ignored is not None)
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
         scores.append(
             CaseScore(case_id=volume.case_id, dice=dict(zip(scored, counts.dice_of([*scored.values()]), strict=True)))
@@ -108,6 +108,7 @@ def score_cases(
             class_names=spec.class_names,
             spacing_mm=scan.grid.spacing_mm,
             regions=spec.regions,
+            ignored=spec.ignored,
             surface=may_measure_surface(),
         )
         yield score, scan, prediction
@@ -359,7 +360,7 @@ class Validation:
             ):
                 # Cases that were trained on prove nothing about new ones; a component of a region is one of several.
                 may_remove = self._is_held_out and not spec.regions
-                again = largest_alone(score, scan, prediction, spec.class_names) if may_remove else score
+                again = largest_alone(score, scan, prediction, spec) if may_remove else score
                 pairs.append((score, again))
                 pictures.add(score, scan, prediction)
                 session.stop.check()

@@ -218,6 +218,7 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
     """Seconds to score a case, with or without surfaces, from the part around the middle of its foreground."""
     assert volume.label is not None, "validation cases have labels"
     label = np.asarray(volume.label)
+    label = label * (label < len(spec.labels))
     part = _around_the_middle(label)
     moved = np.roll(part, 1, axis=0)
 
@@ -227,7 +228,7 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
         keep_largest(moved, range(1, len(names)))
         # Twice, as for a case in which components are removed.
         for _ in range(2):
-            case_score("", moved, part, names, spacing_mm, regions=spec.regions, surface=surface)
+            case_score("", moved, part, names, spacing_mm, regions=spec.regions, ignored=spec.ignored, surface=surface)
 
     return _seconds_again(score, clock) * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
 

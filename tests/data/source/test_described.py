@@ -166,6 +166,13 @@ def test_overlapping_classes_are_sets_of_values(tmp_path, nnunet, write_json):
     assert open_cases(tmp_path).scored == {"a": (1,), "b": (2,)}, "lists of one value are classes"
 
 
+def test_voxels_without_a_known_class_have_the_highest_index(tmp_path, nnunet, write_json):
+    write_json(nnunet | {"labels": {"background": 0, "lesion": 3, "ignore": 7}})
+    cases = open_cases(tmp_path)
+    assert (cases.labels, cases.ignore_value, cases.ignored) == ({0: "background", 3: "lesion"}, 7, 2)
+    assert cases.stored_values == (0, 3, 7)
+
+
 def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch):
     touch("elsewhere/x.nii.gz", "elsewhere/y.nii.gz", "mask.nii.gz")
     (tmp_path / "set").mkdir()
@@ -203,8 +210,12 @@ def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch
             r'"labels" gives "whole" the value \[1, \'2\'\]; write a whole number, or a list of them',
         ),
         (
-            {"labels": {"background": 0, "lesion": 1, "ignore": 2}},
-            r'"labels" has an "ignore" label \(value 2\), which is not supported yet: .* leave out the cases',
+            {"labels": {"background": 0, "lesion": 2, "ignore": 1}},
+            r'"labels" gives "ignore" the value 1; it must be a whole number above all others, .* such as 3',
+        ),
+        (
+            {"labels": {"background": 0, "lesion": 1, "ignore": [2]}},
+            r'"labels" gives "ignore" the value \[2\]; it must be a whole number',
         ),
         ({"labels": {"background": 0, "lesion": 1.5}}, r'"labels" gives "lesion" the value 1\.5; write a whole number'),
         ({"labels": {"background": 0, "lesion": True}}, r'"labels" gives "lesion" the value True; write a whole'),

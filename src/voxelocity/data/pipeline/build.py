@@ -208,8 +208,9 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
     return PreparedCases(
         [ref for ref in declared if ref.label is not None],
-        label_values=declared.label_values,
+        label_values=declared.stored_values,
         class_names=declared.class_names,
+        ignored=declared.ignored,
         prepare=config.prepare,
         cache=config.cache,
         warn=lambda text: warnings.warn(text, stacklevel=2),

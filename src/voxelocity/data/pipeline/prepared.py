@@ -61,6 +61,7 @@ class PreparedCases:
     Args:
         refs: which cases, in the order of their indices.
         label_values: file values in order of class index.
+        ignored: the index of voxels without a known class, around which no patch is cut; None if there are none.
         prepare: how each case is prepared.
         cache: where the result is kept.
         warn: called with a text, once for each cause, when the cache cannot be read or written and the run continues.
@@ -72,6 +73,7 @@ class PreparedCases:
         *,
         label_values: Sequence[int],
         class_names: Sequence[str] = (),
+        ignored: int | None = None,
         prepare: PrepareConfig,
         cache: CacheConfig,
         warn: Warn,
@@ -79,7 +81,7 @@ class PreparedCases:
         self.refs = tuple(refs)
         self.class_names = tuple(class_names)
         self.warn = warn
-        self._label_values = tuple(label_values)
+        self._label_values, self._ignored = tuple(label_values), ignored
         self._preparation = Preparation(prepare)
         self._room = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
         self._cache = open_cache(cache, warn)
@@ -217,6 +219,8 @@ class PreparedCases:
 
     def _key(self, ref: VolumeRef) -> str:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labeled={ref.label is not None}"
+        if self._ignored is not None:
+            fingerprint += f" ignored={self._ignored}"
         if ref.structures:
             fingerprint += f" structures={ref.structures}"
         files = (file for path in ref.files for file in source_files(path))
@@ -272,7 +276,9 @@ class PreparedCases:
                     decoded = [read_case(ref, label_values=self._label_values)]
                 with span("prepare", color="olive"):
                     # Popped, as nothing here may keep the decoded volume alive while it is being prepared.
-                    return self._preparation(decoded.pop())
+                    volume = self._preparation(decoded.pop())
+                    known = {index: each for index, each in volume.foreground.items() if index != self._ignored}
+                    return volume.with_(foreground=known)
         except ScanError:
             raise  # its text names the case
         except Exception as error:  # whatever it is, it is raised again

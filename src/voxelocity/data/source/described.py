@@ -31,8 +31,8 @@ def read_described(description: Description, *, root: Path, num_folds: int) -> C
     a "dataset" lists the files. Paths in it may be absolute or lead out of the folder, as nnU-Net documents.
 
     Raises:
-        DatasetError: the description is malformed, contradicts itself or the files next to it, has an "ignore"
-            label, or lists files that do not exist.
+        DatasetError: the description is malformed, contradicts itself or the files next to it, or lists files
+            that do not exist.
     """
     is_msd = description.names_are_values
     if is_msd:
@@ -57,6 +57,7 @@ def read_described(description: Description, *, root: Path, num_folds: int) -> C
         num_folds=num_folds,
         regions=description.regions,
         region_values=description.region_values,
+        ignore_value=description.ignore_value,
     )
 
 

@@ -119,7 +119,7 @@ class Description:
         """
         listed = self.require("labels", dict)
         if self.names_are_values:
-            return self.check_labels(self._label_pair(key, name) for key, name in listed.items())
+            return self.check_labels(self._label_pair(key, name) for key, name in listed.items() if name != "ignore")
         regions = self.regions
         if regions:
             drawn = {
@@ -131,6 +131,28 @@ class Description:
                 [(0, "background"), *((value, drawn.get(value, f"label {value}")) for value in every)]
             )
         return self.check_labels((values[0], name) for name, values in self._values_by_name().items())
+
+    @property
+    def ignore_value(self) -> int | None:
+        """The file value of voxels without a known class ("ignore", as nnU-Net has it); None without one.
+
+        Raises:
+            DatasetError: it is not a whole number above all others.
+        """
+        listed = self.require("labels", dict)
+        if self.names_are_values:
+            given: list[Any] = [whole_number(key) for key, name in listed.items() if name == "ignore"]
+        else:
+            given = [listed["ignore"]] if "ignore" in listed else []
+        if not given:
+            return None
+        value, highest = given[0], max(self.labels)
+        if not isinstance(value, int) or isinstance(value, bool) or not highest < value <= MAX_LABEL_VALUE:
+            raise self.error(
+                f'"labels" gives "ignore" the value {reprlib.repr(value)}; it must be a whole number above all '
+                f"others, as in nnU-Net, such as {highest + 1}"
+            )
+        return value
 
     @property
     def regions(self) -> dict[str, tuple[int, ...]]:
@@ -180,6 +202,8 @@ class Description:
         """The values of each name where names have values: one, or those of a region."""
         found = {}
         for name, value in self.require("labels", dict).items():
+            if name == "ignore":
+                continue
             values = value if isinstance(value, list) else [value]
             wrong = [one for one in values if not isinstance(one, int) or isinstance(one, bool)]
             if wrong or not values:
@@ -217,7 +241,7 @@ class Description:
 
         Raises:
             DatasetError: a value is negative or larger than 65535, a value or name appears twice, background 0 or any
-                other class is missing, there are more classes than uint8 can represent, or a class is to be ignored.
+                other class is missing, or there are more classes than uint8 can represent.
         """
         labels: dict[int, str] = {}
         for value, name in sorted(pairs):
@@ -229,12 +253,6 @@ class Description:
                 raise self.error(f'"labels" gives {value} to both "{labels[value]}" and "{name}"; keep one of them')
             if name in labels.values():
                 raise self.error(f'"labels" has two classes called "{name}"; rename one, results are reported by name')
-            if name == "ignore":
-                raise self.error(
-                    f'"labels" has an "ignore" label (value {value}), which is not supported yet: any class used there '
-                    "would teach the network something false; leave out the cases that hold it, or complete their "
-                    "labels, then remove it here"
-                )
             labels[value] = name
         if 0 not in labels:
             raise self.error(f'"labels" has the values {reprlib.repr(list(labels))} and no 0; add the background as 0')

@@ -66,6 +66,7 @@ def read_table(path: Path, *, root: Path, num_folds: int, description: Descripti
         num_folds=num_folds,
         regions={} if labeled is None else labeled.regions,
         region_values=() if labeled is None else labeled.region_values,
+        ignore_value=None if labeled is None else labeled.ignore_value,
     )
 
 

@@ -90,6 +90,25 @@ def test_voxels_without_a_known_class_count_nowhere(logits_and_label, over_batch
     assert gradient.abs().max() == 0.0
 
 
+def test_nnunets_losses_say_the_same_of_ignored_voxels_and_of_regions(logits_and_label):
+    losses = pytest.importorskip("nnunetv2.training.loss.compound_losses")
+    from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
+
+    logits, label = logits_and_label
+    label[:, 3:] = 4
+    dice = {"batch_dice": True, "smooth": 1e-5, "ddp": False}
+    theirs = losses.DC_and_CE_loss(
+        {**dice, "do_bg": False}, {}, ignore_label=4, dice_class=MemoryEfficientSoftDiceLoss
+    )(logits, label.unsqueeze(1).long())
+    # Their Dice is negative.
+    torch.testing.assert_close(build_loss(LossConfig(), ignored=4)(logits, label), 1.0 + theirs, rtol=1e-5, atol=1e-6)
+    label[:, 3:] = 2
+    target = torch.stack([torch.isin(label, torch.tensor(indices)) for indices in REGIONS], dim=1).float()
+    theirs = losses.DC_and_BCE_loss({}, {**dice, "do_bg": True}, dice_class=MemoryEfficientSoftDiceLoss)
+    ours = build_loss(LossConfig(), regions=REGIONS)(logits[:, 1:], label)
+    torch.testing.assert_close(ours, 1.0 + theirs(logits[:, 1:], target), rtol=1e-5, atol=1e-6)
+
+
 def test_the_boundary_term_of_a_region_is_that_of_its_mask():
     label = torch.zeros(1, 4, 4, 4, dtype=torch.uint8)
     label[:, 1:3], label[:, 2:3] = 1, 2

@@ -10,8 +10,10 @@ import torch
 
 import voxelocity as vx
 from shared.ranks import finish, start_ranks
+from voxelocity.core.region import Region
 from voxelocity.data.source import open_cases
 from voxelocity.infer import load_model
+from voxelocity.infer.sinks import ClassMap
 from voxelocity.metrics import case_score
 
 
@@ -60,6 +62,19 @@ def test_regions_are_trained_scored_predicted_and_evaluated_by_name(regions, tin
         found = json.loads((judged / "evaluation.json").read_text())["classes"]
         for name in ("whole", "core"):
             assert found[name]["mean_dice"] == pytest.approx(np.mean([dice[name] for dice in scores.values()]))
+
+
+def test_nnunet_reads_the_same_from_the_description_and_draws_the_same(regions):
+    handling = pytest.importorskip("nnunetv2.utilities.label_handling.label_handling")
+    description = json.loads((regions / "dataset.json").read_text())
+    theirs = handling.LabelManager(description["labels"], description["regions_class_order"])
+    cases = open_cases(regions)
+    assert [tuple(np.atleast_1d(each)) for each in theirs.foreground_regions] == [*cases.regions.values()]
+    logits = np.random.default_rng(0).normal(size=(2, 5, 6, 7)).astype(np.float32)
+    drawn = ClassMap((5, 6, 7), region_order=cases.region_order)
+    drawn.take(torch.from_numpy(logits), None, Region(start=(0, 0, 0), stop=(5, 6, 7)))
+    wanted = theirs.convert_probabilities_to_segmentation(1.0 / (1.0 + np.exp(-logits)))
+    assert np.array_equal(np.array(cases.label_values)[drawn.result()], wanted)
 
 
 def test_two_ranks_learn_regions_as_one(regions, tiny_sets, voxelocity, tmp_path):

@@ -12,7 +12,7 @@ from voxelocity.cli import options, phases
 if TYPE_CHECKING:
     from voxelocity.recipes.call import Recipe
 
-Name = Literal["spleen", "tractography"]
+Name = Literal["brain", "spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark"]
 
 
@@ -67,6 +67,10 @@ def recipe(
 
 def _imported(name: Name) -> Recipe:
     """The recipe of that name; others are not imported."""
+    if name == "brain":
+        from voxelocity.recipes.brain import recipe as brain
+
+        return brain
     if name == "spleen":
         from voxelocity.recipes.spleen import recipe as spleen
 

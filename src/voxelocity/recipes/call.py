@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from voxelocity.observe.sinks import Sink
+from voxelocity.planning import DeviceChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,11 @@ class Call:
     resume: bool = False
     overwrite: bool = False
     sinks: Sequence[Sink] = ()
+
+    @property
+    def device_choice(self) -> DeviceChoice:
+        """The kind of device, as `voxelocity train` takes it."""
+        return "cuda" if self.device.type == "cuda" else "cpu"
 
 
 class Recipe(Protocol):

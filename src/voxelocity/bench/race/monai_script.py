@@ -24,10 +24,11 @@ from typing import Any, Literal
 import torch
 from monai.data import CacheDataset, DataLoader, Dataset, MetaTensor, ThreadDataLoader
 from monai.inferers import sliding_window_inference
-from monai.losses import DiceCELoss
+from monai.losses import DiceCELoss, DiceLoss, FocalLoss
 from monai.metrics import DiceMetric
-from monai.networks.nets import DynUNet, UNet
+from monai.networks.nets import DynUNet, SegResNet, UNet
 from monai.networks.utils import one_hot
+from monai.optimizers import Novograd
 from monai.transforms import (
     ClassesToIndicesd,
     Compose,
@@ -109,8 +110,8 @@ class ScriptSettings:
     """Of a change of contrast by an exponent."""
     gamma: tuple[float, float]
     """Smallest and largest exponent."""
-    network: Literal["unet", "dynunet"]
-    """MONAI's UNet or DynUNet."""
+    network: Literal["unet", "dynunet", "segresnet"]
+    """MONAI's UNet, DynUNet or SegResNet."""
     widths: tuple[int, ...]
     """Feature channels, one number a level."""
     strides: tuple[tuple[int, int, int], ...]
@@ -139,6 +140,12 @@ class ScriptSettings:
     """Of the windows at validation."""
     epochs_per_validation: int
     """Epochs between two validations; 0 never validates."""
+    regions: tuple[tuple[int, ...], ...] = ()
+    """The label values of each overlapping class; none where classes exclude each other."""
+    loss: Literal["dice_ce", "dice_focal"] = "dice_ce"
+    """Dice and cross-entropy, or, of overlapping classes, Dice and focal loss."""
+    optimizer: Literal["adamw", "novograd"] = "adamw"
+    """Which follows the gradients."""
     num_workers: int = 2
     """Loader processes of the plain recipe, for training and for validation each; threads that fill the fast recipe's
     cache."""
@@ -263,11 +270,23 @@ def loaders(settings: ScriptSettings, device: torch.device) -> tuple[Any, Any]:
 
 def build_network(settings: ScriptSettings, num_channels: int) -> Any:
     """MONAI's network, with its norms, activations and initial weights as `voxelocity train` has them."""
+    num_outputs = len(settings.regions) or settings.num_classes
+    if settings.network == "segresnet":
+        levels = len(settings.widths)
+        return SegResNet(
+            spatial_dims=3,
+            init_filters=settings.widths[0],
+            in_channels=num_channels,
+            out_channels=num_outputs,
+            blocks_down=(1, *(2 for _ in range(levels - 2)), 4)[:levels],
+            blocks_up=tuple(1 for _ in range(levels - 1)),
+            norm="INSTANCE",
+        )
     if settings.network == "unet":
         return UNet(
             spatial_dims=3,
             in_channels=num_channels,
-            out_channels=settings.num_classes,
+            out_channels=num_outputs,
             channels=settings.widths,
             strides=settings.strides,
             num_res_units=settings.num_res_units,
@@ -276,7 +295,7 @@ def build_network(settings: ScriptSettings, num_channels: int) -> Any:
     return DynUNet(
         spatial_dims=3,
         in_channels=num_channels,
-        out_channels=settings.num_classes,
+        out_channels=num_outputs,
         kernel_size=[tuple(3 if s > 1 or max(stride) == 1 else 1 for s in stride) for stride in strides],
         strides=strides,
         upsample_kernel_size=settings.strides,
@@ -286,12 +305,26 @@ def build_network(settings: ScriptSettings, num_channels: int) -> Any:
 
 
 def build_optimizer(net: Any, settings: ScriptSettings) -> torch.optim.Optimizer:
-    """AdamW that decays weights, and neither biases nor the scales of norms."""
+    """An optimizer that decays weights, and neither biases nor the scales of norms."""
     groups = [
         {"params": [p for p in net.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in net.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.second_momentum), fused=True)
+    betas = (0.9, settings.second_momentum)
+    if settings.optimizer == "novograd":
+        novograd: torch.optim.Optimizer = Novograd(groups, lr=settings.learning_rate, betas=betas)
+        return novograd
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, fused=True)
+
+
+def build_loss(settings: ScriptSettings) -> Any:
+    """The loss of logits (b, k, x, y, z) and what `Trainer.target` makes of the labels."""
+    if not settings.regions:
+        return DiceCELoss(include_background=settings.include_background, to_onehot_y=True, softmax=True, batch=True)
+    dice = DiceLoss(sigmoid=True, batch=True)
+    # Of several channels, DiceCELoss takes the cross-entropy of exclusive classes.
+    other = FocalLoss(gamma=2.0) if settings.loss == "dice_focal" else torch.nn.BCEWithLogitsLoss()
+    return lambda logits, target: dice(logits, target) + other(logits, target)
 
 
 def learning_rate(settings: ScriptSettings, share: float) -> float:
@@ -315,9 +348,7 @@ class Trainer:
         self.memory_format = torch.channels_last_3d if settings.channels_last else torch.contiguous_format
         self.net = net.to(memory_format=self.memory_format)
         self.optimizer = build_optimizer(self.net, settings)
-        self.loss_of = DiceCELoss(
-            include_background=settings.include_background, to_onehot_y=True, softmax=True, batch=True
-        )
+        self.loss_of = build_loss(settings)
         self.begin_s = watch.since_start_s()
         self.num_patches = 0
 
@@ -336,7 +367,7 @@ class Trainer:
             images, labels = self._on_device(batch)
             with self._autocast():
                 logits = self.net(images)
-            loss = self.loss_of(logits.float(), labels)
+            loss = self.loss_of(logits.float(), self.target(labels))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.clip_norm)
@@ -352,7 +383,7 @@ class Trainer:
     @torch.no_grad()
     def validate(self) -> float:
         """Mean foreground Dice of the held-out cases on the prepared grid: over cases, then over classes."""
-        dice = DiceMetric(include_background=False, reduction="mean_batch")
+        dice = DiceMetric(include_background=bool(self.settings.regions), reduction="mean_batch")
         num_classes = self.settings.num_classes
         self.net.eval()
         for case in self.held_out_loader:
@@ -366,10 +397,20 @@ class Trainer:
                     overlap=self.settings.window_overlap,
                     mode="gaussian",
                 )
-            dice(one_hot(logits.argmax(1, keepdim=True), num_classes), one_hot(labels, num_classes))
+            if self.settings.regions:
+                dice((logits > 0.0).float(), self.target(labels))
+            else:
+                dice(one_hot(logits.argmax(1, keepdim=True), num_classes), one_hot(labels, num_classes))
         mean = float(dice.aggregate().nanmean().item())
         self.watch.charge("validation")
         return mean
+
+    def target(self, labels: torch.Tensor) -> torch.Tensor:
+        """The labels (b, 1, x, y, z), or of overlapping classes a mask for each, (b, k, x, y, z)."""
+        if not self.settings.regions:
+            return labels
+        values = [torch.tensor(values, device=labels.device) for values in self.settings.regions]
+        return torch.cat([torch.isin(labels, each) for each in values], dim=1).float()
 
     def _on_device(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         # Without MONAI's metadata, which slows every operation.

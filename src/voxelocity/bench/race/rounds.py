@@ -185,7 +185,7 @@ def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
     if weights.is_dir():
         network, _ = load_model(weights, factory=spec.network.factory)
     else:
-        network = build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
+        network = build_network(spec.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=0)
         state = torch.load(weights, map_location="cpu", weights_only=True)
         # MONAI's DynUNet registers its blocks twice.
         network.load_state_dict({name: state[name] for name in network.state_dict()})

@@ -12,7 +12,6 @@ from voxelocity.core.config import AUTO
 from voxelocity.core.errors import DatasetError
 from voxelocity.infer import predict_files
 from voxelocity.observe import cpu_budget
-from voxelocity.planning import DeviceChoice
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.raced import race_on
 from voxelocity.report import TableView, factor_table
@@ -35,7 +34,7 @@ def train(call: Call) -> None:
         call.out,
         time_budget_s=call.time_budget_s or AUTO,
         seed=AUTO if call.resume else call.seed,
-        device=_choice(call),
+        device=call.device_choice,
         # A run that continues has its own settings.
         overrides=call.overrides if call.resume else {**KEYS, **call.overrides},
         resume=call.resume,
@@ -102,7 +101,3 @@ def _spleens(data: Path) -> Cases:
             f"spleen: {data} has the classes {names}; this recipe is for one organ, voxelocity train for any number"
         )
     return cases
-
-
-def _choice(call: Call) -> DeviceChoice:
-    return "cuda" if call.device.type == "cuda" else "cpu"

@@ -34,7 +34,7 @@ def recipe(
     overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
     from voxelocity.core.console import PlainConsole
     from voxelocity.core.quantities import parse_duration_s
-    from voxelocity.observe import default_cache_folder
+    from voxelocity.observe import default_cache_folder, process_age_s
     from voxelocity.observe.sinks import choose_sinks
     from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
@@ -53,6 +53,7 @@ def recipe(
         resume=resume,
         overwrite=overwrite,
         sinks=choose_sinks(log or []),
+        spent_s=process_age_s(),
     )
     chosen_recipe = _imported(name)
     phases.start_up_is_over()

@@ -29,6 +29,7 @@ class Call:
         resume: continue an interrupted run.
         overwrite: replace a run.
         sinks: also receive every event.
+        spent_s: seconds that the command has taken before the call, which count in its time budget.
     """
 
     data: Path
@@ -42,6 +43,7 @@ class Call:
     resume: bool = False
     overwrite: bool = False
     sinks: Sequence[Sink] = ()
+    spent_s: float = 0.0
 
     @property
     def device_choice(self) -> DeviceChoice:

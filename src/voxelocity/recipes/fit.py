@@ -91,6 +91,7 @@ def open_run(
     console: Console,
     sinks: Sequence[Sink] = (),
     clock: Clock = system_clock,
+    spent_s: float = 0.0,
 ) -> Iterator[Run]:
     """A run in the folder `out`, which no other process uses within the block.
 
@@ -103,12 +104,13 @@ def open_run(
         console: for progress.
         sinks: also receive every event.
         clock: returns seconds.
+        spent_s: seconds that the command has taken before.
 
     Raises:
         ConfigError: the folder holds a run, and is neither to be resumed nor replaced; or that run differs.
         OutputError: the folder cannot be written, or another process uses it.
     """
-    begin_s = clock()
+    begin_s = clock() - spent_s
     folder = RunFolder(out)
     folder.check_length()
     folder.check()
@@ -229,15 +231,19 @@ class _Fit:
         self._budget = Budget(run.log.elapsed_s, max_steps=config.steps, begin_s=begin_s, end_s=end_s)
 
     def _restore(self) -> None:
-        self._checkpoints.remove_abandoned()
+        # All ranks put the state together.
         like = {"loop": dict(vars(self._state)), "training": self._step.state()}
-        found = self._checkpoints.load_latest(like=like) if self._run.is_resumed else None
+        found = self._run.world.led(lambda: self._latest(like)) if self._run.is_resumed else None
         if found is not None:
             state, _, damaged = found
             for path in damaged:
                 self._run.warn(f"recipe: the checkpoint {path} is damaged; the one before it is used")
             self._state = FitState(**state["loop"])
             self._step.load_state(state["training"])
+
+    def _latest(self, like: Mapping[str, Any]) -> tuple[dict[str, Any], Path, list[Path]] | None:
+        self._checkpoints.remove_abandoned()
+        return self._checkpoints.load_latest(like=like)
 
     def train(self) -> FitState:
         run, state, clock = self._run, self._state, self._run.clock

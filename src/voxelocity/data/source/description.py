@@ -152,6 +152,8 @@ class Description:
                 f'"labels" gives "ignore" the value {reprlib.repr(value)}; it must be a whole number above all '
                 f"others, as in nnU-Net, such as {highest + 1}"
             )
+        if len(self.labels) == MAX_CLASSES:
+            raise self.error(f'"labels" has {MAX_CLASSES} classes, which leave no index for "ignore"; merge some')
         return value
 
     @property

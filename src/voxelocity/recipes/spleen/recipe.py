@@ -41,6 +41,7 @@ def train(call: Call) -> None:
         overwrite=call.overwrite,
         console=call.console,
         sinks=call.sinks,
+        spent_s=call.spent_s,
     )
 
 

@@ -30,7 +30,7 @@ def train(call: Call) -> None:
     )
     train_tracts(
         call.data, call.out, config, seed=call.seed, device=call.device, console=call.console, resume=call.resume,
-        overwrite=call.overwrite, sinks=call.sinks,
+        overwrite=call.overwrite, sinks=call.sinks, spent_s=call.spent_s,
     )  # fmt: skip
 
 

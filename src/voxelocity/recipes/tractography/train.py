@@ -18,7 +18,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.core.rng import generator
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
-from voxelocity.observe import cpu_budget
+from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import World
 from voxelocity.recipes.fit import fit, open_run, shares_of
@@ -66,6 +66,7 @@ def train_tracts(
     resume: bool = False,
     overwrite: bool = False,
     sinks: Sequence[Sink] = (),
+    spent_s: float = 0.0,
 ) -> TrainedTracts:
     """Trains on the streamlines of `data` and writes the model into `out`.
 
@@ -79,17 +80,22 @@ def train_tracts(
         resume: continue an interrupted run there.
         overwrite: replace a run there.
         sinks: also receive every event.
+        spent_s: seconds of the time budget that have gone by before.
 
     Raises:
         InputError: the data cannot be used, or the folder.
         InterruptedRunError: a stop was asked for; the state is saved.
     """
+    watch = Stopwatch()
     bundles = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
     training = bundles.part(chosen)
     frame = Frame.of(training)
     record = {"recipe": "tractography", "data": str(data.absolute()), "seed": seed, "config": config.to_plain()}
-    with open_run(out, record, resume=resume, overwrite=overwrite, device=device, console=console, sinks=sinks) as run:
+    with open_run(
+        out, record, resume=resume, overwrite=overwrite, device=device, console=console, sinks=sinks,
+        spent_s=spent_s + watch.elapsed_s,
+    ) as run:  # fmt: skip
         if bundles.left_out:
             run.warn(f"tractography: {bundles.left_out}")
         torch.manual_seed(seed)

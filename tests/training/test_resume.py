@@ -559,8 +559,8 @@ def loss_that_breaks(at_call, how):
     """In place of `build_loss`: ordinary until the given call, counted from 1."""
     build = entry.build_loss
 
-    def build_breaking(config):
-        good, num_calls = build(config), 0
+    def build_breaking(config, **options):
+        good, num_calls = build(config, **options), 0
 
         def loss(logits, label):
             nonlocal num_calls

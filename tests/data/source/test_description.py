@@ -115,7 +115,6 @@ def test_labels_are_sorted_by_value(tmp_path):
         ([], r"has the values \[\] and no 0; add the background"),
         ([(0, "background")], r"has 1 classes with the background; 2 to 256 can be learned"),
         ([(i, str(i)) for i in range(257)], r"has 257 classes with the background; 2 to 256 can be learned"),
-        ([(0, "background"), (1, "a"), (9, "ignore")], r'has an "ignore" label \(value 9\), which is not supported'),
     ],
 )
 def test_labels_that_cannot_be_learned_are_refused(tmp_path, pairs, text):

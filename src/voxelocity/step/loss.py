@@ -84,12 +84,12 @@ def build_loss(
         if config.boundary_weight > 0.0:
             distance = _signed_distance_voxel(is_class.view_as(probability), 0 if regions else 1)
             mean = mean + config.boundary_weight * (probability * distance).mean()
-        count = mean.new_tensor(float(len(label))) if is_known is None else is_known.sum().float()
+        count = mean.new_full((), float(len(label))) if is_known is None else is_known.sum().float()
         first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:
             sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, count)
             return _overlap_term(sizes, config.smooth, first) + mean
-        overlap, patches = _overlap_term(sizes, config.smooth, first), mean.new_tensor(float(len(label)))
+        overlap, patches = _overlap_term(sizes, config.smooth, first), mean.new_full((), float(len(label)))
         if is_known is None:
             return _over_ranks(total, sizes[:0], mean + overlap, patches)[1]
         # One is a mean over voxels, the other over patches.

@@ -72,9 +72,10 @@ def _loops_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """With REQUIRE_GPU=1 a GPU test that would be skipped fails instead."""
+    """With REQUIRE_GPU=1 a test that would be skipped for want of a GPU fails instead."""
     report = yield
-    if report.skipped and item.get_closest_marker("gpu") and os.environ.get("REQUIRE_GPU") == "1":
+    is_gpu = item.get_closest_marker("gpu") and "no CUDA device" in str(report.longrepr)
+    if report.skipped and is_gpu and os.environ.get("REQUIRE_GPU") == "1":
         report.outcome = "failed"
         report.longrepr = f"REQUIRE_GPU=1, but this test was skipped: {report.longrepr}"
     return report

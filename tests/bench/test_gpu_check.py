@@ -32,13 +32,13 @@ def test_a_part_that_fails_or_has_no_time_left_is_a_row_and_the_others_are_run(g
     assert "a kernel  ms 1.5" in told
 
 
-def test_tests_are_counted_by_module_and_a_skipped_one_has_failed(gpu_check):
+def test_tests_are_counted_by_module_with_those_that_were_skipped(gpu_check):
     report = ElementTree.fromstring(
         '<testsuites><testsuite><testcase classname="tests.a" name="x" time="1.5"/>'
         '<testcase classname="tests.a" name="y" time="1"><failure message="no"/></testcase>'
         '<testcase classname="tests.b" name="z" time="0"><skipped/></testcase></testsuite></testsuites>'
     )
     assert gpu_check.tests_by_module(list(report.iter("testcase"))) == [
-        {"what": "tests.a", "passed": 1, "failed": 1, "seconds": 2.5},
-        {"what": "tests.b", "passed": 0, "failed": 1, "seconds": 0.0},
+        {"what": "tests.a", "passed": 1, "failed": 1, "skipped": 0, "seconds": 2.5},
+        {"what": "tests.b", "passed": 0, "failed": 0, "skipped": 1, "seconds": 0.0},
     ]

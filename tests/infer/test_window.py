@@ -455,6 +455,18 @@ def test_a_folder_in_main_memory_is_no_way_out(monkeypatch, tmp_path):
         stitched.check()
 
 
+class InMainMemory(Probabilities):
+    """Notes where the tiles came from."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.devices = set()
+
+    def take(self, sums_kxyz: torch.Tensor, weights_xyz, box) -> None:
+        self.devices.add(sums_kxyz.device.type)
+        super().take(sums_kxyz.cpu(), None if weights_xyz is None else weights_xyz.cpu(), box)
+
+
 @pytest.mark.gpu
 def test_a_full_device_is_helped_out_by_main_memory():
     if not torch.cuda.is_available():
@@ -463,15 +475,28 @@ def test_a_full_device_is_helped_out_by_main_memory():
     volume, config = image(1, 160, 160, 160), WindowConfig(shape_voxel=(32, 32, 32), batch_size=4, overlap=0.25)
     host = predict_volume(network, volume, config, device=CPU)
     network.network.cuda()
-    room_bytes = torch.cuda.memory_reserved() + host.nbytes // 2
+
+    def on_the_device():
+        images, [taken] = with_sinks([volume], InMainMemory)
+        for stitched in stitch_volumes(network, images, config, device=torch.device("cuda"), warn=told.append):
+            stitched.check()
+        return taken
+
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before_bytes = torch.cuda.memory_allocated()
+    assert on_the_device().devices == {"cuda"}
+    room_bytes = (before_bytes + torch.cuda.max_memory_allocated()) / 2
+    torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(room_bytes / torch.cuda.get_device_properties(0).total_memory)
+    assert not told
     try:
-        ours = predict_volume(network, volume, config, device=torch.device("cuda"), warn=told.append)
+        taken = on_the_device()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert len(told) == 1
-    assert not ours.is_cuda
-    torch.testing.assert_close(ours, host, atol=2e-3, rtol=0.0)
+    assert told
+    assert "cpu" in taken.devices
+    torch.testing.assert_close(taken.result(), host, atol=2e-3, rtol=0.0)
 
 
 def test_half_precision_answers_are_blended_in_float32():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from monai.metrics import compute_dice
 
+from shared.gpu import nothing_waits
 from voxelocity.core.errors import ScanError
 from voxelocity.metrics import DiceCounts, count_pairs, dice_of_pairs
 
@@ -107,11 +108,8 @@ def test_device_counts_equal_host_counts_and_nothing_waits(num_classes):
     host, device = DiceCounts(num_classes=num_classes), DiceCounts(num_classes=num_classes)
     host.add(prediction, truth)
     on_device = prediction.cuda(), truth.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         device.add(*on_device)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert device.dice() == host.dice()
 
 

@@ -292,10 +292,10 @@ def test_a_budget_is_for_steps_and_a_run_without_one_looks_more_often():
 PAIR = ["RightParotid", "LeftParotid"]
 
 
-def flips(*class_names, orientation="RAS", **overrides):
+def flips(*class_names, orientation="RAS", regions=(), **overrides):
     """The rule's choices by the last part of their keys."""
     keys = {f"data.augment.{key}": value for key, value in overrides.items()}
-    data = SimpleNamespace(class_names=("background", *class_names))
+    data = SimpleNamespace(class_names=("background", *class_names), regions=regions)
     facts = PlanFacts(data=data, machine=None, request=None, overrides=keys)
     set_value(facts.settled, "data.prepare.orientation", orientation)
     settle_flips(facts)
@@ -308,6 +308,27 @@ def test_classes_without_sides_are_flipped_and_nothing_is_said_of_pairs():
     assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
     assert "no class name states a side, so no labels are swapped" in choices["flip_probability"].reason
     assert "side" not in flips("tumour")["flip_probability"].reason
+
+
+def test_regions_are_flipped_only_if_neither_they_nor_their_classes_have_a_side():
+    plain = flips("edema", "core", regions=("whole", "core"))
+    assert plain["flip_probability"].value == [0.5, 0.0, 0.0]
+    assert plain.keys() == {"flip_probability"}
+    sided = flips("edema", "core", regions=("left tumor", "right tumor"))
+    assert sided["flip_probability"].value == [0.0, 0.0, 0.0]
+    assert sided["flip_probability"].reason == (
+        "no flips: left tumor, right tumor have a side, and regions are not swapped"
+    )
+    single = flips("left kidney", "cyst", regions=("kidney", "cyst"))["flip_probability"]
+    assert single.value == [0.0, 0.0, 0.0]
+    assert single.reason == "no flips: left kidney has a side, and regions are not swapped"
+
+
+def test_regions_cannot_be_swapped():
+    with pytest.raises(
+        ConfigError, match=r"swap_pairs: \[\['a', 'b'\]\] cannot be swapped, as this data set has regions"
+    ):
+        flips("a", "b", regions=("a", "b"), swap_pairs=[["a", "b"]])
 
 
 def test_a_pair_is_swapped_where_left_and_right_are_flipped():

@@ -3,6 +3,7 @@ import io
 import pytest
 import torch
 
+from shared.gpu import nothing_waits
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.observe import SpanRecorder
@@ -245,11 +246,8 @@ def test_a_step_on_a_gpu_waits_for_nothing(compute, network):
     # The first makes moments and code.
     for _ in range(2):
         step(given, 0.01)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         step(given, 0.01)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
@@ -257,13 +255,15 @@ def test_a_gpu_that_is_full_computes_the_batch_in_pieces():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     given, said = batch(size=4, device="cuda", side=96), []
-    whole = training(device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    # Wide, as the loss is computed on the whole batch.
+    whole = training(device="cuda", widths=[32, 64])
     whole(given, 0.05)
     peak_bytes = torch.cuda.max_memory_allocated()
     expected = {name: weight.clone() for name, weight in weights(whole).items()}
     del whole
     torch.cuda.empty_cache()
-    cut = training(device="cuda", warn=said.append)
+    cut = training(device="cuda", warn=said.append, widths=[32, 64])
     total_bytes = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(0.7 * peak_bytes / total_bytes)
     try:

@@ -162,9 +162,11 @@ class Cases:
         return Split(training=training, validation=validation, held_out=True)
 
 
-def scored_classes(class_names: Sequence[str], regions: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def scored_classes(class_names: Sequence[str], regions: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """What is scored, by name: the class indices of each region, or each foreground class by itself."""
-    return dict(regions) or {name: (index,) for index, name in enumerate(class_names) if index > 0}
+    return {name: tuple(each) for name, each in regions.items()} or {
+        name: (index,) for index, name in enumerate(class_names) if index > 0
+    }
 
 
 def _patient(ref: VolumeRef) -> str:

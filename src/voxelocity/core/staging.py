@@ -95,6 +95,6 @@ class StagingAhead:
 
     def _bring(self) -> None:
         while (path := self._waiting.get()) is not None and not self._has_ended.is_set():
-            # Whoever reads the file is told why it cannot be.
+            # The reader of the file raises it again.
             with contextlib.suppress(ScanError):
                 staged(path, is_whole=self._is_whole)

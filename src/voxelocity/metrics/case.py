@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from voxelocity.core.cases import scored_classes
 from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Spacing
@@ -69,11 +70,15 @@ def case_score(
     if ignored is not None and prediction_xyz.shape == truth_xyz.shape:
         is_known = truth_xyz != ignored
         prediction_xyz, truth_xyz = prediction_xyz * is_known, truth_xyz * is_known
-    names = list(regions) or class_names[1:]
-    groups = list(regions.values()) or [(index,) for index in range(1, len(class_names))]
+    names = scored_classes(class_names, regions)
     try:
-        tables = merged_pairs(count_pairs(prediction_xyz, truth_xyz, num_classes=len(class_names)), groups)
-        distances = _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm, surface)
+        pairs = count_pairs(prediction_xyz, truth_xyz, num_classes=len(class_names))
+        tables = merged_pairs(pairs, [*names.values()])
+        distances = (
+            _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)
+            if surface
+            else ()
+        )
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
     dice = {name: dice_of_pairs(table)[1] for name, table in zip(names, tables, strict=True)}
@@ -105,11 +110,8 @@ def _distances(
     num_classes: int,
     spacing_mm: Spacing,
     tolerance_mm: float,
-    surface: bool,
 ) -> tuple[SurfaceDistance | None, ...]:
-    """As `surface_distances`, of the regions one by one if there are any; nothing without `surface`."""
-    if not surface:
-        return ()
+    """As `surface_distances`, of the regions one by one if there are any."""
     pairs = [(prediction_xyz, truth_xyz)]
     if regions:
         tables = [np.isin(np.arange(num_classes), indices).astype(np.uint8) for indices in regions.values()]

@@ -138,7 +138,7 @@ class ProgramSampler:
                 0.0 if is_first else sum(one.ticks_since for one in now.values() if one.rank == rank) / _TICKS_PER_S,
                 sum(memory.get(pid, 0) for pid, one in now.items() if one.rank == rank),
             )
-            # A torchrun that srun has started is no rank itself, for those it starts have numbers of its own.
+            # A torchrun that srun has started is not a rank: the processes it starts have its own numbers.
             for rank in found
             if rank[0] == found[0][0]
         }

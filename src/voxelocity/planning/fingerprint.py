@@ -53,6 +53,7 @@ class DatasetFingerprint:
     num_cases: int
     channels: tuple[str, ...]
     class_names: tuple[str, ...]
+    """Of the values in label files; overlapping classes have their names in `regions`."""
     shape_voxel: Spread
     spacing_mm: Spread
     extent_mm: Spread
@@ -73,6 +74,8 @@ class DatasetFingerprint:
     """Cases whose header gives no position in space: qform_code and sform_code are 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
+    regions: tuple[str, ...] = ()
+    """Names of overlapping classes, if these are what is learned."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain data for `run.yaml`."""
@@ -144,6 +147,7 @@ def take_fingerprint(
         sampled_voxels=int(class_counts.sum()),
         num_unplaced=sum(header.placement.form == "none" for header in firsts),
         num_placed_twice=sum(header.is_placed_twice for header in firsts),
+        regions=tuple(cases.regions),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
 from voxelocity.planning.facts import PlanFacts
@@ -215,6 +216,9 @@ def settle_augment(facts: PlanFacts) -> None:
 
 def settle_flips(facts: PlanFacts) -> None:
     """Left-right flips, with the classes of a pair swapped; none where a flip would teach a wrong side."""
+    if facts.data.regions:
+        _settle_flips_of_regions(facts)
+        return
     sides = find_sides(facts.data.class_names)
     pairs = [list(pair) for pair in sides.pairs]
     if pairs or "data.augment.swap_pairs" in facts.overrides:
@@ -241,6 +245,22 @@ def settle_flips(facts: PlanFacts) -> None:
         if not pairs and len(facts.data.class_names) > 2:
             reason += "; no class name states a side, so no labels are swapped (data.augment.swap_pairs names pairs)"
     facts.settle("data.augment.flip_probability", flips, reason)
+
+
+def _settle_flips_of_regions(facts: PlanFacts) -> None:
+    """As for classes, but nothing is swapped: a region is a set of classes, and its channel has no partner."""
+    if facts.overrides.get("data.augment.swap_pairs"):
+        raise ConfigError(
+            f"data.augment.swap_pairs: {facts.overrides['data.augment.swap_pairs']} cannot be swapped, as this data "
+            f"set has regions (overlapping classes); leave the key out, or the regions in dataset.json"
+        )
+    named = {*facts.data.regions, *facts.data.class_names[1:]}
+    sides = find_sides(("background", *sorted(named)))
+    sided = sorted({*sides.single, *(name for pair in (*sides.pairs, *sides.unlike) for name in pair)})
+    reason = "left and right are near mirror images; front and back, head and foot are not"
+    if sided:
+        reason = f"no flips: {_some(sided)} {'has' if len(sided) == 1 else 'have'} a side, and regions are not swapped"
+    facts.settle("data.augment.flip_probability", [0.0 if sided else 0.5, 0.0, 0.0], reason)
 
 
 def _numbered(facts: PlanFacts, pairs: Sequence[Sequence[str]]) -> str:

@@ -147,6 +147,29 @@ def test_data_is_neither_copied_nor_changed() -> None:
     assert net.weight.shape == (4, 4)
 
 
+class Proxy:
+    """As pydantic's stand-ins for schemas that are not built yet: any attribute that is missing raises an error."""
+
+    __slots__ = ()
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"{name} is not built yet")
+
+
+def test_objects_whose_attributes_raise_errors_are_left_alone() -> None:
+    proxies = [Proxy() for _ in range(3)]
+    kept = KeptState(torch, [])
+    kept.keep()
+    kept.put_back()
+    assert len(proxies) == 3
+
+
 def test_a_weight_that_was_given_other_memory_or_another_shape_is_put_back() -> None:
     net = nn.Linear(2, 2, bias=False)
     before = net.weight.detach().clone()

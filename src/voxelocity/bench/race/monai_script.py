@@ -186,8 +186,8 @@ class Stopwatch:
         self.mark_s = now_s
 
 
-def preparation(settings: ScriptSettings) -> list[Any]:
-    """What happens to a scan every time it is read, before anything random."""
+def preparation(settings: ScriptSettings, device: torch.device, *, is_indexed: bool = False) -> list[Any]:
+    """What happens to a scan every time it is read, before anything random; the fast recipe keeps it on a GPU."""
     if settings.window is None:
         intensity: Any = NormalizeIntensityd("image", channel_wise=True)
     else:
@@ -203,7 +203,8 @@ def preparation(settings: ScriptSettings) -> list[Any]:
         intensity,
         *([CropForegroundd(KEYS, source_key="image", allow_smaller=True)] if settings.crops_foreground else []),
         SpatialPadd(KEYS, settings.patch_voxel),
-        *([EnsureTyped(KEYS, track_meta=False)] if settings.recipe == "fast" else []),
+        *([ClassesToIndicesd("label", num_classes=settings.num_classes)] if is_indexed else []),
+        *([EnsureTyped(KEYS, device=device, track_meta=False)] if settings.recipe == "fast" else []),
     ]
 
 
@@ -248,12 +249,12 @@ def augmentation(settings: ScriptSettings) -> list[Any]:
 
 def loaders(settings: ScriptSettings, device: torch.device) -> tuple[Any, Any]:
     """Loaders of training batches and of held-out scans."""
-    fixed, random = preparation(settings), augmentation(settings)
+    fixed, random = preparation(settings, device), augmentation(settings)
     order = torch.Generator().manual_seed(settings.seed)
     shuffled = {"batch_size": settings.images_per_batch, "shuffle": True, "generator": order}
     held_out = settings.held_out if settings.epochs_per_validation else []
     if settings.recipe == "fast":
-        indexed = [*fixed, ClassesToIndicesd("label", num_classes=settings.num_classes)]
+        indexed = preparation(settings, device, is_indexed=True)
         cached = {"copy_cache": False, "num_workers": settings.num_workers, "progress": False}
         train_set = CacheDataset(settings.training, Compose([*indexed, *random]), **cached)
         held_out_set = CacheDataset(held_out, Compose(fixed), **cached)

@@ -105,6 +105,7 @@ def gather(
     image += tl.load(place)
     label += tl.load(place + 5)
     step_c = tl.load(place + 1)
+    # Added channel by channel: their product with the channel can be larger than an int32.
     num_voxels = nx * ny * nz
     out_image += row * num_channels * num_voxels
     out_label += row * num_voxels
@@ -129,7 +130,8 @@ def gather(
             v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
             v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
             value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
-            tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
+            tl.store(out_image + target, value, mask=in_patch)
+            out_image += num_voxels
         if VOTES:
             at = ix * label_x + iy * label_y + iz * label_z
             l0 = _class(label, at, in_00 & in_z0)
@@ -161,7 +163,8 @@ def gather(
             a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
             value = tl.load(image + c * step_c + at, mask=in_box, other=0.0).to(tl.float32) * a
             value = tl.where(in_box, value + (b + fill), fill)
-            tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
+            tl.store(out_image + target, value, mask=in_patch)
+            out_image += num_voxels
         found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box)
         tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
 

@@ -171,12 +171,8 @@ class PreparedCases:
         start = time.perf_counter()
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
-        order = [*range(first, len(self)), *range(first)]
-        todo = iter(order)
-        with (
-            StagingAhead(map(self._files_missing, order)) as staging,
-            ThreadPoolExecutor(max_workers=num_threads) as pool,
-        ):
+        todo = iter(order := [*range(first, len(self)), *range(first)])
+        with StagingAhead(map(self._files_missing, order)) as staging, ThreadPoolExecutor(num_threads) as pool:
             waiting: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
             try:
                 while True:
@@ -278,7 +274,7 @@ class PreparedCases:
                     # Popped, as nothing here may keep the decoded volume alive while it is being prepared.
                     volume = self._preparation(decoded.pop())
                     known = {index: each for index, each in volume.foreground.items() if index != self._ignored}
-                    return volume.with_(foreground=known)
+                    return volume if self._ignored is None else volume.with_(foreground=known)
         except ScanError:
             raise  # its text names the case
         except Exception as error:  # whatever it is, it is raised again

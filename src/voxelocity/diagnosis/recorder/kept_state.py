@@ -106,7 +106,11 @@ class KeptState:
                 self._tensors[id(tensor)] = tensor
 
     def _take_object(self, value: Any, kind: str, weak: list[Any]) -> None:
-        attributes = getattr(value, "__dict__", None)
+        # Not by `getattr`: what a class has in place of it may run any code, and pydantic's raises an error.
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return
         if type(attributes) is not dict:
             return
         self._containers[id(attributes)] = attributes

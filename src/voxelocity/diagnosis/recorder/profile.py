@@ -76,7 +76,7 @@ class Profiler:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        profile = torch.profiler.profile(activities=activities, record_shapes=True)
+        profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
         try:
             with _without_probe_lines():
                 profile.start()

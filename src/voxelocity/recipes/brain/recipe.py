@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -9,13 +10,11 @@ from typing import Any
 
 import voxelocity
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
-from voxelocity.core.config import AUTO
-from voxelocity.infer import predict_files
-from voxelocity.observe import cpu_budget
+from voxelocity.core.cases import Cases
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.raced import race_on
-from voxelocity.report import TableView, factor_table
+from voxelocity.recipes.segmentation import predict_with_pictures, race, train_on
+from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
 KEYS: dict[str, Any] = {
@@ -31,46 +30,29 @@ KEYS: dict[str, Any] = {
 }
 """Of the plan; the rules choose the rest, `call.overrides` change any."""
 TARGET_DICE = 0.85
-_LIMIT_S = 3600.0
 
 
 def train(call: Call) -> None:
     """Trains on a folder as BraTS has it, or on any data set with overlapping classes, with fold 0 held out."""
-    voxelocity.train(
-        voxelocity.open(brain_dataset(call.data, call.out.with_name(f"{call.out.name}-data"))),
-        call.out,
-        time_budget_s=call.time_budget_s or AUTO,
-        seed=AUTO if call.resume else call.seed,
-        device=call.device_choice,
-        # A run that continues has its own settings.
-        overrides=call.overrides if call.resume else {**KEYS, **call.overrides},
-        resume=call.resume,
-        overwrite=call.overwrite,
-        console=call.console,
-        sinks=call.sinks,
-        spent_s=call.spent_s,
-    )
+    train_on(call, _cases(call), KEYS)
 
 
 def predict(call: Call) -> None:
     """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules."""
-    cases = voxelocity.open(brain_dataset(call.data, call.out.with_name(f"{call.out.name}-data")))
-    folder = call.out / "predictions"
-    scans = [path for ref in cases.split(0).validation for path in ref.images]
-    written = predict_files(
-        [call.out],
-        scans,
-        folder,
-        device=(call.device,),
-        num_threads=cpu_budget(),
-        previews=True,
-        page=True,
-        overwrite=True,
-        warn=lambda text: call.console.print(f"warning: {text}", style="yellow", soft_wrap=True),
-    )
+    # Files of the challenge do not say by their names which channel they are.
+    listed = call.out / "held_out.csv"
+    held_out = _cases(call).split(0).validation
+    with listed.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
+        rows.writerows([ref.case_id, *(path.resolve() for path in ref.images)] for ref in held_out)
+    predict_with_pictures(call, [listed])
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
     call.console.print(TableView(score_table([case["dice"] for case in scores])))
-    call.console.print(f"predicted {len(written)} cases into {folder}; see {call.out / 'report.html'}", soft_wrap=True)
+
+
+def _cases(call: Call) -> Cases:
+    return voxelocity.open(brain_dataset(call.data, call.out.with_name(f"{call.out.name}-data")))
 
 
 def score_table(dice: Sequence[Mapping[str, float | None]]) -> Table:
@@ -97,24 +79,14 @@ def score_table(dice: Sequence[Mapping[str, float | None]]) -> Table:
 
 def benchmark(call: Call) -> None:
     """Races MONAI's fast recipe and its plain script to Dice 0.85 of the held-out cases; the page is `race.html`."""
-    call.out.mkdir(parents=True, exist_ok=True)
     keys = {**LIMITS, **KEYS, "window.overlap": LIMITS["window.overlap"], **call.overrides}
-    outcome = race_on(
+    race(
+        call,
         brain_dataset(call.data, call.out / "data"),
-        call.out,
-        "race",
         title=f"Three overlapping classes to a Dice of {TARGET_DICE:g}: MONAI and Voxelocity",
-        summary=(
-            "The same SegResNet, loss, optimizer, patches and split, one after another on this machine. Seconds count "
-            "from the start of each process, imports and caching included."
-        ),
+        summary="The same SegResNet, loss, optimizer, patches and split, one after another on this machine.",
         command=f"voxelocity recipe brain benchmark {call.data} -o {call.out}",
         target_dice=TARGET_DICE,
-        limit_s=call.time_budget_s or _LIMIT_S,
-        seeds=range(call.seed, call.seed + 3),
         keys=keys,
         peer_keys={key: value for key, value in PEER_KEYS.items() if key not in keys},
-        console=call.console,
     )
-    call.console.print(TableView(factor_table(outcome.runs, target_dice=TARGET_DICE)))
-    call.console.print(TableView(outcome.table))

@@ -21,7 +21,7 @@ from voxelocity.recipes.tractography.shapes import Numbers, Points, resample, wi
 
 SplitBy = Literal["streamline", "bundle", "subject"]
 _VERSION = 1
-# A bundle of fewer has no spread of its own to speak of.
+# Of fewer streamlines, the spread is not known well.
 _FEWEST_FOR_SCALE = 8
 _LEAST_SCALE_MM = 1.0
 

@@ -121,7 +121,7 @@ def judge(
 
 
 def mean_of(judgments: Mapping[str, Judgment], *, least_real: int) -> dict[str, float]:
-    """The mean figures over bundles with at least so many real streamlines."""
+    """The mean figures over bundles with at least `least_real` real streamlines."""
     chosen = [one for one in judgments.values() if one.num_real >= least_real]
     names = ("overlap", "overreach", "f1", "ceiling_f1", "nearest_mm", "copied", "copied_real", "outside")
     if not chosen:

@@ -1,0 +1,85 @@
+"""What recipes of segmentation share: `voxelocity train`, predictions with pictures, and a race, by a recipe's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import voxelocity
+from voxelocity.core.cases import Cases
+from voxelocity.core.config import AUTO
+from voxelocity.infer import predict_files
+from voxelocity.observe import cpu_budget
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.raced import race_on
+from voxelocity.report import TableView, factor_table
+
+_LIMIT_S = 3600.0
+_NUM_SEEDS = 3
+
+
+def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
+    """Trains with fold 0 held out; `keys` are those of the plan, and `call.overrides` change any."""
+    voxelocity.train(
+        cases,
+        call.out,
+        time_budget_s=call.time_budget_s or AUTO,
+        seed=AUTO if call.resume else call.seed,
+        device=call.device_choice,
+        # A run that continues has its own settings.
+        overrides=call.overrides if call.resume else {**keys, **call.overrides},
+        resume=call.resume,
+        overwrite=call.overwrite,
+        console=call.console,
+        sinks=call.sinks,
+        spent_s=call.spent_s,
+    )
+
+
+def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
+    """Predicts scans, as `voxelocity predict` takes them, into `predictions` in the run's folder."""
+    folder = call.out / "predictions"
+    written = predict_files(
+        [call.out],
+        scans,
+        folder,
+        device=(call.device,),
+        num_threads=cpu_budget(),
+        previews=True,
+        page=True,
+        overwrite=True,
+        warn=lambda text: call.console.print(f"warning: {text}", style="yellow", soft_wrap=True),
+    )
+    call.console.print(f"predicted {len(written)} cases into {folder}; see {call.out / 'report.html'}", soft_wrap=True)
+
+
+def race(
+    call: Call,
+    dataset: Path,
+    *,
+    title: str,
+    summary: str,
+    command: str,
+    target_dice: float,
+    keys: Mapping[str, Any],
+    peer_keys: Mapping[str, Any],
+) -> None:
+    """Races MONAI's fast recipe and its plain script with three seeds; arguments as for `race_on`."""
+    call.out.mkdir(parents=True, exist_ok=True)
+    outcome = race_on(
+        dataset,
+        call.out,
+        "race",
+        title=title,
+        summary=f"{summary} Seconds count from the start of each process, imports and caching included.",
+        command=command,
+        target_dice=target_dice,
+        limit_s=call.time_budget_s or _LIMIT_S,
+        seeds=range(call.seed, call.seed + _NUM_SEEDS),
+        keys=keys,
+        peer_keys=peer_keys,
+        console=call.console,
+    )
+    call.console.print(TableView(factor_table(outcome.runs, target_dice=target_dice)))
+    call.console.print(TableView(outcome.table))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
 from voxelocity.core.errors import ConfigError, InputError, ScanError
-from voxelocity.infer import WindowConfig, tiling
+from voxelocity.infer import WindowConfig, arrays, tiling
 from voxelocity.infer.blending import importance
 from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.stitched import Stitched
@@ -353,6 +353,26 @@ def test_a_full_device_gets_smaller_passes_then_sums_elsewhere(monkeypatch):
     assert told[-1].endswith("set window.batch_size to 1 next time")
     assert set(network.batches) == {4, 1}
     torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU), atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", ["add_weighted", "zeros_like", "is_finite"])
+def test_a_device_too_full_for_what_is_next_to_the_sums_is_helped_out_by_main_memory(name, monkeypatch):
+    volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=4)
+    expected = predict_volume(Counting(), volume, config, device=CPU)
+    works, told, calls = getattr(arrays, name), [], []
+
+    def full_at_the_third(*values):
+        calls.append(name)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return works(*values)
+
+    monkeypatch.setattr(arrays, name, full_at_the_third)
+    ours = predict_volume(Counting(), volume, config, device=CPU, warn=told.append)
+    assert len(calls) > 3
+    assert len(told) == 1
+    assert "too small for a scan and the scores of its classes; they are kept in main memory" in told[0]
+    torch.testing.assert_close(ours, expected, rtol=0.0, atol=0.0)
 
 
 def air(*, value=-1.0, second=-1.0):

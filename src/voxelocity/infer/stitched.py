@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from voxelocity.core.device import Device, is_out_of_memory
@@ -185,10 +186,24 @@ class Stitched:
                 continue
             if tile not in self._sums:
                 self._sums[tile] = self._zeros((logits_kxyz.shape[0], *tile.held.shape))
-            total = self._sums[tile][:, *_within(part, tile.held).slices]
-            inside = _within(part, box).slices
-            weights = self._importance(arrays.device_of(total))[inside]
-            arrays.add_weighted(total, logits_kxyz[:, *inside], weights)
+            self._with_room(tile, partial(self._add_part, logits_kxyz, box, tile, part))
+
+    def _add_part(self, logits_kxyz: Values, box: Region, tile: Tile, part: Region) -> None:
+        total = self._sums[tile][:, *_within(part, tile.held).slices]
+        inside = _within(part, box).slices
+        weights = self._importance(arrays.device_of(total))[inside]
+        arrays.add_weighted(total, logits_kxyz[:, *inside], weights)
+
+    def _with_room(self, tile: Tile, work: Callable[[], None]) -> None:
+        """Runs `work`; if memory is full, again with that sum in main memory or a file."""
+        try:
+            work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._strip = None
+            self._sums[tile] = self._accumulators.moved_off_device(self._sums[tile])
+            work()
 
     def _zeros(self, shape: tuple[int, ...]) -> Values:
         """Zeros in memory of an earlier tile, which the system need not clear again, or in new memory."""
@@ -205,23 +220,31 @@ class Stitched:
 
     def _hand_over(self, tile: Tile) -> None:
         """Hands a tile to the sink, with the last planes of the tiles before it."""
+        self._with_room(tile, partial(self._take, tile))
         total = self._sums.pop(tile)
+        if arrays.device_of(total).type == "cpu" and len(self.boxes) > 1:
+            self._spare.append(total.reshape(-1))
+
+    def _take(self, tile: Tile) -> None:
+        total = self._sums[tile]
         # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
         is_finite = arrays.is_finite(total[:, *_within(tile.box, tile.held).slices])
-        self._is_finite = is_finite if self._is_finite is None else arrays.both(self._is_finite, is_finite)
-        for axis, planes in self._planes.items():
-            if tile.held.start[axis] < tile.box.start[axis]:
-                total[_plane(axis, 0)] = planes.pop(_beside(tile, axis))
-        for axis, planes in self._planes.items():
-            if tile.box.stop[axis] < self._tiling.shape[axis]:
-                planes[_beside(tile, axis)] = arrays.copied(total[_plane(axis, tile.held.shape[axis] - 1)])
+        begun = [axis for axis in self._planes if tile.held.start[axis] < tile.box.start[axis]]
+        for axis in begun:
+            total[_plane(axis, 0)] = self._planes[axis][_beside(tile, axis)]
+        ended = [axis for axis in self._planes if tile.box.stop[axis] < self._tiling.shape[axis]]
+        last = {axis: arrays.copied(total[_plane(axis, tile.held.shape[axis] - 1)]) for axis in ended}
         weights = self._weights(tile.held, arrays.device_of(total)) if len(self.boxes) > 1 else None
         inside = self._inside_of(tile.held).slices
         start_s = system_clock()
         self._sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
         self.seconds["restore"] += system_clock() - start_s
-        if arrays.device_of(total).type == "cpu" and len(self.boxes) > 1:
-            self._spare.append(total.reshape(-1))
+        # Only now, as everything before may be done again.
+        self._is_finite = is_finite if self._is_finite is None else arrays.both(self._is_finite, is_finite)
+        for axis in begun:
+            del self._planes[axis][_beside(tile, axis)]
+        for axis, plane in last.items():
+            self._planes[axis][_beside(tile, axis)] = plane
 
     def _inside_of(self, box: Region) -> Region:
         """The part of a box of the padded image that is not padding, counted from the start of the box."""

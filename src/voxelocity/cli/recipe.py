@@ -12,7 +12,7 @@ from voxelocity.cli import options, phases
 if TYPE_CHECKING:
     from voxelocity.recipes.call import Recipe
 
-Name = Literal["brain", "spleen", "tractography"]
+Name = Literal["brain", "pathology", "spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark"]
 
 
@@ -72,6 +72,10 @@ def _imported(name: Name) -> Recipe:
         from voxelocity.recipes.brain import recipe as brain
 
         return brain
+    if name == "pathology":
+        from voxelocity.recipes.pathology import recipe as pathology
+
+        return pathology
     if name == "spleen":
         from voxelocity.recipes.spleen import recipe as spleen
 

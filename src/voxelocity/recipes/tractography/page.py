@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voxelocity.core.quantities import duration_text
+from voxelocity.recipes.pages import number_text, percent_text, training_blocks
 from voxelocity.recipes.tractography.judge import Judgment, mean_of
 from voxelocity.recipes.tractography.shapes import Points
-from voxelocity.report.charts import Series, projections, time_chart
-from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text, fact_table
+from voxelocity.report.charts import projections
+from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40
@@ -42,26 +43,34 @@ def tract_document(
     mean = mean_of(judgments, least_real=least)
     per_thousand_s = 1000.0 * seconds / max(1, num_generated)
     cards = [
-        Card(name="F1 at 2 mm", value=_number(mean["f1"]), note=f"real streamlines: {_number(mean['ceiling_f1'])}"),
-        Card(name="Copies", value=_percent(mean["copied"]), note=f"real streamlines: {_percent(mean['copied_real'])}"),
+        Card(
+            name="F1 at 2 mm",
+            value=number_text(mean["f1"]),
+            note=f"real streamlines: {number_text(mean['ceiling_f1'])}",
+        ),
+        Card(
+            name="Copies",
+            value=percent_text(mean["copied"]),
+            note=f"real streamlines: {percent_text(mean['copied_real'])}",
+        ),
         Card(name="1,000 streamlines", value=duration_text(per_thousand_s), note=f"{num_generated:,} were made"),
     ]
     if not math.isnan(mean["outside"]):
-        cards.append(Card(name="Outside the mask", value=_percent(mean["outside"]), note="of all points"))
+        cards.append(Card(name="Outside the mask", value=percent_text(mean["outside"]), note="of all points"))
     num = int(mean.get("num_bundles", 0.0))
     return Document(
         kind="tractography report",
         title="Streamlines by diffusion",
         verdict=(
             f"Over {num} bundles with at least {least} held-out streamlines, generated streamlines fill the voxels of "
-            f"the held-out ones with a mean F1 of {_number(mean['f1'])}. The same number of streamlines from the "
-            f"training data reach {_number(mean['ceiling_f1'])}, which is the ceiling."
+            f"the held-out ones with a mean F1 of {number_text(mean['f1'])}. The same number of streamlines from the "
+            f"training data reach {number_text(mean['ceiling_f1'])}, which is the ceiling."
         ),
         notices=notices,
         cards=cards,
         sections=[
             Section(title="Bundles", blocks=[*_pictures(drawn), _bundle_table(judgments)], key="bundles"),
-            Section(title="Training", blocks=_training(events, settings), key="training", is_detail=True),
+            Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
         ],
         values={"mean": _plain(mean), "bundles": {name: one.to_plain() for name, one in judgments.items()}},
     )
@@ -74,8 +83,9 @@ def _plain(mean: Mapping[str, float]) -> dict[str, float | None]:
 def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
     rows = [
         (
-            name, str(one.num_real), _number(one.f1), _number(one.ceiling_f1), _number(one.overlap),
-            _number(one.overreach), _middle(one.length_mm, 0), _middle(one.curvature_per_mm, 3), _percent(one.copied),
+            name, str(one.num_real), number_text(one.f1), number_text(one.ceiling_f1), number_text(one.overlap),
+            number_text(one.overreach), _middle(one.length_mm, 0), _middle(one.curvature_per_mm, 3),
+            percent_text(one.copied),
         )
         for name, one in judgments.items()
     ]  # fmt: skip
@@ -89,16 +99,6 @@ def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
 def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str:
     mine, theirs = (f"{values[len(values) // 2]:.{digits}f}" if values else "n/a" for values in spread)
     return f"{mine} ({theirs})"
-
-
-def _training(events: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> list[Any]:
-    points = [(float(one["time_s"]), float(one["loss"])) for one in events if one["event"] == "steps" and one["loss"]]
-    blocks: list[Any] = [fact_table("Settings", settings.items())]
-    if len(points) > 1:
-        svg = time_chart("loss", [Series(points=points)], y_label="loss")
-        last = points[-1][1]
-        blocks.insert(0, Chart(title="Loss", svg=svg, alt=f"The loss falls from {points[0][1]:.3f} to {last:.3f}."))
-    return blocks
 
 
 def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
@@ -120,11 +120,3 @@ def _curves(generated: Points, real: Points) -> list[tuple[list[Any], str]]:
     """What is drawn of a bundle; the generated ones lie on top."""
     parts = {"held out": real, "generated": generated}
     return [(list(part[:_MOST_LINES, ::2]), _COLORS[kind]) for kind, part in parts.items()]
-
-
-def _number(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.2f}"
-
-
-def _percent(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{100.0 * value:.1f} %"

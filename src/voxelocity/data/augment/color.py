@@ -1,0 +1,113 @@
+"""Random changes of color and stain for slides of tissue, as one `Effect`: both in one pass over the pixels.
+
+The stain changes where it is linear: in optical density, -log(intensity), separated into hematoxylin, eosin and a
+residue (Ruifrok and Johnston 2001; Tellez et al. 2018). Brightness, contrast, saturation and hue then are one 3x3
+matrix and an offset; hue turns in YIQ, as a matrix, where other libraries convert each pixel to HSV.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from voxelocity.core.jit import has_numba, kernel_imports
+
+_Float32 = npt.NDArray[np.float32]
+
+# The optical densities of each stain in red, green and blue; each row has length 1.
+_STAINS = np.array([[0.650, 0.704, 0.286], [0.072, 0.990, 0.105], [0.268, 0.570, 0.776]])
+_STAINS /= np.linalg.norm(_STAINS, axis=1, keepdims=True)
+_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_FROM_YIQ = np.linalg.inv(_TO_YIQ)
+LEAST = 1.0 / 255.0
+"""Intensities below have the optical density of this one."""
+
+
+class Drawn(NamedTuple):
+    """One patch's change, of rows of red, green and blue.
+
+    Attributes:
+        density: (3, 4) float32: the matrix for optical densities, and what is added.
+        color: (3, 3) float32: the matrix for intensities.
+        contrast: factor of the distance to the patch's mean gray.
+    """
+
+    density: _Float32
+    color: _Float32
+    contrast: float
+
+
+class ColorAndStain:
+    """Changes patches of three channels, red, green and blue from 0 to 1, and keeps them within these limits.
+
+    Args:
+        stain: largest share by which the amount of a stain differs.
+        stain_shift: largest optical density that is added to a stain.
+        brightness: largest share by which all intensities differ.
+        contrast: likewise for the distances to the mean gray.
+        saturation: likewise for the distances to gray.
+        hue: largest turn, as a share of a full one.
+    """
+
+    def __init__(
+        self,
+        *,
+        stain: float = 0.2,
+        stain_shift: float = 0.03,
+        brightness: float = 0.15,
+        contrast: float = 0.15,
+        saturation: float = 0.2,
+        hue: float = 0.03,
+    ) -> None:
+        self._stain, self._stain_shift = stain, stain_shift
+        self._brightness, self._contrast, self._saturation, self._hue = brightness, contrast, saturation, hue
+
+    def draw(self, rng: np.random.Generator, num_channels: int) -> Drawn:
+        """The change of one patch."""
+        assert num_channels == 3, f"{num_channels} channels are not red, green and blue"
+        amounts = 1.0 + self._stain * rng.uniform(-1.0, 1.0, 3)
+        added = self._stain_shift * rng.uniform(-1.0, 1.0, 3)
+        brightness, contrast, saturation = (
+            1.0 + most * rng.uniform(-1.0, 1.0) for most in (self._brightness, self._contrast, self._saturation)
+        )
+        angle = 2.0 * math.pi * self._hue * rng.uniform(-1.0, 1.0)
+        # Densities are rows times stains: apart, scaled, and together again.
+        density = (np.linalg.inv(_STAINS) @ np.diag(amounts) @ _STAINS).T
+        cos, sin = saturation * math.cos(angle), saturation * math.sin(angle)
+        turn = np.array([[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]])
+        return Drawn(
+            density=np.column_stack([density, added @ _STAINS]).astype(np.float32),
+            color=(brightness * _FROM_YIQ @ turn @ _TO_YIQ).astype(np.float32),
+            contrast=contrast,
+        )
+
+    def apply(self, image: _Float32, label: npt.NDArray[np.uint8], drawn: Drawn) -> None:
+        """Changes image (3, x, y, z) in place; the label stays."""
+        if has_numba():
+            with kernel_imports:
+                from voxelocity.data.augment import numba_color
+
+            numba_color.change(image.reshape(3, -1), drawn.density, drawn.color, np.float32(drawn.contrast))
+            return
+        self.apply_on_device(torch.from_numpy(image), torch.from_numpy(label), drawn)
+
+    def apply_on_device(self, image: torch.Tensor, label: torch.Tensor, drawn: Drawn) -> None:
+        """The same on any device, in plain torch; it is also what the compiled loop is compared with."""
+        density, color = (torch.from_numpy(part).to(image.device) for part in (drawn.density, drawn.color))
+        flat = image.view(3, -1)
+        flat.clamp_(LEAST, 1.0).log_().neg_()
+        stained = torch.addmm(density[:, 3:], density[:, :3], flat).neg_().exp_().clamp_(0.0, 1.0)
+        colored = color @ stained
+        gray = torch.as_tensor(_TO_YIQ[0], dtype=colored.dtype, device=image.device) @ colored
+        mean = gray.mean()
+        flat.copy_((mean + (colored - mean) * drawn.contrast).clamp_(0.0, 1.0))
+
+
+def gray_shares() -> tuple[float, float, float]:
+    """Of red, green and blue in gray."""
+    red, green, blue = _TO_YIQ[0].tolist()
+    return red, green, blue

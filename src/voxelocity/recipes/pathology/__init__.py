@@ -1,0 +1,1 @@
+"""Tumor in slides of tissue: a patch classifier, heat maps of whole slides, and lesions found in them."""

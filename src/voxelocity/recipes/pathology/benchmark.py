@@ -1,0 +1,230 @@
+"""MONAI's way with slides next to ours: reading patches, augmenting them, both, and a whole slide.
+
+MONAI reads each patch by `PatchWSIDataset` and changes it by the transforms of its pathology example; torchvision's
+ColorJitter is stood in for by the calls of Pillow that it makes itself. Whole slides are predicted by the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxelocity.bench.comparison import BenchSide, Comparison, Record, compare
+from voxelocity.core.errors import InputError
+from voxelocity.observe import Stopwatch, cpu_budget
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
+from voxelocity.recipes.pathology.heatmap import HeatMap, predict_slide
+from voxelocity.recipes.pathology.model import PatchNet, load_patches
+from voxelocity.recipes.pathology.patches import PatchBatches
+from voxelocity.recipes.pathology.recipe import models_of
+from voxelocity.recipes.pathology.score import roc_auc, square_scores
+from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.slides import Blocks, Box
+from voxelocity.recipes.pathology.tissue import Tissue
+from voxelocity.report import TableView
+from voxelocity.report.document import Table
+
+_NUM_BATCHES = 8
+_ROUNDS = 3
+
+
+def benchmark(call: Call) -> None:
+    """Measures all four with the first model in `call.out`; writes `bench_pathology.json` and its page there."""
+    trained = load_patches(models_of(call.out)[0])
+    pieces = [piece for piece in find_pieces(call.data) if piece.annotation is not None]
+    if not pieces or any(piece.slide.suffix.lower() not in {".tif", ".tiff", ".svs"} for piece in pieces):
+        raise InputError(
+            f"pathology: MONAI reads slides alone, and {call.data} holds photographs or nothing annotated; compare on "
+            "slides (.tiff, .svs) with annotations"
+        )
+    opened = OpenPieces(pieces)
+    comparisons: list[Comparison] = []
+    aucs: dict[str, float] = {}
+    for found in (*_patches(opened, trained.config, call.seed), _whole(opened, trained.network, call, aucs)):
+        comparisons.append(found)
+        rows = [
+            (one.name, f"{one.median:.4g}", f"{min(one.values):.4g} to {max(one.values):.4g}")
+            for one in found.figures
+            if one.median is not None
+        ]
+        call.console.print(TableView(Table(caption=found.title, heads=("", found.unit, "range"), rows=rows)))
+    record = Record(
+        name="pathology",
+        command=f"voxelocity recipe pathology benchmark {call.data.name} -o RUN",
+        settings={"batch_size": trained.config.fit.batch_size, "num_batches": _NUM_BATCHES},
+        comparisons=tuple(comparisons),
+        details={"square_auc": aucs},
+    )
+    call.console.print(f"AUC of squares: {aucs}; see {record.write(call.out)[0]}", highlight=False, soft_wrap=True)
+
+
+def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence[Comparison]:
+    def ours(changes: bool) -> float:
+        augment = config.augment if changes else config.augment.model_copy(update={"enabled": False})
+        chosen = config.model_copy(update={"augment": augment})
+        batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed, share=slice(None))
+        return _rate(map(batches, range(_NUM_BATCHES)), config.fit.batch_size)
+
+    def theirs(changes: bool, num_workers: int) -> Callable[[], float]:
+        return lambda: _rate(_monai_batches(opened, config, seed, changes, num_workers), config.fit.batch_size)
+
+    found = []
+    for title, changes in (("Patches read", False), ("Patches read and augmented", True)):
+        sides = [BenchSide(name="Voxelocity, one thread", once=lambda changes=changes: ours(changes))]  # type: ignore[misc]
+        for workers in sorted({0, cpu_budget()}):
+            name = f"MONAI, {workers} workers" if workers else "MONAI, no workers"
+            sides.append(BenchSide(name=name, once=theirs(changes, workers)))
+        found.append(compare(title, "patches/s", sides, repeats=_ROUNDS))
+    return found
+
+
+def _rate(batches: Any, batch_size: int) -> float:
+    """Patches a second, from the request of the first batch to the end of the last."""
+    watch = Stopwatch()
+    num = sum(1 for _ in batches)
+    return num * batch_size / watch.elapsed_s
+
+
+def _monai_batches(opened: OpenPieces, config: PathologyConfig, seed: int, changes: bool, num_workers: int) -> Any:
+    from monai.data import DataLoader, PatchWSIDataset
+
+    # The same places as ours.
+    batches = PatchBatches(opened, Blocks(0), config, seed=seed, share=slice(None))
+    items = []
+    for number in range(_NUM_BATCHES):
+        draws, boxes, is_tumor = batches.drawn(number)
+        for draw, box, tumor in zip(draws, boxes, is_tumor, strict=True):
+            piece = opened.pieces[draw.case]
+            corner = [max(box.y, 0), max(box.x, 0)]
+            items.append({"image": str(piece.slide), "location": corner, "label": int(tumor)})
+    side = config.patch.side
+    data = PatchWSIDataset(
+        items, patch_size=(side, side), patch_level=config.patch.level, reader="openslide", center_location=False,
+        transform=_monai_transform(changes),
+    )  # fmt: skip
+    return DataLoader(data, batch_size=config.fit.batch_size, num_workers=num_workers)
+
+
+def _monai_transform(changes: bool) -> Any:
+    """As in MONAI's `camelyon_train_evaluate_numpy_pipeline.py`."""
+    from monai.transforms import (
+        CastToTyped,
+        Compose,
+        Lambdad,
+        RandFlipd,
+        RandRotate90d,
+        RandZoomd,
+        ScaleIntensityRanged,
+    )
+
+    scaled = ScaleIntensityRanged("image", a_min=0.0, a_max=255.0, b_min=-1.0, b_max=1.0)
+    if not changes:
+        return Compose([CastToTyped("image", dtype=np.float32), scaled])
+    return Compose(
+        [
+            Lambdad("image", _jitter_color),
+            RandFlipd("image", prob=0.5),
+            RandRotate90d("image", prob=0.5, max_k=3, spatial_axes=(-2, -1)),
+            CastToTyped("image", dtype=np.float32),
+            RandZoomd("image", prob=0.5, min_zoom=0.9, max_zoom=1.1),
+            scaled,
+        ]
+    )
+
+
+def _jitter_color(image: Any) -> Any:
+    """What torchvision's ColorJitter does to a picture, with the example's strengths."""
+    from PIL import Image, ImageEnhance
+
+    picture = Image.fromarray(np.ascontiguousarray(np.moveaxis(np.asarray(image).astype(np.uint8), 0, -1)))
+    rng = np.random.default_rng()
+    kinds = ((ImageEnhance.Brightness, 0.25), (ImageEnhance.Contrast, 0.75), (ImageEnhance.Color, 0.25))
+    for number in rng.permutation(4):
+        if number < 3:
+            kind, most = kinds[number]
+            picture = kind(picture).enhance(1.0 + most * rng.uniform(-1.0, 1.0))
+            continue
+        hue, saturation, value = picture.convert("HSV").split()
+        turned = (np.asarray(hue, np.int16) + round(255 * 0.04 * rng.uniform(-1.0, 1.0))) % 256
+        picture = Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+    return np.moveaxis(np.asarray(picture), -1, 0)
+
+
+def _whole(opened: OpenPieces, network: PatchNet, call: Call, aucs: dict[str, float]) -> Comparison:
+    piece = opened.pieces[0]
+    slide, annotation = opened.slide(piece), opened.annotation(piece)
+    whole = opened.box(Piece(name="", slide=piece.slide, annotation=None, box=None, fold=0))
+    network.to(call.device)
+    assert annotation is not None, "pieces without were left out"
+    config = load_patches(models_of(call.out)[0]).config
+
+    def ours(is_dense: bool) -> Callable[[], float]:
+        heat_config = config.heat.model_copy(update={"is_dense": is_dense})
+        chosen = config.model_copy(update={"heat": heat_config})
+
+        def once() -> float:
+            watch = Stopwatch()
+            heat = predict_slide([network], slide, chosen, box=whole, device=call.device, num_threads=cpu_budget())
+            seconds = watch.elapsed_s
+            aucs["dense" if is_dense else "by patches"] = roc_auc(*square_scores(heat, annotation))
+            return seconds
+
+        return once
+
+    def theirs() -> float:
+        watch = Stopwatch()
+        probability = _monai_heat(opened, piece, network, config, call)
+        seconds = watch.elapsed_s
+        heat = predict_slide([network], slide, config, box=whole, device=call.device, num_threads=cpu_budget())
+        aucs["MONAI"] = roc_auc(*square_scores(_like(heat, probability), annotation))
+        return seconds
+
+    sides = [
+        BenchSide(name="Voxelocity, dense", once=ours(True)),
+        BenchSide(name="Voxelocity, by patches", once=ours(False)),
+        BenchSide(name="MONAI", once=theirs),
+    ]
+    return compare("A whole slide", "s", sides, repeats=1, warmup=0, note="one round: MONAI takes minutes")
+
+
+def _like(heat: HeatMap, probability: Any) -> HeatMap:
+    return replace(heat, probability=np.where(np.isfinite(heat.probability), probability, np.nan))
+
+
+def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: PathologyConfig, call: Call) -> Any:
+    """Every square where there is tissue, each read as a patch of its own, in float32."""
+    from monai.data import DataLoader, PatchWSIDataset
+
+    slide, patch = opened.slide(piece), config.patch
+    tissue = Tissue(slide, config.tissue)
+    height, width = (side // patch.center for side in slide.shapes[0])
+    margin = (patch.side - patch.center) // 2
+    squares = [
+        (row, column)
+        for row in range(height)
+        for column in range(width)
+        if tissue.has(Box(y=row * patch.center, x=column * patch.center, height=patch.center, width=patch.center))
+    ]
+    items = [
+        {"image": str(piece.slide), "location": [row * patch.center - margin, column * patch.center - margin]}
+        for row, column in squares
+    ]
+    data = PatchWSIDataset(
+        items, patch_size=(patch.side, patch.side), patch_level=0, reader="openslide", center_location=False,
+        include_label=False, transform=_monai_transform(False),
+    )  # fmt: skip
+    found = np.full((height, width), np.nan, np.float32)
+    done = 0
+    with torch.inference_mode():
+        for batch in DataLoader(data, batch_size=config.heat.batch_size, num_workers=cpu_budget()):
+            # The network takes intensities from 0 to 1.
+            logits = network((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
+            for (row, column), value in zip(squares[done : done + len(logits)], logits.sigmoid().tolist(), strict=True):
+                found[row, column] = value
+            done += len(logits)
+    return found

@@ -1,0 +1,159 @@
+"""Which parts of which slides there are, with what is known of them and the fold in which they are held out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.recipes.pathology.annotations import Annotation
+from voxelocity.recipes.pathology.slides import SLIDES, Box, Slide
+
+TABLE = "slides.csv"
+_NUM_FOLDS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A rectangle of a slide.
+
+    Attributes:
+        name: unique.
+        slide: the file.
+        annotation: what is tumor; None if that is not known.
+        box: in pixels of the finest level; None for the whole slide.
+        fold: in which it is held out.
+    """
+
+    name: str
+    slide: Path
+    annotation: Path | None
+    box: Box | None
+    fold: int
+
+
+class OpenPieces:
+    """The slides of some pieces, each opened once.
+
+    Raises:
+        InputError: a slide or an annotation cannot be used.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = tuple(pieces)
+        self._slides: dict[Path, Slide] = {}
+        self._annotations: dict[tuple[Path, Path], Annotation] = {}
+        for piece in pieces:
+            slide = self._slides.setdefault(piece.slide, None) or Slide(piece.slide)  # type: ignore[arg-type]
+            self._slides[piece.slide] = slide
+            key = piece.slide, piece.annotation
+            if piece.annotation is not None and key not in self._annotations:
+                self._annotations[piece.slide, piece.annotation] = Annotation(piece.annotation, slide)
+
+    def slide(self, piece: Piece) -> Slide:
+        """The piece's slide."""
+        return self._slides[piece.slide]
+
+    def annotation(self, piece: Piece) -> Annotation | None:
+        """What is tumor there."""
+        return None if piece.annotation is None else self._annotations[piece.slide, piece.annotation]
+
+    def box(self, piece: Piece) -> Box:
+        """Where the piece is, within its slide."""
+        height, width = self.slide(piece).shapes[0]
+        return Box(y=0, x=0, height=height, width=width) if piece.box is None else piece.box.clip(height, width)
+
+
+def find_pieces(data: Path) -> tuple[Piece, ...]:
+    """The pieces of a folder of slides, or the slide itself.
+
+    A folder has one of:
+        `slides.csv`: columns slide and annotation, and if wanted name, fold, x, y, width, height.
+        `index.csv` with id and fold, `images` and `masks`: photographs, as the CAMELYON tiles.
+        `slide.tiff`, `tumour_mask.tiff` and `tiles.csv` with row, col, x, y: tiles of one slide; each is a fold.
+        slides without annotations.
+
+    Raises:
+        DatasetError: there are none, or a table lacks a column or has a value that cannot be used.
+    """
+    if data.is_file():
+        return (Piece(name=data.stem, slide=data, annotation=None, box=None, fold=0),)
+    if not data.is_dir():
+        raise DatasetError(f"pathology: {data} does not exist; name a folder of slides, or a slide")
+    for table, make in ((TABLE, _of_table), ("index.csv", _of_index), ("tiles.csv", _of_tiles)):
+        if (data / table).is_file():
+            pieces = tuple(make(data, data / table))
+            break
+    else:
+        files = sorted(path for path in data.iterdir() if path.suffix.lower() in SLIDES)
+        pieces = tuple(Piece(name=path.stem, slide=path, annotation=None, box=None, fold=0) for path in files)
+    if not pieces:
+        raise DatasetError(
+            f"pathology: {data} holds no slides ({', '.join(sorted(SLIDES))}), nor a table {TABLE} that names some"
+        )
+    names = [piece.name for piece in pieces]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise DatasetError(f"pathology: {data} has two pieces called '{doubled[0]}'; names must differ")
+    return pieces
+
+
+def _rows(path: Path, *needed: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    with path.open(newline="") as file:
+        table = csv.DictReader(file)
+        missing = sorted(set(needed) - set(table.fieldnames or ()))
+        if missing:
+            raise DatasetError(f"pathology: {path} has no column '{missing[0]}'; it must have {', '.join(needed)}")
+        yield from enumerate(table, start=2)
+
+
+def _whole(row: Mapping[str, str], column: str, path: Path, line: int) -> int:
+    try:
+        return int(row[column])
+    except ValueError:
+        raise DatasetError(
+            f"pathology: line {line} of {path}: {column} is '{row[column]}'; it must be a whole number"
+        ) from None
+
+
+def _of_table(data: Path, path: Path) -> Iterator[Piece]:
+    sides = ("x", "y", "width", "height")
+    for line, row in _rows(path, "slide", "annotation"):
+        slide = data / row["slide"]
+        given = [side for side in sides if row.get(side)]
+        if given and len(given) < len(sides):
+            raise DatasetError(
+                f"pathology: line {line} of {path} has {', '.join(given)} only; a piece needs x, y, width and height"
+            )
+        x, y, width, height = (_whole(row, side, path, line) for side in sides) if given else (0, 0, 0, 0)
+        yield Piece(
+            name=row.get("name") or (f"{slide.stem}_x{x}_y{y}" if given else slide.stem),
+            slide=slide,
+            annotation=data / row["annotation"] if row["annotation"] else None,
+            box=Box(y=y, x=x, height=height, width=width) if given else None,
+            fold=_whole(row, "fold", path, line) if row.get("fold") else (line - 2) % _NUM_FOLDS,
+        )
+
+
+def _of_index(data: Path, path: Path) -> Iterator[Piece]:
+    for line, row in _rows(path, "id", "fold"):
+        yield Piece(
+            name=row["id"],
+            slide=data / "images" / f"{row['id']}.jpg",
+            annotation=data / "masks" / f"{row['id']}.png",
+            box=None,
+            fold=_whole(row, "fold", path, line),
+        )
+
+
+def _of_tiles(data: Path, path: Path) -> Iterator[Piece]:
+    side = 640
+    for line, row in _rows(path, "row", "col", "x", "y"):
+        yield Piece(
+            name=f"r{row['row']}c{row['col']}",
+            slide=data / "slide.tiff",
+            annotation=data / "tumour_mask.tiff",
+            box=Box(y=_whole(row, "y", path, line), x=_whole(row, "x", path, line), height=side, width=side),
+            fold=line - 2,
+        )

@@ -1,0 +1,112 @@
+"""The classifier: MONAI's ResNet-18 in two dimensions, on patches or on whole regions at once; and its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from voxelocity.core.errors import InputError
+from voxelocity.core.whole_file import put_in_place
+from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
+from voxelocity.recipes.pathology.settings import PathologyConfig
+
+STRIDE = 32
+"""Pixels from one answer of `dense` to the next."""
+_FORMAT = 1
+
+
+class PatchNet(torch.nn.Module):
+    """Whether the center of a patch is tumor, as a logit.
+
+    Memory is in channels-last order throughout, which convolutions on CPUs and tensor cores compute faster.
+    """
+
+    def __init__(self) -> None:
+        from monai.networks.nets import resnet18
+
+        super().__init__()
+        self.body = resnet18(spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Logits (b,) of patches (b, 3, y, x), whose intensities go from 0 to 1."""
+        features = self._features(image)
+        logits: torch.Tensor = self.body.fc(features.mean(dim=(2, 3)))[:, 0]
+        return logits
+
+    def dense(self, image: torch.Tensor, side: int) -> torch.Tensor:
+        """Logits (b, rows, columns) of the patches of this side that begin every `STRIDE` pixels of (b, 3, y, x).
+
+        What patches have in common is computed once. At its edges, a patch sees its surroundings, where `forward` sees
+        zeros, so the logits are not quite the same.
+        """
+        features = torch.nn.functional.avg_pool2d(self._features(image), side // STRIDE, stride=1)
+        logits: torch.Tensor = self.body.fc(features.movedim(1, 3))[..., 0]
+        return logits
+
+    def _features(self, image: torch.Tensor) -> torch.Tensor:
+        body = self.body
+        image = (2.0 * image - 1.0).contiguous(memory_format=torch.channels_last)
+        image = body.maxpool(body.act(body.bn1(body.conv1(image))))
+        features: torch.Tensor = body.layer4(body.layer3(body.layer2(body.layer1(image))))
+        return features
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedPatches:
+    """A trained model.
+
+    Attributes:
+        network: with the averaged weights, in evaluation mode on the CPU.
+        config: it was trained with.
+        fold: that was held out; None for none.
+        seed: of the training.
+    """
+
+    network: PatchNet
+    config: PathologyConfig
+    fold: int | None
+    seed: int
+
+    def save(self, folder: Path) -> None:
+        """Writes it into a run's folder."""
+        weights = {name: one.contiguous() for name, one in self.network.state_dict().items()}
+        put_in_place(folder / WEIGHTS_NAME, save(weights))
+        description = {
+            "format": _FORMAT, "recipe": "pathology", "fold": self.fold, "seed": self.seed,
+            "config": self.config.to_plain(),
+        }  # fmt: skip
+        put_in_place(folder / SPEC_NAME, (json.dumps(description, indent=1) + "\n").encode())
+
+
+def load_patches(folder: Path) -> TrainedPatches:
+    """The model of a finished run.
+
+    Raises:
+        InputError: the folder holds none, or one of another recipe or version.
+    """
+    try:
+        found: Mapping[str, Any] = json.loads((folder / SPEC_NAME).read_text())
+        weights = load((folder / WEIGHTS_NAME).read_bytes())
+    except FileNotFoundError:
+        raise InputError(
+            f"pathology: {folder} holds no finished run ({SPEC_NAME}, {WEIGHTS_NAME}); train one first"
+        ) from None
+    if found.get("recipe") != "pathology" or found.get("format") != _FORMAT:
+        raise InputError(
+            f"pathology: the model in {folder} is not one of this recipe, or of another version; train it again"
+        )
+    network = PatchNet()
+    network.load_state_dict(weights)
+    return TrainedPatches(
+        network=network.eval(),
+        config=PathologyConfig.parse(found["config"], where=str(folder / SPEC_NAME)),
+        fold=found["fold"],
+        seed=int(found["seed"]),
+    )

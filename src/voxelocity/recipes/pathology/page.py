@@ -1,0 +1,179 @@
+"""What came out, as a page: slides with their heat maps, and the figures of each piece."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.quantities import duration_text
+from voxelocity.recipes.pages import number_text, training_blocks
+from voxelocity.recipes.pathology.annotations import Mask
+from voxelocity.recipes.pathology.slides import Pixels
+from voxelocity.report.document import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table
+from voxelocity.report.pictures import png_data_uri
+
+MOST_DRAWN = 6
+PICTURE_SIDE = 900
+"""Pixels of a drawn slide along its longer side, at the most."""
+_HEAT, _TRUTH = (214, 39, 40), (31, 119, 180)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceScore:
+    """Of a piece that was held out.
+
+    Attributes:
+        name: of the piece.
+        num_patches: by the rule of PatchCamelyon.
+        patch_auc: of them; NaN if all are of one class.
+        square_auc: of the squares of its heat map.
+        tumor_share: of these squares.
+    """
+
+    name: str
+    num_patches: int
+    patch_auc: float
+    square_auc: float
+    tumor_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Over everything that was predicted.
+
+    Attributes:
+        patch_auc: of the patches of all held-out pieces; each is scored by the network that has not seen it.
+        square_auc: likewise of the squares of heat maps.
+        froc: share of lesions found by false positives a slide; empty if no slide has lesions.
+        num_squares: that the networks saw.
+        seconds: that all heat maps took.
+    """
+
+    patch_auc: float
+    square_auc: float
+    froc: Mapping[float, float]
+    num_squares: int
+    seconds: float
+
+    @property
+    def froc_score(self) -> float:
+        """The mean of `froc`, NaN if it is empty."""
+        return sum(self.froc.values()) / len(self.froc) if self.froc else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A slide that is shown: (3, y, x) and, of the same size, the probability and the truth if it is known."""
+
+    title: str
+    pixels: Pixels
+    probability: npt.NDArray[np.float32]
+    truth: Mask | None
+
+
+def slides_document(
+    scores: Sequence[PieceScore],
+    figures: Figures,
+    drawn: Sequence[Drawn],
+    events: Sequence[Mapping[str, Any]],
+    *,
+    settings: Mapping[str, str],
+    notices: Sequence[str] = (),
+) -> Document:
+    """The page of a training and of the heat maps of its networks."""
+    cards = [Card(name="Heat maps", value=duration_text(figures.seconds), note=f"{figures.num_squares:,} squares")]
+    if scores:
+        cards.insert(
+            0, Card(name="AUC of squares", value=number_text(figures.square_auc, 3), note="half of one is tumor")
+        )
+        note = f"{sum(one.num_patches for one in scores):,} patches, by the rule of PatchCamelyon"
+        cards.insert(0, Card(name="AUC of patches", value=number_text(figures.patch_auc, 3), note=note))
+    if figures.froc:
+        cards.append(
+            Card(name="FROC", value=number_text(figures.froc_score), note="mean at 1/4 to 8 false positives a slide")
+        )
+    verdict = f"{len(drawn)} slides were predicted; nothing is known of them to compare with."
+    if scores:
+        verdict = (
+            f"Of {len(scores)} pieces that were held out, patches are told apart with an AUC of "
+            f"{number_text(figures.patch_auc, 3)}, and squares of heat maps with {number_text(figures.square_auc, 3)}."
+        )
+    return Document(
+        kind="pathology report",
+        title="Tumor in slides of tissue",
+        verdict=verdict,
+        notices=notices,
+        cards=cards,
+        sections=[
+            Section(title="Slides", blocks=_pictures(drawn), key="slides"),
+            Section(title="Lesions", blocks=_lesions(figures), key="lesions"),
+            Section(title="Pieces", blocks=[_table(scores)] if scores else [], key="pieces"),
+            Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
+        ],
+        values={
+            "patch_auc": _plain(figures.patch_auc),
+            "square_auc": _plain(figures.square_auc),
+            "froc": _plain(figures.froc_score),
+            "num_squares": figures.num_squares,
+            "seconds": figures.seconds,
+            "pieces": {
+                one.name: {"patch_auc": _plain(one.patch_auc), "square_auc": _plain(one.square_auc)} for one in scores
+            },
+        },
+    )
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _table(scores: Sequence[PieceScore]) -> Table:
+    rows = [
+        (
+            one.name, str(one.num_patches), number_text(one.patch_auc, 3), number_text(one.square_auc, 3),
+            f"{100 * one.tumor_share:.0f} %",
+        )
+        for one in scores
+    ]  # fmt: skip
+    heads = ("Piece", "Patches", "AUC of patches", "AUC of squares", "Squares that are tumor")
+    return Table(caption="Pieces that were held out", heads=heads, rows=rows)
+
+
+def _lesions(figures: Figures) -> list[Any]:
+    if not figures.froc:
+        return []
+    heads = ("False positives a slide", *(f"{rate:g}" for rate in figures.froc), "mean")
+    row = ("Lesions found", *(number_text(share) for share in figures.froc.values()), number_text(figures.froc_score))
+    return [Table(caption="Lesions found, by the rules of CAMELYON16", heads=heads, rows=[row])]
+
+
+def _pictures(drawn: Sequence[Drawn]) -> list[Any]:
+    if not drawn:
+        return []
+    films = []
+    for one in drawn[:MOST_DRAWN]:
+        layers = {"prediction": png_data_uri(_layer(np.nan_to_num(one.probability), _HEAT))}
+        if one.truth is not None:
+            layers["truth"] = png_data_uri(_layer(one.truth.astype(np.float32), _TRUTH))
+        height, width = one.pixels.shape[1:]
+        picture = png_data_uri(np.ascontiguousarray(one.pixels.transpose(1, 2, 0)))
+        films.append(
+            (one.title, [SliceFilm(plane="slide", count=1, ratio=width / height, image=picture, layers=layers)])
+        )
+    legend = [LegendEntry(name="predicted tumor", color=f"rgb{_HEAT}")]
+    if any(one.truth is not None for one in drawn):
+        legend.append(LegendEntry(name="annotated tumor", color=f"rgb{_TRUTH}"))
+    return [Slices(figures=films, legend=legend, difference_legend=())]
+
+
+def _layer(share: npt.NDArray[np.float32], color: tuple[int, int, int]) -> Pixels:
+    """(y, x, 4): a color as opaque as the share is high."""
+    layer = np.empty((*share.shape, 4), np.uint8)
+    layer[..., :3] = color
+    layer[..., 3] = np.rint(255.0 * np.clip(share, 0.0, 1.0))
+    return layer

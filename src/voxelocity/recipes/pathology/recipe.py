@@ -1,0 +1,232 @@
+"""What `voxelocity recipe pathology` does: train, predict whole slides, and compare with the usual way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.whole_file import put_in_place
+from voxelocity.infer import SPEC_NAME
+from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
+from voxelocity.recipes.pathology.froc import Detection, Found, froc, lesions_of, match
+from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
+from voxelocity.recipes.pathology.model import TrainedPatches, load_patches
+from voxelocity.recipes.pathology.page import MOST_DRAWN, PICTURE_SIDE, Drawn, Figures, PieceScore, slides_document
+from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
+from voxelocity.recipes.pathology.settings import PathologyConfig, settings
+from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity.recipes.pathology.train import train_fold
+from voxelocity.report import write_page
+
+_HEAT = "heat"
+# Where lesions are found in annotations: as fine as squares of a heat map.
+_TRUTH_DOWNSAMPLE = 32.0
+
+
+def train(call: Call) -> None:
+    """Trains one network for each fold that is held out, each in a folder of its own below `call.out`."""
+    watch = Stopwatch()
+    pieces = find_pieces(call.data)
+    known = sorted({piece.fold for piece in pieces if piece.annotation is not None})
+    first = settings(
+        call.overrides,
+        time_budget_s=call.time_budget_s,
+        device=call.device,
+        fast_bfloat16=call.fast_bfloat16,
+    )
+    folds: Sequence[int | None] = known if first.folds == "all" else [int(fold) for fold in first.folds] or [None]
+    if unknown := [fold for fold in folds if fold is not None and fold not in known]:
+        raise ConfigError(
+            f"pathology: folds names fold {unknown[0]}, which no annotated piece of {call.data} has; it has "
+            f"{', '.join(map(str, known)) or 'none'}"
+        )
+    call.out.mkdir(parents=True, exist_ok=True)
+    # The time is shared out evenly.
+    config = first.model_copy(
+        update={"fit": first.fit.model_copy(update={"time_budget_s": first.fit.time_budget_s / len(folds)})}
+    )
+    for number, fold in enumerate(folds):
+        out = call.out / _name(fold)
+        if call.resume and (out / SPEC_NAME).exists():
+            call.console.print(f"{out.name} is finished", highlight=False)
+            continue
+        call.console.rule(f"{out.name}, {number + 1} of {len(folds)}")
+        train_fold(call, out, pieces, config, fold, spent_s=call.spent_s + watch.elapsed_s if number == 0 else 0.0)
+
+
+def _name(fold: int | None) -> str:
+    return "all_folds" if fold is None else f"fold_{fold}"
+
+
+def models_of(out: Path) -> list[Path]:
+    """The folders of finished trainings.
+
+    Raises:
+        InputError: there are none.
+    """
+    folders = sorted(path.parent for path in out.glob(f"*/{SPEC_NAME}"))
+    if not folders:
+        raise InputError(f"pathology: {out} holds no finished training; train first")
+    return folders
+
+
+def predict(call: Call) -> None:
+    """Predicts heat maps of the slides of `call.data` with the networks in `call.out`.
+
+    What is annotated is predicted by the networks that have not seen it, and scored; what is not, by all of them.
+    Writes `heat/SLIDE.tiff`, `lesions.csv`, `scores.json` and `report.html`.
+    """
+    watch = Stopwatch()
+    folders = models_of(call.out)
+    models = [load_patches(folder) for folder in folders]
+    config = models[0].config
+    for one in models:
+        one.network.to(call.device)
+    pieces = find_pieces(call.data)
+    chosen = [piece for piece in pieces if _unseen_by(models, piece)]
+    if not chosen:
+        raise InputError(f"pathology: all pieces of {call.data} were trained on, so none can be predicted")
+    opened, blocks, notices = OpenPieces(chosen), Blocks(config.cache_bytes), []
+    if left := len(pieces) - len(chosen):
+        notices.append(f"{left} of {len(pieces)} pieces were trained on by every network, and are left out.")
+    maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
+    scores: list[PieceScore] = []
+    of_patches, of_squares = [], []
+    for piece in chosen:
+        slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
+        networks = [one.network for one in _unseen_by(models, piece)]
+        heat = predict_slide(
+            networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
+        )
+        maps[piece.slide].append((piece, heat))
+        notices += heat.unread
+        if annotation is None:
+            continue
+        patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
+        squares = square_scores(heat, annotation)
+        of_patches.append(patches)
+        of_squares.append(squares)
+        scores.append(
+            PieceScore(
+                name=piece.name, num_patches=len(patches[0]), patch_auc=roc_auc(*patches), square_auc=roc_auc(*squares),
+                tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
+            )
+        )  # fmt: skip
+    found, listed, drawn = _written(call.out, config, opened, maps)
+    put_in_place(call.out / "lesions.csv", _csv(listed))
+    figures = Figures(
+        patch_auc=_pooled(of_patches),
+        square_auc=_pooled(of_squares),
+        froc=froc(found),
+        num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
+        seconds=watch.elapsed_s,
+    )
+    document = slides_document(
+        scores, figures, drawn, read_events(events_path(folders[0])),
+        settings=_in_words(call, config, models), notices=notices,
+    )  # fmt: skip
+    put_in_place(call.out / "scores.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
+    write_page(document, call.out / "report.html")
+    for notice in notices:
+        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
+    call.console.print(document.verdict, highlight=False)
+    call.console.print(f"see {call.out / 'report.html'} and {call.out / _HEAT}", highlight=False, soft_wrap=True)
+
+
+def _unseen_by(models: Sequence[TrainedPatches], piece: Piece) -> list[TrainedPatches]:
+    """The networks that may predict a piece."""
+    return [one for one in models if piece.annotation is None or one.fold == piece.fold]
+
+
+def _pooled(each: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    if not each:
+        return float("nan")
+    scores, tumor = zip(*each, strict=True)
+    return roc_auc(np.concatenate(scores), np.concatenate(tumor))
+
+
+def _written(
+    out: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
+) -> tuple[list[Found], list[tuple[str, Detection]], list[Drawn]]:
+    """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures."""
+    (out / _HEAT).mkdir(exist_ok=True)
+    found: list[Found] = []
+    listed: list[tuple[str, Detection]] = []
+    drawn: list[Drawn] = []
+    for path, each in maps.items():
+        piece, slide = each[0][0], opened.slide(each[0][0])
+        heat = merged([one for _, one in each], slide)
+        write_heat(heat, slide, out / _HEAT / f"{path.stem}.tiff")
+        width = slide.micrometers
+        detections = heat.lesions(
+            least_probability=config.heat.least_probability,
+            apart_pixels=config.heat.lesion_micrometers / width if width else 0.0,
+        )
+        listed += [(path.name, one) for one in detections]
+        annotation = opened.annotation(piece)
+        if annotation is not None and width:
+            height, length = (int(side / _TRUTH_DOWNSAMPLE) for side in slide.shapes[0])
+            mask = annotation.mask(Box(y=0, x=0, height=height, width=length), _TRUTH_DOWNSAMPLE)
+            found.append(match(detections, lesions_of(mask, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)))
+        if len(drawn) < MOST_DRAWN:
+            drawn.append(_picture(path.name, slide, heat, opened, piece))
+    return found, listed, drawn
+
+
+def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> Drawn:
+    height, width = slide.shapes[0]
+    factor = max(1.0, max(height, width) / PICTURE_SIDE)
+    level = slide.level_of(factor)
+    rows, columns = (np.arange(int(side / factor)) for side in (height, width))
+    whole = slide.read(Box(y=0, x=0, height=slide.shapes[level][0], width=slide.shapes[level][1]), level)
+    places = [
+        np.minimum(((at + 0.5) * factor / slide.downsamples[level]).astype(int), side - 1)
+        for at, side in zip((rows, columns), slide.shapes[level], strict=True)
+    ]
+    squares = [
+        ((at + 0.5) * factor / heat.step).astype(int).clip(0, side - 1)
+        for at, side in zip((rows, columns), heat.probability.shape, strict=True)
+    ]
+    annotation = opened.annotation(piece)
+    box = Box(y=0, x=0, height=len(rows), width=len(columns))
+    return Drawn(
+        title=title,
+        pixels=np.ascontiguousarray(whole[:, places[0]][:, :, places[1]]),
+        probability=heat.probability[np.ix_(*squares)],
+        truth=None if annotation is None else annotation.mask(box, factor),
+    )
+
+
+def _csv(listed: Sequence[tuple[str, Detection]]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["slide", "probability", "x", "y"])
+    rows.writerows([name, f"{probability:.4f}", round(x), round(y)] for name, (probability, x, y) in listed)
+    return text.getvalue().encode()
+
+
+def _in_words(call: Call, config: PathologyConfig, models: Sequence[TrainedPatches]) -> dict[str, str]:
+    patch = config.patch
+    return {
+        "data": str(call.data),
+        "network": f"ResNet-18, {sum(one.numel() for one in models[0].network.parameters()) / 1e6:.1f} million weights",
+        "trained": ", ".join(_name(one.fold) for one in models),
+        "patches": f"{patch.side} x {patch.side} pixels of level {patch.level}, tumor by the central {patch.center}",
+        "heat map": "dense" if config.heat.is_dense else "one patch a square",
+    }
+
+
+def benchmark(call: Call) -> None:
+    """Compares reading, augmenting, training and predicting with MONAI's pipeline, by the models in `call.out`."""
+    from voxelocity.recipes.pathology.benchmark import benchmark as compare
+
+    compare(call)

@@ -1,0 +1,82 @@
+"""Training the classifier on all pieces but those of one fold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.observe import Stopwatch, cpu_budget
+from voxelocity.parallel import World
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.fit import fit, open_run, shares_of
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece
+from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches
+from voxelocity.recipes.pathology.patches import PatchBatches
+from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.slides import Blocks
+from voxelocity.step import TrainingStep
+
+_RESERVE_S = 10.0
+
+
+class PatchLoss:
+    """Binary cross-entropy, as a mean over the batch of all ranks."""
+
+    def __init__(self, batch_size: int, world: World) -> None:
+        self._batch_size, self._world = batch_size, world
+
+    def __call__(self, logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        each = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), label, reduction="sum")
+        return self._world.total(each.reshape(1))[0] / self._batch_size
+
+
+def train_fold(
+    call: Call, out: Path, pieces: tuple[Piece, ...], config: PathologyConfig, fold: int | None, *, spent_s: float
+) -> TrainedPatches:
+    """Trains without the pieces of a fold and writes the model into `out`; `spent_s` counts in the time budget.
+
+    Raises:
+        InputError: the data cannot be used, or the folder.
+        InterruptedRunError: a stop was asked for; the state is saved.
+    """
+    watch = Stopwatch()
+    chosen = [piece for piece in pieces if piece.fold != fold and piece.annotation is not None]
+    if not chosen:
+        raise DatasetError(
+            f"pathology: {call.data} has no annotated pieces outside of fold {fold}; give some, or set folds=[]"
+        )
+    record = {
+        "recipe": "pathology", "data": str(call.data.absolute()), "seed": call.seed, "fold": fold,
+        "config": config.to_plain(),
+    }  # fmt: skip
+    with open_run(
+        out, record, resume=call.resume, overwrite=call.overwrite, device=call.device, console=call.console,
+        sinks=call.sinks, spent_s=spent_s + watch.elapsed_s,
+    ) as run:  # fmt: skip
+        blocks = Blocks(config.cache_bytes)
+        batches = PatchBatches(
+            OpenPieces(chosen), blocks, config, seed=call.seed, share=shares_of(config.fit, run.world)
+        )
+        torch.manual_seed(call.seed)
+        step = TrainingStep(
+            PatchNet().to(call.device),
+            PatchLoss(config.fit.batch_size, run.world),
+            optimizer=config.fit.optimizer,
+            precision=config.precision,
+            device=call.device,
+            seed=call.seed,
+            warn=run.warn,
+            world=run.world,
+        )
+        threads = max(1, min(4, cpu_budget() - 1))
+        reserve_s = min(_RESERVE_S, 0.1 * config.fit.time_budget_s)
+        state = fit(run, step, batches, config.fit, num_items=len(batches), num_threads=threads, reserve_s=reserve_s)
+        averaged = step.averaged()
+        assert isinstance(averaged, PatchNet)
+        trained = TrainedPatches(network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed)
+        if run.world.is_leader:
+            trained.save(out)
+        run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
+    return trained

@@ -1,0 +1,278 @@
+"""Patches, heat maps, a whole training, and what it is told that it cannot do."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from recipes.pathology.conftest import tissue, write_pyramid
+from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.pathology import recipe
+from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
+from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
+from voxelocity.recipes.pathology.model import PatchNet
+from voxelocity.recipes.pathology.patches import PatchBatches, Places, any_within
+from voxelocity.recipes.pathology.score import patches_of, roc_auc
+from voxelocity.recipes.pathology.settings import settings
+from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
+
+CPU = torch.device("cpu")
+SMALL = {"fit.batch_size": 8, "fit.steps": 3, "patch.side": 64, "tissue.downsample": 4.0}
+
+
+def config(**overrides):
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    return settings({**SMALL, **keys}, time_budget_s=0.0, device=CPU, fast_bfloat16=False)
+
+
+def batches(tiles, chosen=None, **options):
+    opened = OpenPieces(find_pieces(tiles))
+    return PatchBatches(opened, Blocks(2**28), chosen or config(), **{"seed": 3, "share": slice(None), **options})
+
+
+def test_a_square_is_near_tumor_as_when_every_square_is_looked_at():
+    mask = np.random.default_rng(0).random((23, 31)) > 0.97
+    for side in (1, 2, 5, 8):
+        half = side // 2
+        expected = [
+            [
+                mask[max(0, y - half) : y - half + side, max(0, x - half) : x - half + side].any()
+                if y - half + side > 0 and x - half + side > 0
+                else False
+                for x in range(31)
+            ]
+            for y in range(23)
+        ]
+        assert np.array_equal(any_within(mask, side), expected)
+
+
+def test_places_are_all_that_is_set_and_each_once():
+    masks = [np.random.default_rng(seed).random((5, 7)) > 0.6 for seed in range(3)]
+    masks[1][:] = False
+    places = Places(masks)
+    expected = [(number, int(y), int(x)) for number, mask in enumerate(masks) for y, x in np.argwhere(mask)]
+    assert [places[number] for number in range(len(places))] == expected
+
+
+def test_a_batch_depends_on_the_seed_and_its_number_alone(tiles):
+    one, other = batches(tiles), batches(tiles)
+    other(2)
+    first, again = one(5), other(5)
+    assert torch.equal(first.image, again.image)
+    assert torch.equal(first.label, again.label)
+    assert first.image.shape == (8, 3, 64, 64)
+    assert first.label.sum() == 4
+    assert not torch.equal(batches(tiles, seed=4)(5).image, first.image)
+    halves = [batches(tiles, share=part)(5) for part in (slice(0, 3), slice(3, 8))]
+    assert torch.equal(torch.cat([half.image for half in halves]), first.image)
+
+
+def test_patches_without_changes_are_those_of_the_slide_and_have_its_label(tiles):
+    made = batches(tiles, config(augment__enabled=False))
+    for step in range(3):
+        batch = made(step)
+        _, boxes, is_tumor = made.drawn(step)
+        for row, (draw, box) in enumerate(zip(batch.draws, boxes, strict=True)):
+            piece = made._pieces.pieces[draw.case]
+            pixels = Slide(piece.slide).read(box)
+            assert torch.allclose(batch.image[row], torch.from_numpy(pixels).float() / 255.0)
+            center = Box(y=box.y + 16, x=box.x + 16, height=32, width=32)
+            assert made._pieces.annotation(piece).mask(center, 1.0).any() == bool(is_tumor[row])
+
+
+def test_training_needs_both_kinds_and_annotations(tiles, slide_file):
+    with pytest.raises(DatasetError, match="slide has no annotation, so it cannot be trained on"):
+        batches(slide_file)
+    for path in (tiles / "masks").iterdir():
+        from PIL import Image
+
+        Image.fromarray(np.zeros((192, 192), bool)).save(path)
+    with pytest.raises(DatasetError, match="hold no tumor; a classifier needs both"):
+        batches(tiles)
+
+
+def test_a_dense_pass_answers_where_single_patches_do():
+    torch.manual_seed(0)
+    network = PatchNet().eval()
+    # Without edges, both see the same: a patch of one color.
+    image = torch.full((1, 3, 160, 224), 0.4)
+    dense = network.dense(image, 96)
+    assert dense.shape == (1, 3, 5)
+    assert network(image[:, :, :96, :96]).shape == (1,)
+    wide = network.dense(torch.rand(1, 3, 96, 96), 96)
+    assert wide.shape == (1, 1, 1)
+
+
+def test_a_dense_pass_of_one_patch_is_that_patch():
+    torch.manual_seed(0)
+    network, patch = PatchNet().eval(), torch.rand(4, 3, 96, 96)
+    torch.testing.assert_close(network.dense(patch, 96).flatten(), network(patch), rtol=1e-4, atol=1e-5)
+
+
+def test_the_eight_turns_are_undone():
+    image = torch.rand(1, 2, 5, 7)
+    for turn in range(8):
+        assert torch.equal(_turned_back(_turned(image, turn), turn), image)
+    assert len({tuple(_turned(image, turn).flatten().tolist()) for turn in range(8)}) == 8
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_squares_without_tissue_are_not_looked_at(slide_file, is_dense):
+    torch.manual_seed(0)
+    slide, chosen = Slide(slide_file), config(heat__is_dense=is_dense)
+    heat = predict_slide(
+        [PatchNet().eval()], slide, chosen, box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2
+    )
+    assert heat.probability.shape == (10, 12)
+    assert np.isfinite(heat.probability[:, :11]).all()
+    assert np.isnan(heat.probability[:, 11]).all() == (heat.num_seen == 110)
+    assert heat.step == 32.0
+
+
+def test_blocks_do_not_change_a_heat_map(slide_file, monkeypatch):
+    torch.manual_seed(0)
+    network, slide, box = PatchNet().eval(), Slide(slide_file), Box(y=0, x=0, height=320, width=400)
+    whole = predict_slide([network], slide, config(), box=box, device=CPU, num_threads=1)
+    monkeypatch.setattr("voxelocity.recipes.pathology.heatmap._BLOCK", 3)
+    parts = predict_slide([network], slide, config(), box=box, device=CPU, num_threads=2)
+    np.testing.assert_allclose(parts.probability, whole.probability, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_read_is_told_and_left_out(slide_file):
+    slide = Slide(slide_file)
+    plain = slide.read
+
+    def read(box, level=0):
+        if level == 0 and box.y <= 100 < box.y + box.height and box.x == 0:
+            raise ScanError("pathology: slide.tiff: it is broken here")
+        return plain(box, level)
+
+    slide.read = read
+    torch.manual_seed(0)
+    heat = predict_slide(
+        [PatchNet().eval()], slide, config(), box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2,
+        blocks=Blocks(2**28, side=64),
+    )  # fmt: skip
+    assert heat.unread == ("pathology: slide.tiff: it is broken here",)
+    assert np.isnan(heat.probability).all()
+
+
+def test_dense_heat_needs_patches_that_fit():
+    with pytest.raises(ConfigError, match=r"heat.is_dense needs patch.center=32 and a patch.side that is a multiple"):
+        predict_slide(
+            [], None, config(heat__is_dense=True, patch__center=16), box=None, device=CPU, num_threads=1
+        )  # fmt: skip
+
+
+def heat_map(probability, step=32.0, y=0, x=0):
+    values = np.asarray(probability, np.float32)
+    box = Box(y=y, x=x, height=int(values.shape[0] * step), width=int(values.shape[1] * step))
+    return HeatMap(probability=values, step=step, box=box, num_seen=values.size)
+
+
+def test_lesions_are_groups_with_their_most_probable_square():
+    values = np.full((6, 8), np.nan)
+    values[1, 1], values[1, 2], values[4, 6], values[0, 7] = 0.6, 0.9, 0.7, 0.3
+    found = heat_map(values).lesions(least_probability=0.5, apart_pixels=0.0)
+    assert found == [(pytest.approx(0.9), 80.0, 48.0), (pytest.approx(0.7), 208.0, 144.0)]
+    assert len(heat_map(values).lesions(least_probability=0.5, apart_pixels=400.0)) == 1
+    assert heat_map(values).lesions(least_probability=0.95, apart_pixels=0.0) == []
+
+
+def test_a_heat_map_is_a_pyramid_that_viewers_open(tmp_path):
+    slide = Slide(write_pyramid(tmp_path / "s.tiff", np.full((3200, 12800, 3), 200, np.uint8), num_levels=1))
+    parts = [heat_map(np.full((4, 5), 1.0), y=320, x=640), heat_map(np.full((2, 2), 0.5), y=0, x=0)]
+    whole = merged(parts, slide)
+    assert whole.probability.shape == (100, 400)
+    write_heat(whole, slide, tmp_path / "heat.tiff")
+    opened = Slide(tmp_path / "heat.tiff")
+    assert opened.shapes == ((100, 400), (50, 200))
+    assert opened.micrometers == pytest.approx(16.0)
+    pixels = opened.read(Box(y=0, x=0, height=100, width=400))[0]
+    assert (pixels[10:14, 20:25] == 255).all()
+    assert pixels[0, 0] == 128
+    assert (pixels > 0).sum() == 24
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order():
+    numbers = np.random.default_rng(0)
+    scores, tumor = numbers.integers(0, 20, 200), numbers.random(200) > 0.6
+    pairs = scores[tumor][:, None] - scores[~tumor]
+    assert roc_auc(scores, tumor) == pytest.approx(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+    assert np.isnan(roc_auc([0.1, 0.2], [True, True]))
+
+
+def test_a_tile_of_512_has_the_64_patches_of_patch_camelyon():
+    places = list(patches_of(Box(y=0, x=0, height=512, width=512), 96))
+    assert len(places) == 64
+    assert places[1].x == 59
+
+
+def call_of(data, out, overrides=(), **options):
+    return Call(
+        data=data, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True),
+        overrides={**SMALL, **dict(overrides)}, **options,
+    )  # fmt: skip
+
+
+def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(call_of(tiles, out, {"folds": "all"}))
+    assert {path.name for path in out.iterdir()} == {"fold_0", "fold_1"}
+    recipe.predict(call_of(tiles, out))
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["format"] == "voxelocity pathology report"
+    assert set(scores["pieces"]) == {"t0", "t1", "t2", "t3"}
+    assert 0.0 <= scores["patch_auc"] <= 1.0
+    assert {path.name for path in (out / "heat").iterdir()} == {f"t{number}.tiff" for number in range(4)}
+    with (out / "lesions.csv").open() as file:
+        assert csv.DictReader(file).fieldnames == ["slide", "probability", "x", "y"]
+    page = (out / "report.html").read_text()
+    assert "annotated tumor" in page
+    assert 'class="show-truth"' in page
+
+
+def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_file, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(call_of(tiles, out, {"folds": []}))
+    recipe.predict(call_of(slide_file, out))
+    assert (out / "heat" / "slide.tiff").exists()
+    assert json.loads((out / "scores.json").read_text())["patch_auc"] is None
+    with pytest.raises(InputError, match=r"all pieces of .* were trained on, so none can be predicted"):
+        recipe.predict(call_of(tiles, out))
+
+
+def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(call_of(tiles, out, {"folds": [1]}))
+    before = (out / "fold_1" / "model.safetensors").stat().st_mtime_ns
+    recipe.train(call_of(tiles, out, {"folds": [0, 1]}, resume=True))
+    assert (out / "fold_1" / "model.safetensors").stat().st_mtime_ns == before
+    assert (out / "fold_0" / "model.safetensors").exists()
+    with pytest.raises(ConfigError, match=r"folds names fold 7, which no annotated piece of .* has; it has 0, 1"):
+        recipe.train(call_of(tiles, tmp_path / "other", {"folds": [7]}))
+    with pytest.raises(InputError, match="holds no finished training; train first"):
+        recipe.predict(call_of(tiles, tmp_path / "none"))
+
+
+def test_a_slide_that_lacks_the_level_is_named(tiles, tmp_path):
+    with pytest.raises(InputError, match=r"t\d.jpg has no level 1; it has 1 \(0 to 0\)"):
+        recipe.train(call_of(tiles, tmp_path / "run", {"patch.level": 1}))
+
+
+def test_tumor_is_learned(tmp_path):
+    """The phantoms' tumor is purple: a few steps tell it from pink tissue."""
+    for number in range(3):
+        pixels, tumor = tissue(320, 400, seed=number)
+        write_pyramid(tmp_path / f"s{number}.tiff", pixels)
+        write_pyramid(tmp_path / f"m{number}.tiff", 255 * tumor.astype(np.uint8))
+    rows = [f"s{number}.tiff,m{number}.tiff,{number}" for number in range(3)]
+    (tmp_path / "slides.csv").write_text("\n".join(["slide,annotation,fold", *rows]) + "\n")
+    recipe.train(call_of(tmp_path, tmp_path / "run", {"fit.steps": 25, "fit.batch_size": 16}))
+    recipe.predict(call_of(tmp_path, tmp_path / "run"))
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["square_auc"] > 0.9

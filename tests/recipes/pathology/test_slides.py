@@ -1,0 +1,248 @@
+"""Slides, their annotations, and what is found in a folder."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recipes.pathology.conftest import tissue, write_pyramid
+from voxelocity.core.errors import DatasetError, InputError, ScanError
+from voxelocity.recipes.pathology.annotations import Annotation, filled, read_outlines
+from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
+from voxelocity.recipes.pathology.settings import TissueConfig
+from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity.recipes.pathology.tissue import Tissue
+
+
+def test_a_region_has_the_pixels_of_its_level_and_white_beyond(slide_file):
+    pixels = tissue(320, 400)[0].transpose(2, 0, 1)
+    slide = Slide(slide_file)
+    assert slide.shapes == ((320, 400), (160, 200), (80, 100))
+    assert slide.downsamples == (1.0, 2.0, 4.0)
+    assert slide.micrometers == pytest.approx(0.5)
+    read = slide.read(Box(y=-3, x=390, height=20, width=30))
+    assert np.array_equal(read[:, 3:, :10], pixels[:, :17, 390:])
+    assert (read[:, :3] == 255).all()
+    assert (read[:, :, 10:] == 255).all()
+    coarse = slide.read(Box(y=10, x=20, height=8, width=6), level=2)
+    assert np.array_equal(coarse, pixels[:, 40:72:4, 80:104:4])
+
+
+def test_blocks_give_the_same_and_each_is_read_once(slide_file):
+    slide, asked = Slide(slide_file), []
+    plain = slide.read
+    slide.read = lambda box, level=0: asked.append(box) or plain(box, level)
+    blocks, numbers = Blocks(2**30, side=64), np.random.default_rng(0)
+    for _ in range(40):
+        y, x, height, width = numbers.integers((-40, -40, 1, 1), (340, 420, 150, 150))
+        box = Box(y=int(y), x=int(x), height=int(height), width=int(width))
+        assert np.array_equal(blocks.read(slide, box), plain(box))
+    assert len(asked) == len(set(asked)) <= 5 * 7
+
+
+def test_a_small_budget_keeps_the_blocks_used_last(slide_file):
+    slide, asked = Slide(slide_file), []
+    plain = slide.read
+    slide.read = lambda box, level=0: asked.append(box) or plain(box, level)
+    blocks = Blocks(3 * 64 * 64 * 2, side=64)
+    for column in (0, 1, 0, 2, 0, 1):
+        blocks.read(slide, Box(y=0, x=64 * column, height=8, width=8))
+    assert [box.x // 64 for box in asked] == [0, 1, 2, 1]
+
+
+def test_slides_that_cannot_be_opened_are_named_with_a_cure(tmp_path, real_data):
+    broken = real_data / "wsi" / "openslide_fixtures" / "unopenable.tiff"
+    with pytest.raises(
+        InputError, match=r"unopenable.tiff cannot be opened as a slide .*convert it to a pyramidal TIFF"
+    ):
+        Slide(broken)
+    with pytest.raises(InputError, match=r"the slide .*none.svs does not exist"):
+        Slide(tmp_path / "none.svs")
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"a.jpg cannot be read"):
+        Slide(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize(
+    "name", ["CMU-1-Small-Region.svs", "cptac_15BR001_level.dcm", "CMU-1-Small-Region_pyramid.tiff"]
+)
+def test_real_slides_give_tissue(name, real_data):
+    slide = Slide(real_data / "wsi" / name)
+    found = Tissue(slide, TissueConfig())
+    assert 0.05 < found.mask.mean() < 0.95
+    y, x = (int(at * found.downsample) for at in np.argwhere(found.mask)[found.mask.sum() // 2])
+    assert slide.read(Box(y=y - 25, x=x - 25, height=50, width=50)).std() > 3.0
+
+
+def test_a_level_that_is_missing_is_named(slide_file):
+    with pytest.raises(InputError, match=r"slide.tiff has no level 3; it has 3 \(0 to 2\)"):
+        Slide(slide_file).read(Box(y=0, x=0, height=1, width=1), level=3)
+
+
+def test_a_tile_that_is_broken_is_named_and_the_others_can_be_read(tmp_path):
+    path = write_pyramid(tmp_path / "s.tiff", tissue(320, 400)[0], num_levels=1)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4000] = b"\xff" * 4000
+    path.write_bytes(content)
+    slide = Slide(path)
+    told = []
+    for y in range(0, 320, 64):
+        for x in range(0, 384, 64):
+            try:
+                slide.read(Box(y=y, x=x, height=64, width=64))
+            except ScanError as error:
+                told.append(str(error))
+    assert 1 <= len(told) < 10
+    assert all("s.tiff: 64 x 64 pixels at x " in text for text in told)
+    assert all("copy the slide again from its source" in text for text in told)
+
+
+def test_tissue_is_what_is_not_glass(slide_file):
+    found = Tissue(Slide(slide_file), TissueConfig(downsample=4.0))
+    assert found.downsample == 4.0
+    assert found.mask[:, :85].mean() > 0.98
+    assert found.mask[:, 92:].mean() == 0.0
+    assert found.has(Box(y=0, x=100, height=20, width=20))
+    assert not found.has(Box(y=0, x=380, height=20, width=20))
+
+
+def crossing_number(outline, y, x):
+    inside = False
+    for (x0, y0), (x1, y1) in zip(outline, np.roll(outline, -1, axis=0), strict=True):
+        if (y0 > y) != (y1 > y) and x < x0 + (y - y0) * (x1 - x0) / (y1 - y0):
+            inside = not inside
+    return inside
+
+
+def test_outlines_are_filled_as_point_by_point():
+    numbers = np.random.default_rng(1)
+    for _ in range(5):
+        outline = numbers.uniform(-10.0, 60.0, (9, 2))
+        box = Box(y=3, x=-4, height=25, width=30)
+        ours = filled([outline], box, 1.5)
+        theirs = [
+            [crossing_number(outline, (y + 0.5) * 1.5, (x + 0.5) * 1.5) for x in range(-4, 26)] for y in range(3, 28)
+        ]
+        assert np.array_equal(ours, theirs)
+
+
+def test_real_outlines_have_their_area(real_data):
+    path = sorted((real_data / "camelyon16_annotations" / "polygons").glob("*.json"))[0]
+    tumor, _ = read_outlines(path)
+    outline = max(tumor, key=len)
+    x, y = outline.T
+    area = 0.5 * abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))
+    low, high = outline.min(axis=0), outline.max(axis=0)
+    downsample = max(high - low) / 700.0
+    box = Box(
+        y=int(low[1] / downsample) - 1, x=int(low[0] / downsample) - 1, height=800, width=800
+    )  # fmt: skip
+    assert filled([outline], box, downsample).sum() * downsample**2 == pytest.approx(area, rel=0.01)
+
+
+def write_outlines(path, positive, negative=()):
+    path.write_text(json.dumps({"positive": positive, "negative": list(negative)}))
+    return path
+
+
+SQUARE = [[100, 80], [200, 80], [200, 160], [100, 160]]
+HOLE = [[120, 100], [140, 100], [140, 120], [120, 120]]
+
+
+def test_outlines_with_holes_are_a_mask_at_any_downsample(slide_file, tmp_path):
+    annotation = Annotation(write_outlines(tmp_path / "a.json", [SQUARE], [HOLE]), Slide(slide_file))
+    whole = annotation.mask(Box(y=0, x=0, height=320, width=400), 1.0)
+    assert whole.sum() == 100 * 80 - 20 * 20
+    coarse = annotation.mask(Box(y=0, x=0, height=80, width=100), 4.0)
+    assert coarse.sum() == whole.sum() / 16
+
+
+def test_the_xml_of_asap_means_the_same(slide_file, tmp_path):
+    groups = {"_0": SQUARE, "_2": HOLE}
+    text = "".join(
+        f'<Annotation PartOfGroup="{group}"><Coordinates>'
+        + "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}"/>' for n, (x, y) in enumerate(points))
+        + "</Coordinates></Annotation>"
+        for group, points in groups.items()
+    )
+    path = tmp_path / "a.xml"
+    path.write_text(f"<ASAP_Annotations><Annotations>{text}</Annotations></ASAP_Annotations>")
+    box, slide = Box(y=50, x=50, height=200, width=200), Slide(slide_file)
+    same = Annotation(write_outlines(tmp_path / "a.json", [SQUARE], [HOLE]), slide)
+    assert np.array_equal(Annotation(path, slide).mask(box, 1.0), same.mask(box, 1.0))
+
+
+def test_a_mask_is_read_at_any_downsample(slide_file, tmp_path):
+    tumor = tissue(320, 400)[1]
+    annotation = Annotation(write_pyramid(tmp_path / "m.tiff", 255 * tumor.astype(np.uint8)), Slide(slide_file))
+    assert np.array_equal(annotation.mask(Box(y=-5, x=0, height=50, width=60), 1.0)[5:], tumor[:45, :60])
+    assert np.array_equal(annotation.mask(Box(y=0, x=0, height=160, width=200), 2.0), tumor[::2, ::2])
+
+
+@pytest.mark.parametrize(
+    ("positive", "named"),
+    [
+        ([[[500, 10], [600, 10], [600, 50]]], r"outline 0 of .*a.json lies outside of .*slide.tiff \(400 x 320 pixels"),
+        ([[[1, 1], [2, 2]]], r"outline 0 of .*a.json has 2 points"),
+        ([[[1, 1], [2, float("nan")], [3, 1]]], r"or one that is not a number"),
+        ("no list", r"a.json cannot be read .*must be JSON with the lists `positive` and `negative`"),
+    ],
+)
+def test_outlines_that_cannot_be_used_are_named(positive, named, slide_file, tmp_path):
+    with pytest.raises(InputError, match=named):
+        Annotation(write_outlines(tmp_path / "a.json", positive), Slide(slide_file))
+
+
+def test_a_mask_of_another_size_is_refused(slide_file, tmp_path):
+    Image.fromarray(np.zeros((50, 60), np.uint8)).save(tmp_path / "m.png")
+    with pytest.raises(InputError, match=r"m.png has 60 x 50 pixels, and its slide .*slide.tiff has 400 x 320"):
+        Annotation(tmp_path / "m.png", Slide(slide_file))
+
+
+def test_a_table_names_slides_and_parts_of_them(slide_file, tmp_path):
+    write_outlines(tmp_path / "a.json", [SQUARE])
+    (tmp_path / "slides.csv").write_text(
+        "slide,annotation,fold,x,y,width,height\nslide.tiff,a.json,2,16,8,100,90\nslide.tiff,,,,,,\n"
+    )
+    part, whole = find_pieces(tmp_path)
+    assert (part.name, part.fold, part.box) == ("slide_x16_y8", 2, Box(y=8, x=16, height=90, width=100))
+    assert (whole.name, whole.annotation, whole.box) == ("slide", None, None)
+    opened = OpenPieces([part, whole])
+    assert opened.slide(part) is opened.slide(whole)
+    assert opened.box(whole) == Box(y=0, x=0, height=320, width=400)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("slide,fold\na.tiff,0\n", r"slides.csv has no column 'annotation'"),
+        ("slide,annotation,fold\na.tiff,,first\n", r"line 2 of .*: fold is 'first'; it must be a whole number"),
+        ("slide,annotation,x\na.tiff,,5\n", r"has x only; a piece needs x, y, width and height"),
+        ("slide,annotation\na.tiff,\na.tiff,\n", r"two pieces called 'a'"),
+        ("slide,annotation\n", r"holds no slides"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_named(text, named, tmp_path):
+    (tmp_path / "slides.csv").write_text(text)
+    with pytest.raises(DatasetError, match=named):
+        find_pieces(tmp_path)
+
+
+def test_a_folder_without_tables_is_all_its_slides(slide_file, tmp_path):
+    assert [piece.name for piece in find_pieces(tmp_path)] == ["slide"]
+    assert find_pieces(slide_file)[0].slide == slide_file
+    with pytest.raises(DatasetError, match="none does not exist; name a folder of slides"):
+        find_pieces(tmp_path / "none")
+
+
+def test_real_tiles_are_found_with_their_folds(real_data):
+    pieces = find_pieces(real_data / "camelyon_tiles")
+    assert len(pieces) == 50
+    assert {piece.fold for piece in pieces} == {0, 1, 2, 3}
+    parts = find_pieces(real_data / "ocdc_oral_slide")
+    assert len(parts) == 10
+    opened = OpenPieces(parts)
+    tumor = opened.annotation(parts[0]).mask(opened.box(parts[0]), 1.0)
+    assert tumor.mean() == pytest.approx(0.3471, abs=0.005)

@@ -21,7 +21,7 @@ from voxelocity.recipes.pathology.settings import settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 
 CPU = torch.device("cpu")
-SMALL = {"fit.batch_size": 8, "fit.steps": 3, "patch.side": 64, "tissue.downsample": 4.0}
+SMALL = {"fit.batch_size": 8, "fit.steps": 3, "patch.side": 96, "tissue.downsample": 4.0}
 
 
 def config(**overrides):
@@ -64,8 +64,8 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone(tiles):
     first, again = one(5), other(5)
     assert torch.equal(first.image, again.image)
     assert torch.equal(first.label, again.label)
-    assert first.image.shape == (8, 3, 64, 64)
-    assert first.label.sum() == 4
+    assert first.image.shape == (8, 3, 96, 96)
+    assert first.label.shape == (8, 3, 3)
     assert not torch.equal(batches(tiles, seed=4)(5).image, first.image)
     halves = [batches(tiles, share=part)(5) for part in (slice(0, 3), slice(3, 8))]
     assert torch.equal(torch.cat([half.image for half in halves]), first.image)
@@ -80,8 +80,10 @@ def test_patches_without_changes_are_those_of_the_slide_and_have_its_label(tiles
             piece = made._pieces.pieces[draw.case]
             pixels = Slide(piece.slide).read(box)
             assert torch.allclose(batch.image[row], torch.from_numpy(pixels).float() / 255.0)
-            center = Box(y=box.y + 16, x=box.x + 16, height=32, width=32)
-            assert made._pieces.annotation(piece).mask(center, 1.0).any() == bool(is_tumor[row])
+            mask = made._pieces.annotation(piece).mask(box, 1.0).reshape(3, 32, 3, 32).any(axis=(1, 3))
+            assert np.array_equal(batch.label[row].numpy(), mask)
+            assert mask[1, 1] == bool(is_tumor[row])
+        assert is_tumor.sum() == 4
 
 
 def test_training_needs_both_kinds_and_annotations(tiles, slide_file):
@@ -95,22 +97,11 @@ def test_training_needs_both_kinds_and_annotations(tiles, slide_file):
         batches(tiles)
 
 
-def test_a_dense_pass_answers_where_single_patches_do():
+def test_a_patch_is_the_square_in_its_middle():
     torch.manual_seed(0)
-    network = PatchNet().eval()
-    # Without edges, both see the same: a patch of one color.
-    image = torch.full((1, 3, 160, 224), 0.4)
-    dense = network.dense(image, 96)
-    assert dense.shape == (1, 3, 5)
-    assert network(image[:, :, :96, :96]).shape == (1,)
-    wide = network.dense(torch.rand(1, 3, 96, 96), 96)
-    assert wide.shape == (1, 1, 1)
-
-
-def test_a_dense_pass_of_one_patch_is_that_patch():
-    torch.manual_seed(0)
-    network, patch = PatchNet().eval(), torch.rand(4, 3, 96, 96)
-    torch.testing.assert_close(network.dense(patch, 96).flatten(), network(patch), rtol=1e-4, atol=1e-5)
+    network, image = PatchNet().eval(), torch.rand(2, 3, 96, 160)
+    assert network(image).shape == (2, 3, 5)
+    assert torch.equal(network.patches(image), network(image)[:, 1, 2])
 
 
 def test_the_eight_turns_are_undone():
@@ -161,11 +152,9 @@ def test_what_cannot_be_read_is_told_and_left_out(slide_file):
     assert np.isnan(heat.probability).all()
 
 
-def test_dense_heat_needs_patches_that_fit():
-    with pytest.raises(ConfigError, match=r"heat.is_dense needs patch.center=32 and a patch.side that is a multiple"):
-        predict_slide(
-            [], None, config(heat__is_dense=True, patch__center=16), box=None, device=CPU, num_threads=1
-        )  # fmt: skip
+def test_a_patch_without_a_middle_is_refused():
+    with pytest.raises(ConfigError, match=r"patch.side = 64 .*64 pixels are an even number of squares of 32"):
+        config(patch__side=64)
 
 
 def heat_map(probability, step=32.0, y=0, x=0):

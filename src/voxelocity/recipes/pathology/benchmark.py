@@ -23,7 +23,7 @@ from voxelocity.recipes.pathology.model import PatchNet, load_patches
 from voxelocity.recipes.pathology.patches import PatchBatches
 from voxelocity.recipes.pathology.recipe import models_of
 from voxelocity.recipes.pathology.score import roc_auc, square_scores
-from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box
 from voxelocity.recipes.pathology.tissue import Tissue
 from voxelocity.report import TableView
@@ -202,16 +202,16 @@ def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: Pat
 
     slide, patch = opened.slide(piece), config.patch
     tissue = Tissue(slide, config.tissue)
-    height, width = (side // patch.center for side in slide.shapes[0])
-    margin = (patch.side - patch.center) // 2
+    height, width = (side // SQUARE for side in slide.shapes[0])
+    margin = (patch.side - SQUARE) // 2
     squares = [
         (row, column)
         for row in range(height)
         for column in range(width)
-        if tissue.has(Box(y=row * patch.center, x=column * patch.center, height=patch.center, width=patch.center))
+        if tissue.has(Box(y=row * SQUARE, x=column * SQUARE, height=SQUARE, width=SQUARE))
     ]
     items = [
-        {"image": str(piece.slide), "location": [row * patch.center - margin, column * patch.center - margin]}
+        {"image": str(piece.slide), "location": [row * SQUARE - margin, column * SQUARE - margin]}
         for row, column in squares
     ]
     data = PatchWSIDataset(
@@ -223,7 +223,7 @@ def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: Pat
     with torch.inference_mode():
         for batch in DataLoader(data, batch_size=config.heat.batch_size, num_workers=cpu_budget()):
             # The network takes intensities from 0 to 1.
-            logits = network((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
+            logits = network.patches((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
             for (row, column), value in zip(squares[done : done + len(logits)], logits.sigmoid().tolist(), strict=True):
                 found[row, column] = value
             done += len(logits)

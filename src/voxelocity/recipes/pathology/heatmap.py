@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 from scipy import ndimage
 
-from voxelocity.core.errors import ConfigError, ScanError
+from voxelocity.core.errors import ScanError
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.recipes.pathology.froc import Detection
-from voxelocity.recipes.pathology.model import STRIDE, PatchNet
-from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.model import PatchNet
+from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box, Pixels, Slide
 from voxelocity.recipes.pathology.tissue import Tissue
 from voxelocity.step.precision import autocast
@@ -88,18 +88,10 @@ def predict_slide(
         device: to predict on.
         num_threads: that read ahead.
         blocks: keeps pixels for a later call.
-
-    Raises:
-        ConfigError: `heat.is_dense` does not fit to the sides of patches.
     """
     patch = config.patch
-    if config.heat.is_dense and (patch.center != STRIDE or patch.side % STRIDE or patch.side % 2):
-        raise ConfigError(
-            f"pathology: heat.is_dense needs patch.center={STRIDE} and a patch.side that is a multiple of it, not "
-            f"{patch.center} and {patch.side}"
-        )
     factor = slide.downsamples[patch.level]
-    step = patch.center * factor
+    step = SQUARE * factor
     rows, columns = max(1, int(box.height / step)), max(1, int(box.width / step))
     tissue = Tissue(slide, config.tissue)
     is_seen = np.array(
@@ -114,15 +106,15 @@ def predict_slide(
         for column in range(0, columns, _BLOCK)
         if is_seen[row : row + _BLOCK, column : column + _BLOCK].any()
     ]
-    margin = (patch.side - patch.center) // 2
+    margin = (patch.side - SQUARE) // 2
 
     def read(start: tuple[int, int]) -> Pixels | ScanError:
         part = is_seen[start[0] : start[0] + _BLOCK, start[1] : start[1] + _BLOCK]
         around = Box(
-            y=round(box.y / factor) + start[0] * patch.center - margin,
-            x=round(box.x / factor) + start[1] * patch.center - margin,
-            height=part.shape[0] * patch.center + 2 * margin,
-            width=part.shape[1] * patch.center + 2 * margin,
+            y=round(box.y / factor) + start[0] * SQUARE - margin,
+            x=round(box.x / factor) + start[1] * SQUARE - margin,
+            height=part.shape[0] * SQUARE + 2 * margin,
+            width=part.shape[1] * SQUARE + 2 * margin,
         )
         try:
             return kept.read(slide, around, patch.level)
@@ -180,8 +172,8 @@ def _by_patches(
     found = np.zeros(is_seen.shape, np.float32)
     for first in range(0, len(places), heat.batch_size):
         some = places[first : first + heat.batch_size]
-        views = [whole[:, y : y + patch.side, x : x + patch.side] for y, x in (some * patch.center).tolist()]
-        logits = turned_logits([network.forward for network in networks], torch.stack(views), heat.turns)
+        views = [whole[:, y : y + patch.side, x : x + patch.side] for y, x in (some * SQUARE).tolist()]
+        logits = turned_logits([network.patches for network in networks], torch.stack(views), heat.turns)
         found[tuple(some.T)] = logits.float().cpu().numpy()
     return found
 
@@ -196,12 +188,14 @@ def _dense(
     """Logits of all squares of a block from one pass."""
     whole = torch.from_numpy(pixels).to(device).float().div_(255.0)[None]
     logits = [
-        _turned_back(network.dense(_turned(whole, turn), config.patch.side)[0], turn)
+        _turned_back(network(_turned(whole, turn))[0], turn)
         for network in networks
         for turn in range(config.heat.turns)
     ]
     found: _Heat = torch.stack(logits).float().mean(dim=0).cpu().numpy()
-    return found
+    # The squares around are there to be seen only.
+    margin = config.patch.side // SQUARE // 2
+    return found[margin : found.shape[0] - margin, margin : found.shape[1] - margin]
 
 
 def _turned(image: torch.Tensor, turn: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The classifier: MONAI's ResNet-18 in two dimensions, on patches or on whole regions at once; and its folder."""
+"""The classifier: MONAI's ResNet-18 in two dimensions, which answers for every square of a region; and its folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from voxelocity.core.whole_file import put_in_place
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.recipes.pathology.settings import PathologyConfig
 
-STRIDE = 32
-"""Pixels from one answer of `dense` to the next."""
 _FORMAT = 1
 
 
 class PatchNet(torch.nn.Module):
-    """Whether the center of a patch is tumor, as a logit.
+    """Whether squares of a patch, or of a larger region, hold tumor, as logits.
 
     Memory is in channels-last order throughout, which convolutions on CPUs and tensor cores compute faster.
     """
@@ -31,24 +29,19 @@ class PatchNet(torch.nn.Module):
         from monai.networks.nets import resnet18
 
         super().__init__()
+        # Its strides multiply to the side of a square.
         self.body = resnet18(spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits (b,) of patches (b, 3, y, x), whose intensities go from 0 to 1."""
-        features = self._features(image)
-        logits: torch.Tensor = self.body.fc(features.mean(dim=(2, 3)))[:, 0]
+        """Logits (b, rows, columns) of the squares of (b, 3, y, x), whose intensities go from 0 to 1."""
+        logits: torch.Tensor = self.body.fc(self._features(image).movedim(1, 3))[..., 0]
         return logits
 
-    def dense(self, image: torch.Tensor, side: int) -> torch.Tensor:
-        """Logits (b, rows, columns) of the patches of this side that begin every `STRIDE` pixels of (b, 3, y, x).
-
-        What patches have in common is computed once. At its edges, a patch sees its surroundings, where `forward` sees
-        zeros, so the logits are not quite the same.
-        """
-        features = torch.nn.functional.avg_pool2d(self._features(image), side // STRIDE, stride=1)
-        logits: torch.Tensor = self.body.fc(features.movedim(1, 3))[..., 0]
-        return logits
+    def patches(self, image: torch.Tensor) -> torch.Tensor:
+        """Logits (b,) of patches: of the square in the middle of each."""
+        logits: torch.Tensor = self(image)
+        return logits[:, logits.shape[1] // 2, logits.shape[2] // 2]
 
     def _features(self, image: torch.Tensor) -> torch.Tensor:
         body = self.body

@@ -20,7 +20,7 @@ from voxelocity.core.volume import Scaling
 from voxelocity.data.augment import Effects, Source, augment, needed_box, sample
 from voxelocity.recipes.pathology.annotations import Mask
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece
-from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box
 from voxelocity.recipes.pathology.tissue import Tissue
 
@@ -57,7 +57,9 @@ class Places:
 
 
 class PatchBatches:
-    """Batch `n` as a function of the seed and `n`: image (b, 3, y, x) from 0 to 1, label (b,) 1 for tumor.
+    """Batch `n` as a function of the seed and `n`: image (b, 3, y, x) from 0 to 1, label (b, rows, columns).
+
+    Each square of a patch has its label, 1 for tumor, from the mask that was turned and scaled with the patch.
 
     Args:
         pieces: to draw from; all must have annotations.
@@ -109,7 +111,7 @@ class PatchBatches:
             height=max(1, round(box.height / step)), width=max(1, round(box.width / step)),
         )  # fmt: skip
         is_tumor = annotation.mask(low, step)
-        side = max(1, round(self._config.patch.center * self._factor(piece) / step))
+        side = max(1, round(SQUARE * self._factor(piece) / step))
         is_positive = any_within(is_tumor, side)
         tissue = Tissue(slide, self._config.tissue)
         rows = np.minimum((np.arange(low.height) + low.y + 0.5) * step / tissue.downsample, tissue.mask.shape[0] - 1)
@@ -145,8 +147,8 @@ class PatchBatches:
 
     def __call__(self, step: int) -> Batch:
         """The share of batch `step`. Safe from several threads."""
-        draws, boxes, is_tumor = self.drawn(step)
-        draws, boxes, is_tumor = draws[self._share], boxes[self._share], is_tumor[self._share]
+        draws, boxes, _ = self.drawn(step)
+        draws, boxes = draws[self._share], boxes[self._share]
         side = self._config.patch.side
         config = self._config.augment
         params = sample(draws, seed=self._seed, num_channels=3, patch_shape=(side, side, 1), config=config)
@@ -158,16 +160,19 @@ class PatchBatches:
             needed = needed_box(params, row, region, frame)
             (y, x, _), (height, width, _) = needed.start, needed.shape
             read = Box(y=y - _FRAME, x=x - _FRAME, height=height, width=width)
-            slide = self._pieces.slide(self._pieces.pieces[draw.case])
-            pixels = self._blocks.read(slide, read, self._config.patch.level)[..., None]
-            unused = np.zeros(pixels.shape[1:], np.uint8)
-            sources.append(Source(image=pixels, label=unused, start=needed.start, scaling=_SCALING))
+            piece = self._pieces.pieces[draw.case]
+            annotation, factor = self._pieces.annotation(piece), self._factor(piece)
+            assert annotation is not None, "checked before"
+            pixels = self._blocks.read(self._pieces.slide(piece), read, self._config.patch.level)[..., None]
+            mask = annotation.mask(read, factor)[..., None].astype(np.uint8)
+            sources.append(Source(image=pixels, label=mask, start=needed.start, scaling=_SCALING))
             regions.append(region)
         image = torch.empty((len(draws), 3, side, side, 1))
         label_of_pixels = torch.empty((len(draws), side, side, 1), dtype=torch.uint8)
         augment(sources, regions, params, image, label_of_pixels, engine=config.engine)
         self._effects.apply(draws, image, label_of_pixels, seed=self._seed)
-        label = torch.from_numpy(is_tumor)
+        squares = label_of_pixels.view(len(draws), side // SQUARE, SQUARE, side // SQUARE, SQUARE)
+        label = squares.amax(dim=(2, 4)).float()
         return Batch(image=image[..., 0], label=label, draws=tuple(draws), regions=(), step=step)
 
 

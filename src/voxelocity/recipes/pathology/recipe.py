@@ -22,7 +22,7 @@ from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide,
 from voxelocity.recipes.pathology.model import TrainedPatches, load_patches
 from voxelocity.recipes.pathology.page import MOST_DRAWN, PICTURE_SIDE, Drawn, Figures, PieceScore, slides_document
 from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
-from voxelocity.recipes.pathology.settings import PathologyConfig, settings
+from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.train import train_fold
 from voxelocity.report import write_page
@@ -220,7 +220,7 @@ def _in_words(call: Call, config: PathologyConfig, models: Sequence[TrainedPatch
         "data": str(call.data),
         "network": f"ResNet-18, {sum(one.numel() for one in models[0].network.parameters()) / 1e6:.1f} million weights",
         "trained": ", ".join(_name(one.fold) for one in models),
-        "patches": f"{patch.side} x {patch.side} pixels of level {patch.level}, tumor by the central {patch.center}",
+        "patches": f"{patch.side} x {patch.side} pixels of level {patch.level}, tumor by the central {SQUARE}",
         "heat map": "dense" if config.heat.is_dense else "one patch a square",
     }
 

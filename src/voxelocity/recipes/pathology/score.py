@@ -14,7 +14,7 @@ from voxelocity.recipes.pathology.annotations import Annotation
 from voxelocity.recipes.pathology.heatmap import HeatMap, turned_logits
 from voxelocity.recipes.pathology.model import PatchNet
 from voxelocity.recipes.pathology.patches import any_within
-from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.step.precision import autocast
 
@@ -66,7 +66,7 @@ def patch_scores(
         y=round(box.y / factor), x=round(box.x / factor),
         height=int(box.height / factor), width=int(box.width / factor),
     )  # fmt: skip
-    is_near = any_within(annotation.mask(low, factor), patch.center)
+    is_near = any_within(annotation.mask(low, factor), SQUARE)
     places = list(patches_of(low, patch.side))
     half = patch.side // 2
     is_tumor = np.array([bool(is_near[one.y - low.y + half, one.x - low.x + half]) for one in places], bool)
@@ -76,7 +76,7 @@ def patch_scores(
             some = places[first : first + config.heat.batch_size]
             pixels = np.stack([blocks.read(slide, one, patch.level) for one in some])
             images = torch.from_numpy(pixels).to(device).float().div_(255.0)
-            scores.append(turned_logits([network.forward], images, config.heat.turns).cpu().numpy())
+            scores.append(turned_logits([network.patches], images, config.heat.turns).cpu().numpy())
     return np.concatenate(scores or [np.zeros(0)]).astype(np.float64), is_tumor
 
 

@@ -6,25 +6,36 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from voxelocity.core.config import Config, set_value
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.recipes.fit import FitConfig
 from voxelocity.step import PrecisionConfig
 
+SQUARE = 32
+"""Pixels along each side of the squares that the network answers for."""
+
 
 class PatchConfig(Config):
     """What the network sees, and when that is tumor."""
 
-    side: int = Field(default=96, ge=32)
-    """Pixels of a patch along each side."""
-    center: int = Field(default=32, ge=1)
-    """A patch is tumor if a pixel of its central square of this side is, as in PatchCamelyon."""
+    side: int = Field(default=96, ge=SQUARE, multiple_of=SQUARE)
+    """Pixels of a patch along each side, an odd number of squares of 32. The patch is tumor if a pixel of the one in
+    its middle is, as in PatchCamelyon."""
     level: int = Field(default=0, ge=0)
     """Of the slides, in whose pixels sides are given; 0 is the finest."""
     tumor_share: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Share of the patches in training that are tumor."""
+
+    @field_validator("side")
+    @classmethod
+    def _has_a_middle(cls, value: int) -> int:
+        if value // SQUARE % 2 == 0:
+            raise ValueError(
+                f"{value} pixels are an even number of squares of {SQUARE}, of which none is in the middle"
+            )
+        return value
 
 
 class TissueConfig(Config):
@@ -42,7 +53,7 @@ class HeatConfig(Config):
     """How a slide is predicted."""
 
     is_dense: bool = False
-    """Whether patches that overlap share what they have in common: quicker, and not quite the same at their edges."""
+    """Whether squares share what their patches have in common: quicker, and not quite the same at a patch's edges."""
     batch_size: int = Field(default=64, ge=1)
     """Patches at once."""
     turns: Literal[1, 4, 8] = 1

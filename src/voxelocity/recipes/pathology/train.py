@@ -22,14 +22,14 @@ _RESERVE_S = 10.0
 
 
 class PatchLoss:
-    """Binary cross-entropy, as a mean over the batch of all ranks."""
+    """Binary cross-entropy of all squares, as a mean over the batch of all ranks."""
 
     def __init__(self, batch_size: int, world: World) -> None:
         self._batch_size, self._world = batch_size, world
 
     def __call__(self, logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         each = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), label, reduction="sum")
-        return self._world.total(each.reshape(1))[0] / self._batch_size
+        return self._world.total(each.reshape(1))[0] / (self._batch_size * label[0].numel())
 
 
 def train_fold(

@@ -105,6 +105,28 @@ def test_it_trains_predicts_and_prints_both_rules(tmp_path):
     assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
 
 
+def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_channels(tmp_path):
+    phantoms = make_brains(tmp_path / "brains", 5, scale=0.1)
+    endings = ("_flair", "_t1", "_t1ce", "_t2")
+    for label in sorted((phantoms / "labelsTr").iterdir()):
+        name = label.name.removesuffix(".nii.gz")
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for channel, ending in enumerate(endings):
+            scan = phantoms / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
+            scan.rename(tmp_path / "data" / name / f"{name}{ending}.nii.gz")
+        label.rename(tmp_path / "data" / name / f"{name}_seg.nii.gz")
+    call = Call(
+        data=tmp_path / "data", out=tmp_path / "run", device=torch.device("cpu"), fast_bfloat16=False,
+        console=Console(quiet=True), overrides=SETS,
+    )  # fmt: skip
+    recipe.train(call)
+    recipe.predict(call)
+    held_out = (tmp_path / "run" / "held_out.csv").read_text().splitlines()
+    assert held_out[0] == "case,image_0,image_1,image_2,image_3"
+    for case in json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]:
+        assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
+
+
 def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(tmp_path):
     cases = open_cases(make_brains(tmp_path / "brains", 5, scale=0.1))
     planned = make_plan(cases, overrides={**LIMITS, **recipe.KEYS, **SETS, "window.overlap": 0.25,

@@ -150,6 +150,15 @@ def test_too_little_memory_makes_smaller_batches(bundles_file, tmp_path, monkeyp
     assert len(read_tracts([tmp_path / "made.tck"])) == 20
 
 
+def test_streamlines_that_begin_as_less_noise_differ_less(bundles_file, tmp_path):
+    spreads = []
+    for spread in (1.0, 0.3):
+        trained = train(bundles_file, tmp_path / str(spread), {"sample.spread": spread})
+        made = generate(trained, tmp_path / "made.tck", seed=1, device=CPU, counts=[20, 20], warn=print)
+        spreads.append(made.streamlines[:20].std(axis=0).mean())
+    assert spreads[1] < 0.6 * spreads[0]
+
+
 def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
     call = Call(
         data=bundles_file, out=tmp_path / "run", device=CPU, fast_bfloat16=False, console=Console(quiet=True),

@@ -117,7 +117,9 @@ def batches_of(
     while start < len(bundle):
         members = bundle[start : start + size]
         try:
-            seen = _denoised(forward, config, _noise(network, start, len(members), seed), members, device)
+            seen = _denoised(
+                forward, config, config.sample.spread * _noise(network, start, len(members), seed), members, device
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

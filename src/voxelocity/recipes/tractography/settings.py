@@ -47,6 +47,8 @@ class SampleConfig(Config):
     """Calls of the network for a streamline."""
     batch_size: int = Field(default=1024, ge=1)
     """Streamlines made at once; halved where the memory is too small."""
+    spread: float = Field(default=1.0, gt=0.0, le=2.0)
+    """Standard deviation of the noise that streamlines begin as. Below 1 they are more typical and less varied."""
     num_per_bundle: int = Field(default=0, ge=0)
     """Streamlines of each bundle; 0 for as many as were held out, and at least one."""
     format: Literal["trx", "trk", "tck"] = "trx"

@@ -36,6 +36,7 @@ GIVES = {
     "ray": "trainings and caches on a Ray cluster",
     "remote": "data sets on web servers and object stores (https://, s3://)",
     "nvtx": "spans with colors in Nsight Systems",
+    "slides": "slides of tissue (recipe pathology)",
     "tensorboard": "curves of a run in TensorBoard",
     "wandb": "curves of a run in Weights & Biases",
     "mlflow": "curves of a run in MLflow",

@@ -253,6 +253,14 @@ def test_a_slide_that_lacks_the_level_is_named(tiles, tmp_path):
         recipe.train(call_of(tiles, tmp_path / "run", {"patch.level": 1}))
 
 
+def test_a_slide_that_lacks_the_level_is_named_in_predictions_too(tiles):
+    with pytest.raises(InputError, match=r"t0.jpg has no level 2; it has 1 \(0 to 0\)"):
+        predict_slide(
+            [], Slide(tiles / "images" / "t0.jpg"), config(patch__level=2),
+            box=Box(y=0, x=0, height=192, width=192), device=CPU, num_threads=1,
+        )  # fmt: skip
+
+
 def test_tumor_is_learned(tmp_path):
     """The phantoms' tumor is purple: a few steps tell it from pink tissue."""
     for number in range(3):

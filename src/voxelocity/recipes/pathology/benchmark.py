@@ -19,7 +19,7 @@ from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, predict_slide
-from voxelocity.recipes.pathology.model import PatchNet, load_patches
+from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches, load_patches
 from voxelocity.recipes.pathology.patches import PatchBatches
 from voxelocity.recipes.pathology.recipe import models_of
 from voxelocity.recipes.pathology.score import roc_auc, square_scores
@@ -45,7 +45,7 @@ def benchmark(call: Call) -> None:
     opened = OpenPieces(pieces)
     comparisons: list[Comparison] = []
     aucs: dict[str, float] = {}
-    for found in (*_patches(opened, trained.config, call.seed), _whole(opened, trained.network, call, aucs)):
+    for found in (*_patches(opened, trained.config, call.seed), _whole(opened, trained, call, aucs)):
         comparisons.append(found)
         rows = [
             (one.name, f"{one.median:.4g}", f"{min(one.values):.4g} to {max(one.values):.4g}")
@@ -155,13 +155,12 @@ def _jitter_color(image: Any) -> Any:
     return np.moveaxis(np.asarray(picture), -1, 0)
 
 
-def _whole(opened: OpenPieces, network: PatchNet, call: Call, aucs: dict[str, float]) -> Comparison:
+def _whole(opened: OpenPieces, trained: TrainedPatches, call: Call, aucs: dict[str, float]) -> Comparison:
     piece = opened.pieces[0]
     slide, annotation = opened.slide(piece), opened.annotation(piece)
     whole = opened.box(Piece(name="", slide=piece.slide, annotation=None, box=None, fold=0))
-    network.to(call.device)
+    network, config = trained.network.to(call.device), trained.config
     assert annotation is not None, "pieces without were left out"
-    config = load_patches(models_of(call.out)[0]).config
 
     def ours(is_dense: bool) -> Callable[[], float]:
         heat_config = config.heat.model_copy(update={"is_dense": is_dense})

@@ -46,11 +46,11 @@ class OpenPieces:
         self._slides: dict[Path, Slide] = {}
         self._annotations: dict[tuple[Path, Path], Annotation] = {}
         for piece in pieces:
-            slide = self._slides.setdefault(piece.slide, None) or Slide(piece.slide)  # type: ignore[arg-type]
-            self._slides[piece.slide] = slide
-            key = piece.slide, piece.annotation
-            if piece.annotation is not None and key not in self._annotations:
-                self._annotations[piece.slide, piece.annotation] = Annotation(piece.annotation, slide)
+            if piece.slide not in self._slides:
+                self._slides[piece.slide] = Slide(piece.slide)
+            if piece.annotation is not None and (piece.slide, piece.annotation) not in self._annotations:
+                annotation = Annotation(piece.annotation, self._slides[piece.slide])
+                self._annotations[piece.slide, piece.annotation] = annotation
 
     def slide(self, piece: Piece) -> Slide:
         """The piece's slide."""

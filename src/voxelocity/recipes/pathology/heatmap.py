@@ -35,7 +35,7 @@ class HeatMap:
     """Of a slide.
 
     Attributes:
-        probability: (rows, columns); NaN where there is no tissue or no pixels could be read.
+        probability: (rows, columns); NaN outside of tissue, and where pixels could not be read.
         step: pixels of the finest level between squares.
         box: that was predicted, in pixels of the finest level; square (0, 0) begins at its corner.
         num_seen: squares that the network saw.
@@ -90,7 +90,7 @@ def predict_slide(
         blocks: keeps pixels for a later call.
     """
     patch = config.patch
-    factor = slide.downsamples[patch.level]
+    factor = slide.downsample_of(patch.level)
     step = SQUARE * factor
     rows, columns = max(1, int(box.height / step)), max(1, int(box.width / step))
     tissue = Tissue(slide, config.tissue)
@@ -212,7 +212,7 @@ def _turned_back(image: torch.Tensor, turn: int) -> torch.Tensor:
 def turned_logits(
     networks: Sequence[Callable[[torch.Tensor], torch.Tensor]], patches: torch.Tensor, turns: int
 ) -> torch.Tensor:
-    """The mean logits of some networks for patches (b, 3, y, x), each seen in so many ways."""
+    """The mean logits of some networks for patches (b, 3, y, x), each seen in the first `turns` of eight ways."""
     found = [network(_turned(patches, turn)).float() for network in networks for turn in range(turns)]
     return torch.stack(found).mean(dim=0)
 

@@ -69,7 +69,7 @@ class PatchBatches:
         share: the patches of each batch that this rank makes.
 
     Raises:
-        DatasetError: a piece has no annotation, or there is no tumor or nothing else.
+        DatasetError: a piece has no annotation, or tumor or other tissue is missing.
     """
 
     def __init__(self, pieces: OpenPieces, blocks: Blocks, config: PathologyConfig, *, seed: int, share: slice) -> None:
@@ -77,11 +77,15 @@ class PatchBatches:
         self._effects = Effects(config.augment)
         tumor, other = [], []
         self._steps: list[float] = []
+        area = 0.0
         for piece in pieces.pieces:
+            box = pieces.box(piece)
+            area += box.height * box.width / self._factor(piece) ** 2
             is_tumor, is_other, step = self._places(piece)
             tumor.append(is_tumor)
             other.append(is_other)
             self._steps.append(step)
+        self._num_patches = max(1, int(area // config.patch.side**2))
         self._classes = Places(other), Places(tumor)
         for kind, places in zip(("other tissue", "tumor"), self._classes, strict=True):
             if not len(places):
@@ -89,16 +93,11 @@ class PatchBatches:
 
     def __len__(self) -> int:
         """Patches of an epoch: as many as fit next to each other into the pieces."""
-        boxes = [self._pieces.box(piece) for piece in self._pieces.pieces]
-        factor = self._factor(self._pieces.pieces[0])
-        area = sum(box.height * box.width for box in boxes) / factor**2
-        return max(1, int(area // self._config.patch.side**2))
+        return self._num_patches
 
     def _factor(self, piece: Piece) -> float:
         """Pixels of the finest level along one of a patch."""
-        slide, level = self._pieces.slide(piece), self._config.patch.level
-        slide.read(Box(y=0, x=0, height=1, width=1), level)  # says so if there is no such level
-        return slide.downsamples[level]
+        return self._pieces.slide(piece).downsample_of(self._config.patch.level)
 
     def _places(self, piece: Piece) -> tuple[Mask, Mask, float]:
         """Where centers are tumor or other tissue, on a grid with this many pixels of the finest level between."""

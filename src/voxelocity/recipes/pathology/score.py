@@ -61,7 +61,7 @@ def patch_scores(
         device: to predict on.
         blocks: keeps pixels.
     """
-    patch, factor = config.patch, slide.downsamples[config.patch.level]
+    patch, factor = config.patch, slide.downsample_of(config.patch.level)
     low = Box(
         y=round(box.y / factor), x=round(box.x / factor),
         height=int(box.height / factor), width=int(box.width / factor),

@@ -86,17 +86,26 @@ class Slide:
             raise InputError(f"pathology: {self.path} has no level of downsample {downsample:g}; the finest is 1")
         return fitting[-1]
 
-    def read(self, box: Box, level: int = 0) -> Pixels:
-        """(3, height, width) of a level.
+    def downsample_of(self, level: int) -> float:
+        """Pixels of the finest level along one of this level.
 
         Raises:
-            InputError: there is no such level.
-            ScanError: the pixels there cannot be read.
+            InputError: the slide lacks the level.
         """
         if not 0 <= level < len(self.shapes):
             raise InputError(
                 f"pathology: {self.path} has no level {level}; it has {len(self.shapes)} (0 to {len(self.shapes) - 1})"
             )
+        return self.downsamples[level]
+
+    def read(self, box: Box, level: int = 0) -> Pixels:
+        """(3, height, width) of a level.
+
+        Raises:
+            InputError: the slide lacks the level.
+            ScanError: the pixels there cannot be read.
+        """
+        self.downsample_of(level)
         pixels = np.full((3, box.height, box.width), _WHITE, np.uint8)
         inside = box.clip(*self.shapes[level])
         if inside.height and inside.width:

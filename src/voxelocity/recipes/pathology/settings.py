@@ -53,8 +53,8 @@ class HeatConfig(Config):
     """How a slide is predicted."""
 
     is_dense: bool = False
-    """Whether squares share what their patches have in common: quicker, but a patch is seen with surroundings in place of
-    its edges, which can tell tumor apart much worse."""
+    """Whether squares share what their patches have in common: quicker, but patches are seen with surroundings, not
+    edges, which can tell tumor apart much worse."""
     batch_size: int = Field(default=64, ge=1)
     """Patches at once."""
     turns: Literal[1, 4, 8] = 1

@@ -99,7 +99,7 @@ def test_training_needs_both_kinds_and_annotations(tiles, slide_file):
 
 def test_a_patch_is_the_square_in_its_middle():
     torch.manual_seed(0)
-    network, image = PatchNet().eval(), torch.rand(2, 3, 96, 160)
+    network, image = PatchNet(0.25).eval(), torch.rand(2, 3, 96, 160)
     assert network(image).shape == (2, 3, 5)
     assert torch.equal(network.patches(image), network(image)[:, 1, 2])
 
@@ -116,7 +116,7 @@ def test_squares_without_tissue_are_not_looked_at(slide_file, is_dense):
     torch.manual_seed(0)
     slide, chosen = Slide(slide_file), config(heat__is_dense=is_dense)
     heat = predict_slide(
-        [PatchNet().eval()], slide, chosen, box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2
+        [PatchNet(0.25).eval()], slide, chosen, box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2
     )
     assert heat.probability.shape == (10, 12)
     assert np.isfinite(heat.probability[:, :11]).all()
@@ -126,7 +126,7 @@ def test_squares_without_tissue_are_not_looked_at(slide_file, is_dense):
 
 def test_blocks_do_not_change_a_heat_map(slide_file, monkeypatch):
     torch.manual_seed(0)
-    network, slide, box = PatchNet().eval(), Slide(slide_file), Box(y=0, x=0, height=320, width=400)
+    network, slide, box = PatchNet(0.25).eval(), Slide(slide_file), Box(y=0, x=0, height=320, width=400)
     whole = predict_slide([network], slide, config(), box=box, device=CPU, num_threads=1)
     monkeypatch.setattr("voxelocity.recipes.pathology.heatmap._BLOCK", 3)
     parts = predict_slide([network], slide, config(), box=box, device=CPU, num_threads=2)
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_told_and_left_out(slide_file):
     slide.read = read
     torch.manual_seed(0)
     heat = predict_slide(
-        [PatchNet().eval()], slide, config(), box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2,
+        [PatchNet(0.25).eval()], slide, config(), box=Box(y=0, x=0, height=320, width=400), device=CPU, num_threads=2,
         blocks=Blocks(2**28, side=64),
     )  # fmt: skip
     assert heat.unread == ("pathology: slide.tiff: it is broken here",)

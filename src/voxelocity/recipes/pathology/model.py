@@ -23,14 +23,17 @@ class PatchNet(torch.nn.Module):
     """Whether squares of a patch, or of a larger region, hold tumor, as logits.
 
     Memory is in channels-last order throughout, which convolutions on CPUs and tensor cores compute faster.
+
+    Args:
+        width: its channels as a share of ResNet-18's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: float) -> None:
         from monai.networks.nets import resnet18
 
         super().__init__()
         # Its strides multiply to the side of a square.
-        self.body = resnet18(spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2)
+        self.body = resnet18(spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2, widen_factor=width)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -95,11 +98,12 @@ def load_patches(folder: Path) -> TrainedPatches:
         raise InputError(
             f"pathology: the model in {folder} is not one of this recipe, or of another version; train it again"
         )
-    network = PatchNet()
+    config = PathologyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
+    network = PatchNet(config.network.width)
     network.load_state_dict(weights)
     return TrainedPatches(
         network=network.eval(),
-        config=PathologyConfig.parse(found["config"], where=str(folder / SPEC_NAME)),
+        config=config,
         fold=found["fold"],
         seed=int(found["seed"]),
     )

@@ -7,6 +7,7 @@ A patch is a volume that is one voxel deep, so flips, quarter turns, rotations, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -150,29 +151,41 @@ class PatchBatches:
         draws, boxes = draws[self._share], boxes[self._share]
         side = self._config.patch.side
         config = self._config.augment
-        params = sample(draws, seed=self._seed, num_channels=3, patch_shape=(side, side, 1), config=config)
-        frame = (2 * _FRAME, 2 * _FRAME, 1)
+        params = sample(draws, seed=self._seed, num_channels=3, patch_shape=(1, side, side), config=config)
+        frame = (1, 2 * _FRAME, 2 * _FRAME)
         sources, regions = [], []
         for row, (draw, box) in enumerate(zip(draws, boxes, strict=True)):
-            start = box.y + _FRAME, box.x + _FRAME, 0
-            region = Region(start, (start[0] + side, start[1] + side, 1))
+            start = 0, box.y + _FRAME, box.x + _FRAME
+            region = Region(start, (1, start[1] + side, start[2] + side))
             needed = needed_box(params, row, region, frame)
-            (y, x, _), (height, width, _) = needed.start, needed.shape
+            (_, y, x), (_, height, width) = needed.start, needed.shape
             read = Box(y=y - _FRAME, x=x - _FRAME, height=height, width=width)
             piece = self._pieces.pieces[draw.case]
             annotation, factor = self._pieces.annotation(piece), self._factor(piece)
             assert annotation is not None, "checked before"
-            pixels = self._blocks.read(self._pieces.slide(piece), read, self._config.patch.level)[..., None]
-            mask = annotation.mask(read, factor)[..., None].astype(np.uint8)
-            sources.append(Source(image=pixels, label=mask, start=needed.start, scaling=_SCALING))
+            pixels = self._blocks.read(self._pieces.slide(piece), read, self._config.patch.level)
+            mask = annotation.mask(read, factor)
+            sources.append(
+                Source(image=_with_depth(pixels), label=_with_depth(mask), start=needed.start, scaling=_SCALING)
+            )
             regions.append(region)
-        image = torch.empty((len(draws), 3, side, side, 1))
-        label_of_pixels = torch.empty((len(draws), side, side, 1), dtype=torch.uint8)
+        image = torch.empty((len(draws), 3, 1, side, side))
+        label_of_pixels = torch.empty((len(draws), 1, side, side), dtype=torch.uint8)
         augment(sources, regions, params, image, label_of_pixels, engine=config.engine)
         self._effects.apply(draws, image, label_of_pixels, seed=self._seed)
         squares = label_of_pixels.view(len(draws), side // SQUARE, SQUARE, side // SQUARE, SQUARE)
         label = squares.amax(dim=(2, 4)).float()
-        return Batch(image=image[..., 0], label=label, draws=tuple(draws), regions=(), step=step)
+        return Batch(image=image[:, :, 0], label=label, draws=tuple(draws), regions=(), step=step)
+
+
+def _with_depth(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """A picture (..., y, x) as a volume (..., 2, y, x) whose second plane nothing shows.
+
+    With it, all neighbors of a pixel lie within the volume, which the engine warps 14 times as fast as a border.
+    """
+    deep = np.zeros((*plane.shape[:-2], 2, *plane.shape[-2:]), np.uint8)
+    deep[..., 0, :, :] = plane
+    return deep
 
 
 def any_within(mask: Mask, side: int) -> Mask:

@@ -61,7 +61,7 @@ def train_fold(
         )
         torch.manual_seed(call.seed)
         step = TrainingStep(
-            PatchNet().to(call.device),
+            PatchNet(config.network.width).to(call.device),
             PatchLoss(config.fit.batch_size, run.world),
             optimizer=config.fit.optimizer,
             precision=config.precision,

@@ -1,13 +1,13 @@
-"""Bundles as one array: the cache, what is held out, and the frame of the network."""
+"""Bundles as one array: the cache, and what is held out."""
 
 import shutil
 
 import numpy as np
 import pytest
 
-from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.errors import ConfigError
 from voxelocity.recipes.tractography import bundles as module
-from voxelocity.recipes.tractography.bundles import Frame, open_bundles, split
+from voxelocity.recipes.tractography.bundles import open_bundles, split
 
 
 @pytest.fixture(autouse=True)
@@ -62,21 +62,3 @@ def test_what_is_held_out_depends_on_the_seed_alone(by, bundles_file):
 def test_one_subject_cannot_be_held_out(bundles_file):
     with pytest.raises(ConfigError, match=r"of 1 subjects .* none can be held out; set split.by=streamline"):
         split(open_bundles(bundles_file, num_points=16), by="subject", held_out=0.5, seed=0)
-
-
-def test_the_frame_leads_there_and_back(bundles_file):
-    found = open_bundles(bundles_file, num_points=16)
-    frame = Frame.of(found)
-    seen = frame.seen(found.streamlines, found.bundle)
-    assert seen.std() == pytest.approx(1.0, rel=0.05)
-    assert np.abs(seen.mean(axis=0)).max() < 0.1
-    assert frame.in_mm(seen, found.bundle) == pytest.approx(found.streamlines, abs=1e-4)
-    with pytest.raises(InputError, match="no streamline is left to train on"):
-        Frame.of(found.part(np.array([], int)))
-
-
-def test_a_bundle_without_streamlines_has_the_frame_of_all(bundles_file):
-    found = open_bundles(bundles_file, num_points=16)
-    frame = Frame.of(found.part(np.flatnonzero(found.bundle == 0)))
-    assert frame.mean_mm[1] == pytest.approx(found.of(0).mean(axis=0), abs=1e-4)
-    assert np.isfinite(frame.scale_mm).all()

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from voxelocity.core.errors import ConfigError, ScanError
-from voxelocity.recipes.tractography.bundles import Frame
+from voxelocity.recipes.tractography.exemplars import Frame
 from voxelocity.recipes.tractography.model import Denoiser, DenoiserConfig, pack
 from voxelocity.recipes.tractography.volume import distance_to, inside_of, read_volume
 
 FRAME = Frame(
-    mean_mm=np.random.default_rng(0).normal(0, 10, (3, 16, 3)).astype(np.float32), scale_mm=np.float32([2, 3, 4])
+    mean_mm=np.random.default_rng(0).normal(0, 10, (3, 16, 3)).astype(np.float32),
+    spread_mm=np.float32([5, 6, 7]),
+    scale_mm=np.float32([2, 3, 4]),
 )
 SMALL = DenoiserConfig(num_points=16, points_per_token=4, width=16, depth=2, num_heads=2)
 AFFINE = np.array([[-2, 0, 0, 20], [0, 0, 2, -20], [0, 3, 0, -30], [0, 0, 0, 1.0]])
@@ -24,17 +26,17 @@ def save(path, values):
 
 def packed(num=5):
     numbers = torch.Generator().manual_seed(0)
-    noisy = torch.randn(num, 16, 3, generator=numbers)
-    return pack(noisy, torch.arange(num) * 200, torch.arange(num) % 3)
+    noisy, exemplar_mm = torch.randn(2, num, 16, 3, generator=numbers)
+    return pack(noisy, exemplar_mm, torch.arange(num) * 200, torch.arange(num) % 3)
 
 
-def test_the_answer_begins_at_zero_and_depends_on_time_bundle_and_streamline():
+def test_the_answer_begins_at_zero_and_depends_on_time_bundle_exemplar_and_streamline():
     network = Denoiser(SMALL, FRAME)
     assert torch.equal(network(packed()), torch.zeros(5, 3, 16))
     for weights in network.parameters():
         torch.nn.init.normal_(weights, std=0.2)
     answer = network(packed(1))
-    for channel in range(5):
+    for channel in range(8):
         changed = packed(1)
         changed[:, channel] += 1.0
         assert not torch.allclose(network(changed), answer), channel

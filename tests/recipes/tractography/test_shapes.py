@@ -7,6 +7,7 @@ from voxelocity.recipes.tractography.shapes import (
     as_ragged,
     curvature_per_mm,
     lengths_mm,
+    nearest,
     nearest_mm,
     resample,
     with_one_direction,
@@ -44,7 +45,9 @@ def test_the_nearest_streamline_may_run_either_way():
     line = np.stack([np.arange(5.0), np.zeros(5), np.zeros(5)], axis=1).astype(np.float32)
     others = np.stack([line[::-1] + np.float32([0, 3, 0]), line + np.float32([0, 0, 10])])
     assert nearest_mm(line[None], others) == pytest.approx([3.0])
-    assert nearest_mm(others, others, is_same=True) == pytest.approx([np.sqrt(109.0)] * 2)
+    distances, index = nearest(others, others, num=2, own=np.array([0, -1]))
+    assert distances == pytest.approx(np.float32([[np.sqrt(109.0), np.inf], [0.0, np.sqrt(109.0)]]), abs=1e-3)
+    assert index.tolist() == [[1, -1], [1, 0]]
     assert nearest_mm(line[None], others[:0])[0] == np.inf
 
 

@@ -13,10 +13,12 @@ from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.tractography import recipe
-from voxelocity.recipes.tractography.bundles import Frame, open_bundles
+from voxelocity.recipes.tractography.bundles import open_bundles
+from voxelocity.recipes.tractography.exemplars import Frame, Pairs
 from voxelocity.recipes.tractography.files import read_tracts
 from voxelocity.recipes.tractography.generate import batches_of, generate
 from voxelocity.recipes.tractography.settings import settings
+from voxelocity.recipes.tractography.shapes import nearest_mm
 from voxelocity.recipes.tractography.train import Batches, TractLoss, load_tracts, train_tracts
 
 CPU = torch.device("cpu")
@@ -48,9 +50,15 @@ def train(data, out, overrides=(), **options):
     )
 
 
-def make_batches(bundles_file, **options):
+def opened(bundles_file):
     bundles = open_bundles(bundles_file, num_points=16)
-    return Batches(bundles, Frame.of(bundles), 10, **{"seed": 3, "share": slice(None), **options})
+    pairs = Pairs.of(bundles, **dict(config().exemplar), seed=3)
+    return bundles, pairs, Frame.of(bundles, pairs)
+
+
+def make_batches(bundles_file, **options):
+    bundles, pairs, frame = opened(bundles_file)
+    return Batches(bundles, pairs, frame, 10, **{"seed": 3, "share": slice(None), **options})
 
 
 def test_a_batch_depends_on_the_seed_and_its_number_alone(bundles_file):
@@ -72,8 +80,7 @@ def test_an_epoch_has_each_streamline_once(bundles_file):
 
 
 def test_losses_of_shape_are_zero_for_the_true_streamline_and_not_for_another(bundles_file):
-    bundles = open_bundles(bundles_file, num_points=16)
-    frame, batch = Frame.of(bundles), make_batches(bundles_file)(0)
+    frame, batch = opened(bundles_file)[2], make_batches(bundles_file)(0)
     for weight in ("flip", "bend"):
         loss = TractLoss(config(**{f"loss.{weight}": 1.0, "prediction": "x0"}), frame, CPU, ALONE)
         assert loss(batch.label[:, :3], batch.label).item() == pytest.approx(0.0, abs=1e-6)
@@ -150,13 +157,13 @@ def test_too_little_memory_makes_smaller_batches(bundles_file, tmp_path, monkeyp
     assert len(read_tracts([tmp_path / "made.tck"])) == 20
 
 
-def test_streamlines_that_begin_as_less_noise_differ_less(bundles_file, tmp_path):
-    spreads = []
+def test_streamlines_that_begin_as_less_noise_lie_nearer_to_their_exemplars(bundles_file, tmp_path):
+    distances = []
     for spread in (1.0, 0.3):
         trained = train(bundles_file, tmp_path / str(spread), {"sample.spread": spread})
         made = generate(trained, tmp_path / "made.tck", seed=1, device=CPU, counts=[20, 20], warn=print)
-        spreads.append(made.streamlines[:20].std(axis=0).mean())
-    assert spreads[1] < 0.6 * spreads[0]
+        distances.append(nearest_mm(made.streamlines, trained.exemplars.streamlines).mean())
+    assert distances[1] < 0.6 * distances[0]
 
 
 def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
@@ -181,6 +188,7 @@ import sys, torch
 from pathlib import Path
 from rich.console import Console
 from voxelocity.recipes.tractography.settings import settings
+from voxelocity.recipes.tractography.shapes import nearest_mm
 from voxelocity.recipes.tractography.train import train_tracts
 import json
 config = settings(json.loads(sys.argv[3]), time_budget_s=0.0, device=torch.device("cpu"), fast_bfloat16=False)

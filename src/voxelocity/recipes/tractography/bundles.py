@@ -1,4 +1,4 @@
-"""Bundles of streamlines as one cached array, which of them are trained on, and the numbers a network sees of them."""
+"""Bundles of streamlines as one cached array, and which of them are trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.rng import generator
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.cache import entry_key, source_identity
@@ -21,9 +21,6 @@ from voxelocity.recipes.tractography.shapes import Numbers, Points, resample, wi
 
 SplitBy = Literal["streamline", "bundle", "subject"]
 _VERSION = 1
-# Of fewer streamlines, the spread is not known well.
-_FEWEST_FOR_SCALE = 8
-_LEAST_SCALE_MM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,58 +176,3 @@ def split(bundles: Bundles, *, by: SplitBy, held_out: float, seed: int) -> tuple
         )
     is_held = np.isin(labels, numbers.permutation(len(names))[:num_held])
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """What a network sees of a streamline: how far it lies from its bundle's mean shape, by the bundle's spread.
-
-    So all bundles are learned at once, and noise of one size is as hard in each of them.
-
-    Attributes:
-        mean_mm: (k, p, 3), mean shape of each bundle; that of all streamlines for a bundle without any.
-        scale_mm: (k), root mean square distance of a coordinate to it.
-    """
-
-    mean_mm: Points
-    scale_mm: Points
-
-    @classmethod
-    def of(cls, bundles: Bundles) -> Frame:
-        """That of the streamlines trained on.
-
-        Raises:
-            InputError: there are none.
-        """
-        if not len(bundles):
-            raise InputError("tractography: no streamline is left to train on; hold out fewer (split.held_out)")
-        overall = bundles.streamlines.mean(axis=0)
-        shared = max(_LEAST_SCALE_MM, float(np.sqrt(np.mean((bundles.streamlines - overall) ** 2))))
-        means, scales = [], []
-        for number in range(len(bundles.names)):
-            members = bundles.of(number)
-            means.append(members.mean(axis=0) if len(members) else overall)
-            spread = float(np.sqrt(np.mean((members - means[-1]) ** 2))) if len(members) else shared
-            scales.append(max(_LEAST_SCALE_MM, spread))
-        typical = float(np.median(scales))
-        few = np.bincount(bundles.bundle, minlength=len(bundles.names))
-        return cls(
-            mean_mm=np.stack(means).astype(np.float32),
-            scale_mm=np.array(
-                [
-                    max(scale, typical) if 0 < count < _FEWEST_FOR_SCALE else scale
-                    for scale, count in zip(scales, few, strict=True)
-                ],
-                np.float32,
-            ),
-        )
-
-    def seen(self, streamlines: Points, bundle: Numbers) -> Points:
-        """(n, p, 3) without unit, of streamlines (n, p, 3) in mm of these bundles."""
-        result: Points = (streamlines - self.mean_mm[bundle]) / self.scale_mm[bundle, None, None]
-        return result
-
-    def in_mm(self, seen: Points, bundle: Numbers) -> Points:
-        """The inverse of `seen`."""
-        result: Points = seen * self.scale_mm[bundle, None, None] + self.mean_mm[bundle]
-        return result

@@ -107,19 +107,21 @@ def batches_of(
 ) -> Iterator[tuple[int, Points]]:
     """Streamlines of these bundles batch by batch, each with the index at which it begins.
 
-    Streamline `n` depends on the seed, `n` and its bundle; the size of batches changes only roundings.
+    Streamline `n` depends on the seed, `n`, its bundle and how many of that come before; the size of batches changes
+    only roundings.
     """
     config = trained.config
     network = trained.network.to(device).eval()
+    exemplars_mm = trained.exemplars.drawn(bundle, seed=seed)
     forward = compiled(network, config.precision.compile, device)
     size = min(config.sample.batch_size, max(1, len(bundle)))
     start = 0
     while start < len(bundle):
         members = bundle[start : start + size]
         try:
-            seen = _denoised(
-                forward, config, config.sample.spread * _noise(network, start, len(members), seed), members, device
-            )
+            noise = config.sample.spread * _noise(network, start, len(members), seed)
+            around_mm = exemplars_mm[start : start + size]
+            seen = _denoised(forward, config, noise, around_mm, members, device)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -133,8 +135,8 @@ def batches_of(
                 f"tractography: the memory of {device} is too small for batches of {2 * size}; {size} are made at once"
             )
             continue
-        scale, mean = network.scale_mm.cpu().numpy(), network.mean_mm.cpu().numpy()
-        yield start, (seen * scale[members, None, None] + mean[members]).astype(np.float32)
+        scale = network.scale_mm.cpu().numpy()
+        yield start, (seen * scale[members, None, None] + around_mm).astype(np.float32)
         start += len(members)
 
 
@@ -152,16 +154,17 @@ def _denoised(
     forward: Callable[[torch.Tensor], torch.Tensor],
     config: TractographyConfig,
     noise: torch.Tensor,
+    exemplars_mm: Points,
     members: Numbers,
     device: torch.device,
 ) -> Points:
     numbers = torch.from_numpy(np.ascontiguousarray(members)).to(device)
-    factors = signal_and_noise().float().to(device)
+    factors, around_mm = signal_and_noise().float().to(device), torch.from_numpy(exemplars_mm).to(device)
 
     def clean_at(current: torch.Tensor, time: int) -> torch.Tensor:
         times = torch.full((len(current),), time, device=device)
         with autocast(config.precision, device):
-            answer = forward(pack(current, times, numbers))
+            answer = forward(pack(current, around_mm, times, numbers))
         return clean_of(answer.float().transpose(1, 2), current, factors[:, times], config.prediction)
 
     with torch.inference_mode():

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
-from voxelocity.recipes.tractography.bundles import Frame
+from voxelocity.recipes.tractography.exemplars import Frame
 from voxelocity.recipes.tractography.volume import Volume
 
 _MOST_PERIOD = 10_000.0
@@ -24,7 +24,7 @@ class DenoiserConfig(Config):
     """Neighboring points that make one token; more are quicker, as streamlines are smooth."""
     width: int = Field(default=192, ge=8, multiple_of=8)
     """Numbers of a token."""
-    depth: int = Field(default=8, ge=1)
+    depth: int = Field(default=4, ge=1)
     """Blocks of attention and two linear layers."""
     num_heads: int = Field(default=4, ge=1)
     """Heads of the attention."""
@@ -46,6 +46,7 @@ class Denoiser(torch.nn.Module):
     """
 
     mean_mm: torch.Tensor
+    spread_mm: torch.Tensor
     scale_mm: torch.Tensor
     frequencies: torch.Tensor
 
@@ -58,12 +59,12 @@ class Denoiser(torch.nn.Module):
                 "network.num_heads"
             )
         self.config = config
-        self.register_buffer("mean_mm", torch.from_numpy(frame.mean_mm))
-        self.register_buffer("scale_mm", torch.from_numpy(frame.scale_mm))
+        for name in ("mean_mm", "spread_mm", "scale_mm"):
+            self.register_buffer(name, torch.from_numpy(getattr(frame, name)))
         self.volume = volume
         num_channels = 0 if volume is None else volume.num_channels
         per_token, width = config.points_per_token, config.width
-        self.enter = torch.nn.Linear(per_token * (3 + num_channels), width)
+        self.enter = torch.nn.Linear(per_token * (6 + num_channels), width)
         self.places = torch.nn.Parameter(0.02 * torch.randn(config.num_points // per_token, width))
         half = width // 2
         self.register_buffer("frequencies", torch.exp(-math.log(_MOST_PERIOD) * torch.arange(half) / half))
@@ -80,17 +81,16 @@ class Denoiser(torch.nn.Module):
 
     def forward(self, packed: torch.Tensor) -> torch.Tensor:
         """The answer (b, 3, p) for what `pack` has put together."""
-        noisy, time, bundle = packed[:, :3], packed[:, 3, 0], packed[:, 4, 0].long()
-        features = noisy
+        noisy, exemplar_mm, time, bundle = packed[:, :3], packed[:, 3:6], packed[:, 6, 0], packed[:, 7, 0].long()
+        exemplar = (exemplar_mm - self.mean_mm[bundle].transpose(1, 2)) / self.spread_mm[bundle, None, None]
+        features = [noisy, exemplar]
         if self.volume is not None:
-            points_mm = noisy.float() * self.scale_mm[bundle, None, None] + self.mean_mm[bundle].transpose(1, 2)
-            features = torch.cat([noisy, self.volume(points_mm)], dim=1)
+            features.append(self.volume(noisy.float() * self.scale_mm[bundle, None, None] + exemplar_mm))
         angles = time[:, None] * self.frequencies
         condition = self.time(torch.cat([angles.cos(), angles.sin()], dim=1)) + self.bundle(bundle)
         condition = torch.nn.functional.silu(condition)
-        num, channels, _ = features.shape
-        per_token = self.config.points_per_token
-        pieces = features.reshape(num, channels, -1, per_token).transpose(1, 2).flatten(2)
+        num, per_token = len(packed), self.config.points_per_token
+        pieces = torch.cat(features, dim=1).unflatten(2, (-1, per_token)).transpose(1, 2).flatten(2)
         tokens = self.enter(pieces) + self.places
         for block in self.blocks:
             tokens = block(tokens, condition)
@@ -100,16 +100,18 @@ class Denoiser(torch.nn.Module):
         return result
 
 
-def pack(noisy: torch.Tensor, time: torch.Tensor, bundle: torch.Tensor) -> torch.Tensor:
-    """One tensor (b, 5, p) of all that the denoiser gets, as a training step takes it.
+def pack(noisy: torch.Tensor, exemplar_mm: torch.Tensor, time: torch.Tensor, bundle: torch.Tensor) -> torch.Tensor:
+    """One tensor (b, 8, p) of all that the denoiser gets, as a training step takes it.
 
     Args:
         noisy: (b, p, 3), as `Frame.seen` has them.
+        exemplar_mm: (b, p, 3), in RAS mm.
         time: (b), 0 to `NUM_TIMES` - 1.
         bundle: (b), index of each one's bundle; below 2**24, so that float32 has it.
     """
     shown = torch.stack([time.to(noisy.dtype), bundle.to(noisy.dtype)], dim=1)
-    return torch.cat([noisy.transpose(1, 2), shown[..., None].expand(-1, -1, noisy.shape[1])], dim=1)
+    parts = [noisy.transpose(1, 2), exemplar_mm.transpose(1, 2), shown[..., None].expand(-1, -1, noisy.shape[1])]
+    return torch.cat(parts, dim=1)
 
 
 class _Block(torch.nn.Module):

@@ -27,6 +27,15 @@ class SplitConfig(Config):
     """The share held out."""
 
 
+class ExemplarConfig(Config):
+    """The real streamlines that generated ones are variations of."""
+
+    num_nearest: int = Field(default=4, ge=1)
+    """A streamline is learned as a variation of one of this many that lie nearest to it in its bundle."""
+    num_per_bundle: int = Field(default=1024, ge=1)
+    """Streamlines of each bundle that the model keeps as exemplars, at most."""
+
+
 class ShapeLossConfig(Config):
     """Losses of the shape, in addition to that of the noise; each is weighted less, the more noise there is."""
 
@@ -47,8 +56,8 @@ class SampleConfig(Config):
     """Calls of the network for a streamline."""
     batch_size: int = Field(default=1024, ge=1)
     """Streamlines made at once; halved where the memory is too small."""
-    spread: float = Field(default=1.0, gt=0.0, le=2.0)
-    """Standard deviation of the noise that streamlines begin as. Below 1 they are more typical and less varied."""
+    spread: float = Field(default=0.7, gt=0.0, le=2.0)
+    """Standard deviation of the noise that streamlines begin as. With less of it they lie nearer to their exemplars."""
     num_per_bundle: int = Field(default=0, ge=0)
     """Streamlines of each bundle; 0 for as many as were held out, and at least one."""
     format: Literal["trx", "trk", "tck"] = "trx"
@@ -59,6 +68,7 @@ class TractographyConfig(Config):
     """All settings of the recipe."""
 
     network: DenoiserConfig = DenoiserConfig()
+    exemplar: ExemplarConfig = ExemplarConfig()
     fit: FitConfig
     precision: PrecisionConfig
     prediction: Prediction = "v"
@@ -97,7 +107,7 @@ def settings(
     compiles = "default" if device.type == "cuda" else "none"
     values: dict[str, Any] = {
         "fit": {
-            "batch_size": 512,
+            "batch_size": 256,
             "time_budget_s": time_budget_s,
             "optimizer": {
                 "name": "adamw",

@@ -96,31 +96,42 @@ def _mean_distance(streamlines: Points, other: Points) -> Numbers:
     return distances
 
 
-def nearest_mm(streamlines: Points, others: Points, *, is_same: bool = False) -> Numbers:
-    """The distance of each streamline to the nearest of the others: minimum average direct-flip (MDF), in mm.
+def nearest(
+    streamlines: Points, others: Points, *, num: int = 1, own: Numbers | None = None
+) -> tuple[Numbers, Numbers]:
+    """The nearest of the others to each streamline by minimum average direct-flip distance (MDF).
 
     Source: Garyfallidis et al., "QuickBundles", Frontiers in Neuroscience 6:175 (2012).
 
     Args:
         streamlines: (n, p, 3).
         others: (m, p, 3).
-        is_same: both are the same; a streamline is then not compared with itself.
+        num: how many of them, nearest first.
+        own: (n), the index among the others of the streamline itself, which is left out; -1 if it is not there.
 
     Returns:
-        (n) float32; infinite without others.
+        (n, num) float32 distances in mm and (n, num) indices; infinite and -1 where there are fewer others.
     """
-    found = np.full(len(streamlines), np.inf, np.float32)
+    found = np.full((len(streamlines), num), np.inf, np.float32)
+    index = np.full((len(streamlines), num), -1, np.int64)
     mine, theirs = torch.from_numpy(streamlines), torch.from_numpy(others)
     at_once = max(1, _PAIRS_AT_ONCE // max(1, theirs[..., 0].numel()))
     for start in range(0, len(mine), at_once):
         part = mine[start : start + at_once]
         both = [_average_mm(part, one) for one in (theirs, theirs.flip(1))]
         distances = torch.minimum(*both)
-        if is_same:
-            distances[torch.arange(len(part)), torch.arange(start, start + len(part))] = torch.inf
-        if len(theirs):
-            found[start : start + at_once] = distances.amin(1).numpy()
-    return found
+        if own is not None:
+            rows = np.flatnonzero(own[start : start + len(part)] >= 0)
+            distances[rows, own[start + rows]] = torch.inf
+        values, places = distances.topk(min(num, len(theirs)), dim=1, largest=False)
+        found[start : start + at_once, : values.shape[1]] = values.numpy()
+        index[start : start + at_once, : values.shape[1]] = np.where(values.isfinite().numpy(), places.numpy(), -1)
+    return found, index
+
+
+def nearest_mm(streamlines: Points, others: Points) -> Numbers:
+    """The distance of each streamline to the nearest of the others, as of `nearest`: (n) float32."""
+    return nearest(streamlines, others)[0][:, 0]
 
 
 def _average_mm(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:

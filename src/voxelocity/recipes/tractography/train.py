@@ -22,15 +22,18 @@ from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import World
 from voxelocity.recipes.fit import fit, open_run, shares_of
-from voxelocity.recipes.tractography.bundles import Bundles, Frame, open_bundles, split
+from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
+from voxelocity.recipes.tractography.exemplars import Exemplars, Frame, Pairs
 from voxelocity.recipes.tractography.files import Space
 from voxelocity.recipes.tractography.model import Denoiser, pack
-from voxelocity.recipes.tractography.settings import ShapeLossConfig, TractographyConfig
+from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.volume import Volume, distance_to, read_volume
 from voxelocity.step import TrainingStep
 
-_FORMAT = 1
+_FORMAT = 2
+# Of what the file of weights holds besides the network.
+_EXEMPLARS = "exemplars."
 _RESERVE_S = 20.0
 
 
@@ -43,6 +46,7 @@ class TrainedTracts:
         config: it was trained with.
         names: of the bundles.
         num_held: streamlines of each bundle that were held out.
+        exemplars: that generated streamlines are variations of.
         space: of the data.
         seed: of the training, which also chose what was held out.
     """
@@ -51,6 +55,7 @@ class TrainedTracts:
     config: TractographyConfig
     names: tuple[str, ...]
     num_held: tuple[int, ...]
+    exemplars: Exemplars
     space: Space
     seed: int
 
@@ -90,7 +95,8 @@ def train_tracts(
     bundles = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
     training = bundles.part(chosen)
-    frame = Frame.of(training)
+    pairs = Pairs.of(training, **dict(config.exemplar), seed=seed)
+    frame = Frame.of(training, pairs)
     record = {"recipe": "tractography", "data": str(data.absolute()), "seed": seed, "config": config.to_plain()}
     with open_run(
         out, record, resume=resume, overwrite=overwrite, device=device, console=console, sinks=sinks,
@@ -111,11 +117,15 @@ def train_tracts(
             warn=run.warn,
             world=run.world,
         )
-        batches = Batches(training, frame, config.fit.batch_size, seed=seed, share=shares_of(config.fit, run.world))
+        batches = Batches(
+            training, pairs, frame, config.fit.batch_size, seed=seed, share=shares_of(config.fit, run.world)
+        )
         threads = max(1, min(2, cpu_budget() - 1))
         # Streamlines are made and judged afterwards.
         reserve_s = min(_RESERVE_S, 0.1 * config.fit.time_budget_s)
-        state = fit(run, step, batches, config.fit, num_items=len(training), num_threads=threads, reserve_s=reserve_s)
+        state = fit(
+            run, step, batches, config.fit, num_items=len(pairs.index), num_threads=threads, reserve_s=reserve_s
+        )
         num_held = np.bincount(bundles.bundle[held], minlength=len(bundles.names))
         averaged = step.averaged()
         assert isinstance(averaged, Denoiser)
@@ -125,6 +135,7 @@ def train_tracts(
             config=config,
             names=bundles.names,
             num_held=tuple(map(int, num_held)),
+            exemplars=pairs.exemplars,
             space=Space.around(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
         )
@@ -137,20 +148,23 @@ def train_tracts(
 class Batches:
     """Batch `n` as a function of the seed and `n`: streamlines in an order that changes with each epoch, and noise.
 
-    Its image is what `pack` makes, (b, 5, p); its label is (b, 9, p): the clean streamline, the noisy one, the factors
-    of both, and the bundle.
+    Its image is what `pack` makes, (b, 8, p); its label is (b, 12, p): the clean streamline, the noisy one, the
+    exemplar in mm, the factors of streamline and noise, and the bundle.
 
     Args:
         bundles: to train on.
+        pairs: of them.
         frame: of them.
         batch_size: of all ranks.
         seed: of order, times and noise.
         share: the streamlines of each batch that this rank makes.
     """
 
-    def __init__(self, bundles: Bundles, frame: Frame, batch_size: int, *, seed: int, share: slice) -> None:
-        self._clean = frame.seen(bundles.streamlines, bundles.bundle)
-        self._bundle = bundles.bundle
+    def __init__(
+        self, bundles: Bundles, pairs: Pairs, frame: Frame, batch_size: int, *, seed: int, share: slice
+    ) -> None:
+        self._pairs, self._frame = pairs, frame
+        self._streamlines, self._bundle = bundles.streamlines[pairs.index], bundles.bundle[pairs.index]
         self._batch_size, self._seed, self._share = batch_size, seed, share
         self._factors = signal_and_noise().numpy().astype(np.float32)
 
@@ -161,19 +175,26 @@ class Batches:
         # One time in each of as many equal intervals as there are streamlines: less chance in the loss.
         times = (numbers.permutation(self._batch_size) + numbers.random(self._batch_size)) / self._batch_size
         time = (times * NUM_TIMES).astype(np.int64)
-        noise = numbers.standard_normal((self._batch_size, *self._clean.shape[1:]), dtype=np.float32)
-        index, time, noise = index[self._share], time[self._share], noise[self._share]
-        clean, (signal, sigma) = self._clean[index], self._factors[:, time]
+        noise = numbers.standard_normal((self._batch_size, *self._streamlines.shape[1:]), dtype=np.float32)
+        column = numbers.integers(self._pairs.nearest.shape[1], size=self._batch_size)
+        index, time, noise, column = index[self._share], time[self._share], noise[self._share], column[self._share]
+        bundle = self._bundle[index]
+        exemplar_mm = self._pairs.exemplars.streamlines[self._pairs.nearest[index, column]]
+        clean, (signal, sigma) = (
+            self._frame.seen(self._streamlines[index], exemplar_mm, bundle),
+            self._factors[:, time],
+        )
         noisy = torch.from_numpy(signal[:, None, None] * clean + sigma[:, None, None] * noise)
-        bundle = torch.from_numpy(self._bundle[index])
-        shown = torch.from_numpy(np.stack([signal, sigma, self._bundle[index].astype(np.float32)], axis=1))
-        parts = [torch.from_numpy(clean).transpose(1, 2), noisy.transpose(1, 2)]
+        shown = torch.from_numpy(np.stack([signal, sigma, bundle.astype(np.float32)], axis=1))
+        exemplar = torch.from_numpy(exemplar_mm)
+        parts = [one.transpose(1, 2) for one in (torch.from_numpy(clean), noisy, exemplar)]
         label = torch.cat([*parts, shown[..., None].expand(-1, -1, clean.shape[1])], dim=1)
-        return Batch(image=pack(noisy, torch.from_numpy(time), bundle), label=label, draws=(), regions=(), step=step)
+        image = pack(noisy, exemplar, torch.from_numpy(time), torch.from_numpy(bundle))
+        return Batch(image=image, label=label, draws=(), regions=(), step=step)
 
     def _drawn(self, step: int) -> np.ndarray[Any, Any]:
         """The streamlines of a batch, which may begin in one epoch and end in a later one."""
-        first, num = step * self._batch_size, len(self._clean)
+        first, num = step * self._batch_size, len(self._streamlines)
         places = np.arange(first, first + self._batch_size)
         index = np.empty(self._batch_size, np.int64)
         for epoch in range(first // num, (first + self._batch_size - 1) // num + 1):
@@ -182,7 +203,7 @@ class Batches:
         return index
 
     def _order(self, epoch: int) -> np.ndarray[Any, Any]:
-        return generator(self._seed, stage="order", epoch=epoch).permutation(len(self._clean))
+        return generator(self._seed, stage="order", epoch=epoch).permutation(len(self._streamlines))
 
 
 class TractLoss:
@@ -191,13 +212,13 @@ class TractLoss:
     def __init__(self, config: TractographyConfig, frame: Frame, device: torch.device, world: World) -> None:
         self._config, self._world = config, world
         self._scale_mm = torch.from_numpy(frame.scale_mm).to(device)
-        self._mean_mm = torch.from_numpy(frame.mean_mm).to(device)
         self._mask = distance_to(Path(config.mask)).to(device) if config.loss.mask else None
 
     def __call__(self, answer: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         answer = answer.float().transpose(1, 2)
         clean, noisy = label[:, :3].transpose(1, 2), label[:, 3:6].transpose(1, 2)
-        factors, bundle = label[:, 6:8, 0].T, label[:, 8, 0].long()
+        exemplar_mm = label[:, 6:9].transpose(1, 2)
+        factors, bundle = label[:, 9:11, 0].T, label[:, 11, 0].long()
         signal, sigma = factors[..., None, None]
         noise = (noisy - signal * clean) / sigma
         wanted = target_of(clean, noise, factors, self._config.prediction)
@@ -205,15 +226,15 @@ class TractLoss:
         shape = self._config.loss
         if shape.flip or shape.bend or shape.mask:
             found = clean_of(answer, noisy, factors, self._config.prediction)
-            each = each + factors[0].square() * self._of_shape(found, clean, bundle, shape)
+            each = each + factors[0].square() * self._of_shape(found, clean, exemplar_mm, bundle)
         total = self._world.total(each.sum().reshape(1))[0]
         return total / self._config.fit.batch_size
 
     def _of_shape(
-        self, found: torch.Tensor, clean: torch.Tensor, bundle: torch.Tensor, shape: ShapeLossConfig
+        self, found: torch.Tensor, clean: torch.Tensor, exemplar_mm: torch.Tensor, bundle: torch.Tensor
     ) -> torch.Tensor:
-        scale, mean = self._scale_mm[bundle, None, None], self._mean_mm[bundle]
-        found_mm, clean_mm = found * scale + mean, clean * scale + mean
+        shape, scale = self._config.loss, self._scale_mm[bundle, None, None]
+        found_mm, clean_mm = found * scale + exemplar_mm, clean * scale + exemplar_mm
         result = torch.zeros_like(bundle, dtype=found.dtype)
         if shape.flip:
             ways = [(found_mm - one).norm(dim=2).mean(dim=1) for one in (clean_mm, clean_mm.flip(1))]
@@ -231,9 +252,9 @@ def _path(text: str) -> Path | None:
 
 
 def _save(out: Path, trained: TrainedTracts) -> None:
-    put_in_place(
-        out / WEIGHTS_NAME, save({name: one.contiguous() for name, one in trained.network.state_dict().items()})
-    )
+    tensors = {name: one.contiguous() for name, one in trained.network.state_dict().items()}
+    kept = {_EXEMPLARS + name: torch.from_numpy(one) for name, one in vars(trained.exemplars).items()}
+    put_in_place(out / WEIGHTS_NAME, save(tensors | kept))
     description = {
         "format": _FORMAT,
         "recipe": "tractography",
@@ -264,7 +285,9 @@ def load_tracts(folder: Path) -> TrainedTracts:
             f"tractography: the model in {folder} is not one of this recipe, or of another version; train it again"
         )
     config = TractographyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
-    frame = Frame(mean_mm=weights["mean_mm"].numpy(), scale_mm=weights["scale_mm"].numpy())
+    names = ("mean_mm", "spread_mm", "scale_mm")
+    frame = Frame(**{name: weights[name].numpy() for name in names})
+    exemplars = Exemplars(**{name: weights.pop(_EXEMPLARS + name).numpy() for name in ("streamlines", "bundle")})
     network = Denoiser(config.network, frame, _blank_volume(weights))
     network.load_state_dict(weights)
     return TrainedTracts(
@@ -272,6 +295,7 @@ def load_tracts(folder: Path) -> TrainedTracts:
         config=config,
         names=tuple(found["names"]),
         num_held=tuple(found["num_held"]),
+        exemplars=exemplars,
         space=Space(affine=tuple(map(tuple, found["space"]["affine"])), shape=tuple(found["space"]["shape"])),
         seed=int(found["seed"]),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -55,24 +56,41 @@ def _cases(call: Call) -> Cases:
     return voxelocity.open(brain_dataset(call.data, call.out.with_name(f"{call.out.name}-data")))
 
 
-def score_table(dice: Sequence[Mapping[str, float | None]]) -> Table:
-    """Mean Dice of each class by our rule, which leaves out cases without the class, and by the challenge's.
+@dataclass(frozen=True, kw_only=True)
+class ClassMean:
+    """Mean Dice of a class by two rules.
 
-    The challenge counts a case as right (1) if neither truth nor prediction have the class. A prediction where there is
-    nothing counts as 0 by both.
+    Attributes:
+        dice: by ours, which leaves out cases where neither truth nor prediction have the class; None if all are such.
+        dice_of_challenge: those cases count as right (1). A prediction where there is nothing counts as 0 by both.
+        num_without: cases in which the rules differ.
     """
-    rows = []
+
+    dice: float | None
+    dice_of_challenge: float
+    num_without: int
+
+
+def class_means(dice: Sequence[Mapping[str, float | None]]) -> dict[str, ClassMean]:
+    """The mean Dice of each class over cases, each of which has the Dice of all classes."""
+    means = {}
     for name in dice[0]:
         found = [case[name] for case in dice]
         known = [value for value in found if value is not None]
-        rows.append(
-            (
-                name,
-                f"{fmean(known):.3f}" if known else "n/a",
-                f"{fmean(1.0 if value is None else value for value in found):.3f}",
-                str(len(found) - len(known)),
-            )
+        means[name] = ClassMean(
+            dice=fmean(known) if known else None,
+            dice_of_challenge=fmean(1.0 if value is None else value for value in found),
+            num_without=len(found) - len(known),
         )
+    return means
+
+
+def score_table(dice: Sequence[Mapping[str, float | None]]) -> Table:
+    """What `class_means` finds, as it is printed."""
+    rows = [
+        (name, "n/a" if one.dice is None else f"{one.dice:.3f}", f"{one.dice_of_challenge:.3f}", str(one.num_without))
+        for name, one in class_means(dice).items()
+    ]
     heads = ("class", "Dice", "Dice by BraTS' rule", "cases with neither")
     return Table(caption="Mean Dice over the held-out cases", heads=heads, rows=rows)
 

@@ -1,10 +1,10 @@
 """The recipes as users run them: training and prediction, and what their `benchmark` finds; one record each.
 
-    python benchmarks/recipes.py brain           # phantoms on one rank and on two: equal seeds, equal numbers of steps
-    python benchmarks/recipes.py brain_race      # the same phantoms: MONAI's scripts and ours, the same network
-    python benchmarks/recipes.py spleen [--data Task09_Spleen]
-    python benchmarks/recipes.py tractography
-    python benchmarks/recipes.py pathology
+    python benchmarks/recipe.py brain           # phantoms on one rank and on two: equal seeds, equal numbers of steps
+    python benchmarks/recipe.py brain_race      # the same phantoms: MONAI's scripts and ours, the same network
+    python benchmarks/recipe.py spleen [--data Task09_Spleen]
+    python benchmarks/recipe.py tractography
+    python benchmarks/recipe.py pathology
 
 Writes `results/recipe_NAME.json`. `--quick` is the tiniest form, to try the script. Other work on the machine changes
 all of them but `brain`.
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="the tiniest form")
     options = parser.parse_args(arguments)
     name, asked = options.recipe, " --quick" if options.quick else ""
-    record = head("recipes", f"{name}{asked}{' --data DATA' if options.data else ''}")
+    record = head("recipe", f"{name}{asked}{' --data DATA' if options.data else ''}")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         given = options.data or (_PHANTOMS[name](work, options.quick) if name in _PHANTOMS else None)

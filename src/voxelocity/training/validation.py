@@ -189,17 +189,13 @@ class Validation:
         # Only the leader knows what the windows of the final validation will be.
         window = session.world.from_leader(self._intermediate_window)
         own, all_own = self._shared_out([self._intermediate.shape(index) for index in range(len(self._intermediate))])
-
-        def score() -> list[CaseScore]:
-            return score_prepared(
-                network,
-                self._intermediate.part(own),
-                self._spec.model_copy(update={"window": window}),
-                device=session.device,
-                on_windows=session.stop.check,
+        spec = self._spec.model_copy(update={"window": window})
+        parts = self._together(
+            lambda: score_prepared(
+                network, self._intermediate.part(own), spec, device=session.device, on_windows=session.stop.check
             )
-
-        return mean_dice(_in_order(self._together(score), all_own))
+        )
+        return mean_dice(_in_order(parts, all_own))
 
     def _shared_out(self, shapes: Sequence[Index3]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """The cases, by index, that this rank scores, and those of all ranks."""

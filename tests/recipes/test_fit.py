@@ -10,7 +10,7 @@ from rich.console import Console
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
-from voxelocity.recipes.fit import FitConfig, fit, open_run, shares_of
+from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
 from voxelocity.step import OptimizerConfig, PrecisionConfig, TrainingStep
 
 CPU = torch.device("cpu")
@@ -37,8 +37,14 @@ def train(out, make=make_batch, *, resume=False, clock=None, **values):
             device=CPU,
             world=run.world,
         )
-        assert shares_of(config, run.world) == slice(0, 4)
-        state = fit(run, step, make, config, num_items=8, num_threads=0)
+        job = FitJob(
+            step=step,
+            make_batch=lambda number, share: make(number),
+            config=config,
+            num_items=8,
+            num_threads=0,
+        )
+        state = fit(run, job)
     return state, network.state_dict()
 
 

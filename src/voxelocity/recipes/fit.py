@@ -23,10 +23,11 @@ from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
-from voxelocity.observe import Clock, EventLog, environment, events_path, read_events, span, system_clock
+from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.parallel import World, even_shares, joined
 from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
+from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
@@ -170,62 +171,67 @@ class FitState:
     trained_s: float = 0.0
 
 
-def fit(
-    run: Run,
-    step: TrainingStep,
-    make_batch: Callable[[int], Batch],
-    config: FitConfig,
-    *,
-    num_items: int,
-    num_threads: int,
-    reserve_s: float = 0.0,
-) -> FitState:
-    """Trains to the end of the steps or of the time, and leaves the last state in a checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class FitJob:
+    """What is trained, and on what.
 
-    Args:
-        run: where it is saved; an earlier session's state is continued.
-        step: the network in training, with `world=run.world`.
-        make_batch: batch `n` as a function of `n` alone, on the host: the share of this rank, by `shares_of`. Called
-            from several threads at once.
+    Attributes:
+        step: the network in training, with the world of its run.
+        make_batch: these items of batch `n`, a function of `n` alone, on the host. Called from several threads at once.
         config: of this training.
         num_items: of an epoch.
         num_threads: that make batches ahead.
         reserve_s: of the time budget, for what follows.
+    """
+
+    step: TrainingStep
+    make_batch: Callable[[int, slice], Batch]
+    config: FitConfig
+    num_items: int
+    num_threads: int
+    reserve_s: float = 0.0
+
+
+def fit(run: Run, job: FitJob) -> FitState:
+    """Trains to the end of the steps or of the time, and leaves the last state in a checkpoint of the run.
+
+    A run that is resumed continues from its last checkpoint. Ranks take equal shares of each batch; on unequal devices,
+    shares by the time that each needs for an item.
 
     Raises:
         ConfigError: neither steps nor a time budget are given.
         InterruptedRunError: a stop was asked for; the state is saved.
         NonFiniteLossError: the loss became NaN or infinite. The last checkpoint is from before that.
     """
-    if not config.steps and not config.time_budget_s:
+    if not job.config.steps and not job.config.time_budget_s:
         raise ConfigError("recipe: neither a number of steps nor a time budget is set; give --time-budget 10m")
-    return _Fit(run, step, make_batch, config, num_items, num_threads, reserve_s).train()
+    return _Fit(run, job).train()
 
 
-def shares_of(config: FitConfig, world: World) -> slice:
+def _own_share(run: Run, job: FitJob) -> slice:
     """The items of each batch that this rank makes."""
-    shares = even_shares(config.batch_size, world.place.size)
+    world, device = run.world, job.step.device
+    shares = even_shares(job.config.batch_size, world.place.size)
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else str(cpu_budget())
+    if min(shares) > 0 and len(set(world.gather(kind))) > 1:
+        item_shape = tuple(job.make_batch(0, slice(0, 1)).image.shape[1:])
+        shares, _, reason = measured_shares(world, job.step, shares, item_shape, clock=run.clock)
+        run.log.write("balance", shares=shares, reason=reason)
+        if world.is_leader and reason:
+            run.console.print(f"items of a batch by rank: {', '.join(map(str, shares))}, {reason}", highlight=False)
     start = sum(shares[: world.place.rank])
     return slice(start, start + shares[world.place.rank])
 
 
 class _Fit:
-    def __init__(
-        self,
-        run: Run,
-        step: TrainingStep,
-        make_batch: Callable[[int], Batch],
-        config: FitConfig,
-        num_items: int,
-        num_threads: int,
-        reserve_s: float,
-    ) -> None:
-        self._run, self._step, self._make, self._config = run, step, make_batch, config
-        self._num_threads = num_threads
+    def __init__(self, run: Run, job: FitJob) -> None:
+        config = job.config
+        self._run, self._job, self._step, self._config = run, job, job.step, config
+        self._share = _own_share(run, job)
         self._checkpoints = Checkpoints(run.folder.checkpoints, keep=config.keep)
         self._state = FitState()
-        self._epoch_steps = max(1, num_items // config.batch_size)
-        end_s = config.time_budget_s - reserve_s if config.time_budget_s else math.inf
+        self._epoch_steps = max(1, job.num_items // config.batch_size)
+        end_s = config.time_budget_s - job.reserve_s if config.time_budget_s else math.inf
         self._restore()
         begin_s = run.log.elapsed_s() - self._state.trained_s
         self._budget = Budget(run.log.elapsed_s, max_steps=config.steps, begin_s=begin_s, end_s=end_s)
@@ -251,8 +257,8 @@ class _Fit:
         window_s, waited_s = clock(), 0.0
         self._saved_s = window_s
         self._saved_step = state.step
-        copier = _Copier(self._make, self._step.device)
-        with OrderedPrefetch(copier, start=state.step, num_threads=self._num_threads, num_ahead=_NUM_AHEAD) as batches:
+        copier, threads = _Copier(self._make, self._step.device), self._job.num_threads
+        with OrderedPrefetch(copier, start=state.step, num_threads=threads, num_ahead=_NUM_AHEAD) as batches:
             while True:
                 is_full, saves = clock() - window_s >= _WINDOW_S, self._save_is_due()
                 # The leader's clock decides for all ranks; a signal may have reached any of them.
@@ -273,6 +279,9 @@ class _Fit:
                 if not window:
                     window_s, waited_s = clock(), batches.wait_s
                 window.append(self._one_step(copier.received(next(batches)), progress))
+
+    def _make(self, step: int) -> Batch:
+        return self._job.make_batch(step, self._share)
 
     def _save_is_due(self) -> bool:
         since_s, step = self._run.clock() - self._saved_s, self._state.step

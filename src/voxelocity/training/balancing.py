@@ -10,7 +10,8 @@ from statistics import median
 
 import torch
 
-from voxelocity.parallel import even_shares, shares_by_time, shares_in_proportion
+from voxelocity.observe import Clock
+from voxelocity.parallel import World, even_shares, shares_by_time, shares_in_proportion
 from voxelocity.step import TrainingStep
 from voxelocity.training.session import Session
 
@@ -48,7 +49,10 @@ class Balance:
         if balance == "measured":
             self.is_measured = True
             with session.stage("balance"):
-                shares, self._most, reason = _measured_shares(session, training, equal)
+                item_shape = (len(session.spec.channels), *session.plan.data.patch.shape_voxel)
+                shares, self._most, reason = measured_shares(
+                    session.world, training, equal, item_shape, clock=session.clock
+                )
         else:
             shares, reason = shares_in_proportion(num_patches, balance), "as parallel.balance says"
         if shares != equal:
@@ -84,28 +88,29 @@ def _slowest_s(shares: Sequence[int], item_s: Sequence[float], base_s: Sequence[
     return float(max(base + each * item for base, each, item in zip(base_s, shares, item_s, strict=True)))
 
 
-def _measured_shares(
-    session: Session, training: TrainingStep, equal: tuple[int, ...]
+def measured_shares(
+    world: World, training: TrainingStep, equal: tuple[int, ...], item_shape: tuple[int, ...], *, clock: Clock
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """The shares with which the slowest rank ends earliest, if that is clearly earlier than with equal ones.
+
+    Called by all ranks; `item_shape` is that of one patch with its channels.
 
     Returns:
         The shares; the most patches that each rank has memory for; the reason, "" for equal ones.
     """
-    patch, channels = session.plan.data.patch.shape_voxel, len(session.spec.channels)
 
     def trials(num_patches: int) -> tuple[float, int]:
         # All ranks at once, as in a step: those of a machine share its cores.
-        each = [training.trial((num_patches, channels, *patch), clock=session.clock) for _ in range(_NUM_TRIALS)]
+        each = [training.trial((num_patches, *item_shape), clock=clock) for _ in range(_NUM_TRIALS)]
         return median(seconds for seconds, _ in each), max(num_bytes for _, num_bytes in each)
 
     few, many = 1, max(2, equal[0])
-    (few_s, few_bytes), (many_s, many_bytes) = session.world.all_succeed(lambda: (trials(few), trials(many)))
+    (few_s, few_bytes), (many_s, many_bytes) = world.all_succeed(lambda: (trials(few), trials(many)))
     item_s = max(1e-9, (many_s - few_s) / (many - few))
     most, item_bytes = sum(equal), (many_bytes - few_bytes) / (many - few)
     if item_bytes > 0:
-        most = few + int((_MOST_OF_FREE * _room_bytes(session.device) - few_bytes) / item_bytes)
-    found = session.world.gather((max(0.0, few_s - few * item_s), item_s, max(1, most)))
+        most = few + int((_MOST_OF_FREE * _room_bytes(training.device) - few_bytes) / item_bytes)
+    found = world.gather((max(0.0, few_s - few * item_s), item_s, max(1, most)))
     base_s, items_s, limits = zip(*found, strict=True)
     shares = shares_by_time(sum(equal), base_s=base_s, item_s=items_s, most=limits)
 

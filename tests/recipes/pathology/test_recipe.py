@@ -31,7 +31,7 @@ def config(**overrides):
 
 def batches(tiles, chosen=None, **options):
     opened = OpenPieces(find_pieces(tiles))
-    return PatchBatches(opened, Blocks(2**28), chosen or config(), **{"seed": 3, "share": slice(None), **options})
+    return PatchBatches(opened, Blocks(2**28), chosen or config(), **{"seed": 3, **options})
 
 
 def test_a_square_is_near_tumor_as_when_every_square_is_looked_at():
@@ -67,7 +67,7 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone(tiles):
     assert first.image.shape == (8, 3, 96, 96)
     assert first.label.shape == (8, 3, 3)
     assert not torch.equal(batches(tiles, seed=4)(5).image, first.image)
-    halves = [batches(tiles, share=part)(5) for part in (slice(0, 3), slice(3, 8))]
+    halves = [one(5, part) for part in (slice(0, 3), slice(3, 8))]
     assert torch.equal(torch.cat([half.image for half in halves]), first.image)
 
 

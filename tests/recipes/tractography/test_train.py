@@ -10,6 +10,7 @@ from rich.console import Console
 
 from shared.ranks import finish, start_ranks
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.observe import read_events
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.tractography import recipe
@@ -58,7 +59,7 @@ def opened(bundles_file):
 
 def make_batches(bundles_file, **options):
     bundles, pairs, frame = opened(bundles_file)
-    return Batches(bundles, pairs, frame, 10, **{"seed": 3, "share": slice(None), **options})
+    return Batches(bundles, pairs, frame, 10, **{"seed": 3, **options})
 
 
 def test_a_batch_depends_on_the_seed_and_its_number_alone(bundles_file):
@@ -69,7 +70,7 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone(bundles_file):
     assert torch.equal(batch.image, later.image)
     assert torch.equal(batch.label, later.label)
     assert not torch.equal(make_batches(bundles_file, seed=4)(7).image, later.image)
-    parts = [make_batches(bundles_file, share=share)(7) for share in (slice(0, 4), slice(4, 10))]
+    parts = [one(7, share) for share in (slice(0, 4), slice(4, 10))]
     assert torch.equal(torch.cat([part.image for part in parts]), later.image)
 
 
@@ -196,14 +197,28 @@ train_tracts(Path(sys.argv[1]), Path(sys.argv[2]), config, seed=3, device=torch.
 """
 
 
-def test_two_ranks_train_the_weights_of_one(bundles_file, tmp_path):
+# Rank 1 has fewer cores, and takes three times as long for an item.
+_UNEQUAL = """
+import os
+from voxelocity.recipes import fit
+from voxelocity.step import TrainingStep
+rank = int(os.environ["RANK"])
+fit.cpu_budget = lambda: 2 - rank
+TrainingStep.trial = lambda self, shape, clock: (shape[0] * (1.0 + 2.0 * rank), 0)
+"""
+
+
+@pytest.mark.parametrize(("before", "shares"), [("", []), (_UNEQUAL, [[8, 2]])], ids=["equal", "unequal"])
+def test_two_ranks_train_the_weights_of_one_also_where_one_takes_more(before, shares, bundles_file, tmp_path):
     overrides = {**SMALL, "fit.optimizer.name": "sgd", "fit.optimizer.learning_rate": 0.1}
     alone = train_tracts(
         bundles_file, tmp_path / "alone", settings(overrides, time_budget_s=0.0, device=CPU, fast_bfloat16=False),
         seed=3, device=CPU, console=Console(quiet=True),
     )  # fmt: skip
     arguments = [str(bundles_file), str(tmp_path / "two"), json.dumps(overrides)]
-    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=_RANKS), timeout_s=120.0)
+    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=120.0)
     assert [status for status, _, _ in ended] == [0, 0], ended
+    events = read_events(tmp_path / "two" / "events.jsonl")
+    assert [event["shares"] for event in events if event["event"] == "balance"] == shares
     pairs = itertools.zip_longest(alone.network.parameters(), load_tracts(tmp_path / "two").network.parameters())
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)

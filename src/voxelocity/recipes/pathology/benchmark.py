@@ -67,7 +67,7 @@ def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence
     def ours(changes: bool) -> float:
         augment = config.augment if changes else config.augment.model_copy(update={"enabled": False})
         chosen = config.model_copy(update={"augment": augment})
-        batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed, share=slice(None))
+        batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed)
         return _rate(map(batches, range(_NUM_BATCHES)), config.fit.batch_size)
 
     def theirs(changes: bool, num_workers: int) -> Callable[[], float]:
@@ -94,7 +94,7 @@ def _monai_batches(opened: OpenPieces, config: PathologyConfig, seed: int, chang
     from monai.data import DataLoader, PatchWSIDataset
 
     # The same places as ours.
-    batches = PatchBatches(opened, Blocks(0), config, seed=seed, share=slice(None))
+    batches = PatchBatches(opened, Blocks(0), config, seed=seed)
     items = []
     for number in range(_NUM_BATCHES):
         draws, boxes, is_tumor = batches.drawn(number)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load, save
 
-from voxelocity.core.errors import InputError
-from voxelocity.core.whole_file import put_in_place
-from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
+from voxelocity.infer import SPEC_NAME
 from voxelocity.recipes.pathology.settings import PathologyConfig
+from voxelocity.recipes.trained import read_trained, write_trained
 
 _FORMAT = 1
 
@@ -72,32 +67,17 @@ class TrainedPatches:
 
     def save(self, folder: Path) -> None:
         """Writes it into a run's folder."""
-        weights = {name: one.contiguous() for name, one in self.network.state_dict().items()}
-        put_in_place(folder / WEIGHTS_NAME, save(weights))
-        description = {
-            "format": _FORMAT, "recipe": "pathology", "fold": self.fold, "seed": self.seed,
-            "config": self.config.to_plain(),
-        }  # fmt: skip
-        put_in_place(folder / SPEC_NAME, (json.dumps(description, indent=1) + "\n").encode())
+        description = {"fold": self.fold, "seed": self.seed, "config": self.config.to_plain()}
+        write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
 
 def load_patches(folder: Path) -> TrainedPatches:
     """The model of a finished run.
 
     Raises:
-        InputError: the folder holds none, or one of another recipe or version.
+        InputError: the folder holds none, a damaged one, or one of another recipe or version.
     """
-    try:
-        found: Mapping[str, Any] = json.loads((folder / SPEC_NAME).read_text())
-        weights = load((folder / WEIGHTS_NAME).read_bytes())
-    except FileNotFoundError:
-        raise InputError(
-            f"pathology: {folder} holds no finished run ({SPEC_NAME}, {WEIGHTS_NAME}); train one first"
-        ) from None
-    if found.get("recipe") != "pathology" or found.get("format") != _FORMAT:
-        raise InputError(
-            f"pathology: the model in {folder} is not one of this recipe, or of another version; train it again"
-        )
+    found, weights = read_trained(folder, "pathology", _FORMAT)
     config = PathologyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
     network = PatchNet(config.network.width)
     network.load_state_dict(weights)

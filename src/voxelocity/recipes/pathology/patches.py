@@ -67,14 +67,13 @@ class PatchBatches:
         blocks: keeps pixels.
         config: of the recipe.
         seed: of places and changes.
-        share: the patches of each batch that this rank makes.
 
     Raises:
         DatasetError: a piece has no annotation, or tumor or other tissue is missing.
     """
 
-    def __init__(self, pieces: OpenPieces, blocks: Blocks, config: PathologyConfig, *, seed: int, share: slice) -> None:
-        self._pieces, self._blocks, self._config, self._seed, self._share = pieces, blocks, config, seed, share
+    def __init__(self, pieces: OpenPieces, blocks: Blocks, config: PathologyConfig, *, seed: int) -> None:
+        self._pieces, self._blocks, self._config, self._seed = pieces, blocks, config, seed
         self._effects = Effects(config.augment)
         tumor, other = [], []
         self._steps: list[float] = []
@@ -145,10 +144,10 @@ class PatchBatches:
             )
         return draws, boxes, is_tumor
 
-    def __call__(self, step: int) -> Batch:
-        """The share of batch `step`. Safe from several threads."""
+    def __call__(self, step: int, share: slice = slice(None)) -> Batch:
+        """The patches `share` of batch `step`. Safe from several threads."""
         draws, boxes, _ = self.drawn(step)
-        draws, boxes = draws[self._share], boxes[self._share]
+        draws, boxes = draws[share], boxes[share]
         side = self._config.patch.side
         config = self._config.augment
         params = sample(draws, seed=self._seed, num_channels=3, patch_shape=(1, side, side), config=config)

@@ -10,7 +10,7 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.fit import fit, open_run, shares_of
+from voxelocity.recipes.fit import FitJob, fit, open_run
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches
 from voxelocity.recipes.pathology.patches import PatchBatches
@@ -55,10 +55,7 @@ def train_fold(
         out, record, resume=call.resume, overwrite=call.overwrite, device=call.device, console=call.console,
         sinks=call.sinks, spent_s=spent_s + watch.elapsed_s,
     ) as run:  # fmt: skip
-        blocks = Blocks(config.cache_bytes)
-        batches = PatchBatches(
-            OpenPieces(chosen), blocks, config, seed=call.seed, share=shares_of(config.fit, run.world)
-        )
+        batches = PatchBatches(OpenPieces(chosen), Blocks(config.cache_bytes), config, seed=call.seed)
         torch.manual_seed(call.seed)
         step = TrainingStep(
             PatchNet(config.network.width).to(call.device),
@@ -70,9 +67,15 @@ def train_fold(
             warn=run.warn,
             world=run.world,
         )
-        threads = max(1, min(4, cpu_budget() - 1))
-        reserve_s = min(_RESERVE_S, 0.1 * config.fit.time_budget_s)
-        state = fit(run, step, batches, config.fit, num_items=len(batches), num_threads=threads, reserve_s=reserve_s)
+        job = FitJob(
+            step=step,
+            make_batch=batches,
+            config=config.fit,
+            num_items=len(batches),
+            num_threads=max(1, min(4, cpu_budget() - 1)),
+            reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
+        )
+        state = fit(run, job)
         averaged = step.averaged()
         assert isinstance(averaged, PatchNet)
         trained = TrainedPatches(network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed)

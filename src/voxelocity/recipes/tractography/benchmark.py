@@ -149,7 +149,7 @@ def _our_training(call: Call, config: TractographyConfig, training: Bundles, pai
         precision=config.precision,
         device=device,
     )
-    batches = Batches(training, pairs, frame, config.fit.batch_size, seed=call.seed, share=slice(None))
+    batches = Batches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
     return _timed(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import nibabel as nib
 import numpy as np
 from nibabel.affines import apply_affine, voxel_sizes
+from nibabel.filebasedimages import ImageFileError
 from nibabel.streamlines.tractogram import LazyTractogram
 
 from voxelocity.core.errors import InputError, ScanError
@@ -229,9 +230,21 @@ def _of_lengths(points: Any, lengths: Sequence[int], name: str) -> Tracts:
     )
 
 
+def open_image(path: Path) -> Any:
+    """What nibabel knows of an image before its voxels are read.
+
+    Raises:
+        ScanError: it cannot be read.
+    """
+    try:
+        return nib.load(path)
+    except (OSError, ImageFileError) as error:
+        raise ScanError(f"tractography: {path} cannot be read ({error}); give a NIfTI image") from None
+
+
 def _check_space(path: Path, tracts: Tracts, image: Path) -> None:
     """Raises if streamlines lie outside the image, as those in another space do."""
-    header = nib.load(image)
+    header = open_image(image)
     finite = tracts.points[np.isfinite(tracts.points).all(axis=1)]
     index = apply_affine(np.linalg.inv(header.affine), finite)
     outside = ((index < -0.5) | (index > np.array(header.shape[:3]) - 0.5)).any(axis=1)
@@ -263,7 +276,7 @@ class Space:
     @classmethod
     def of_image(cls, image: Path) -> Space:
         """That of an image."""
-        header: Any = nib.load(image)
+        header = open_image(image)
         x, y, z = (int(size) for size in header.shape[:3])
         return cls(affine=tuple(map(tuple, header.affine.tolist())), shape=(x, y, z))
 

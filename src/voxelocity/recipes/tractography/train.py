@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,24 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from safetensors.torch import load, save
 
 from voxelocity.core.batch import Batch
-from voxelocity.core.errors import InputError
 from voxelocity.core.rng import generator
-from voxelocity.core.whole_file import put_in_place
-from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
+from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import World
-from voxelocity.recipes.fit import fit, open_run, shares_of
+from voxelocity.recipes.fit import FitJob, fit, open_run
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity.recipes.tractography.exemplars import Exemplars, Frame, Pairs
-from voxelocity.recipes.tractography.files import Space
+from voxelocity.recipes.tractography.files import Space, open_image
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.volume import Volume, distance_to, read_volume
+from voxelocity.recipes.trained import read_trained, write_trained
 from voxelocity.step import TrainingStep
 
 _FORMAT = 2
@@ -92,6 +89,10 @@ def train_tracts(
         InterruptedRunError: a stop was asked for; the state is saved.
     """
     watch = Stopwatch()
+    # The mask may only be needed when the training is over.
+    for name in filter(None, (config.image, config.direction, config.mask)):
+        open_image(Path(name))
+    volume = read_volume(_path(config.image), _path(config.direction))
     bundles = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
     training = bundles.part(chosen)
@@ -105,7 +106,7 @@ def train_tracts(
         if bundles.left_out:
             run.warn(f"tractography: {bundles.left_out}")
         torch.manual_seed(seed)
-        network = Denoiser(config.network, frame, read_volume(_path(config.image), _path(config.direction)))
+        network = Denoiser(config.network, frame, volume)
         network.to(device)
         step = TrainingStep(
             network,
@@ -117,15 +118,16 @@ def train_tracts(
             warn=run.warn,
             world=run.world,
         )
-        batches = Batches(
-            training, pairs, frame, config.fit.batch_size, seed=seed, share=shares_of(config.fit, run.world)
+        job = FitJob(
+            step=step,
+            make_batch=Batches(training, pairs, frame, config.fit.batch_size, seed=seed),
+            config=config.fit,
+            num_items=len(pairs.index),
+            num_threads=max(1, min(2, cpu_budget() - 1)),
+            # Streamlines are made and judged afterwards.
+            reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
         )
-        threads = max(1, min(2, cpu_budget() - 1))
-        # Streamlines are made and judged afterwards.
-        reserve_s = min(_RESERVE_S, 0.1 * config.fit.time_budget_s)
-        state = fit(
-            run, step, batches, config.fit, num_items=len(pairs.index), num_threads=threads, reserve_s=reserve_s
-        )
+        state = fit(run, job)
         num_held = np.bincount(bundles.bundle[held], minlength=len(bundles.names))
         averaged = step.averaged()
         assert isinstance(averaged, Denoiser)
@@ -157,19 +159,16 @@ class Batches:
         frame: of them.
         batch_size: of all ranks.
         seed: of order, times and noise.
-        share: the streamlines of each batch that this rank makes.
     """
 
-    def __init__(
-        self, bundles: Bundles, pairs: Pairs, frame: Frame, batch_size: int, *, seed: int, share: slice
-    ) -> None:
+    def __init__(self, bundles: Bundles, pairs: Pairs, frame: Frame, batch_size: int, *, seed: int) -> None:
         self._pairs, self._frame = pairs, frame
         self._streamlines, self._bundle = bundles.streamlines[pairs.index], bundles.bundle[pairs.index]
-        self._batch_size, self._seed, self._share = batch_size, seed, share
+        self._batch_size, self._seed = batch_size, seed
         self._factors = signal_and_noise().numpy().astype(np.float32)
 
-    def __call__(self, step: int) -> Batch:
-        """The share of batch `step`. Safe from several threads."""
+    def __call__(self, step: int, share: slice = slice(None)) -> Batch:
+        """The streamlines `share` of batch `step`. Safe from several threads."""
         index = self._drawn(step)
         numbers = generator(self._seed, stage="noise", draw=step)
         # One time in each of as many equal intervals as there are streamlines: less chance in the loss.
@@ -177,7 +176,7 @@ class Batches:
         time = (times * NUM_TIMES).astype(np.int64)
         noise = numbers.standard_normal((self._batch_size, *self._streamlines.shape[1:]), dtype=np.float32)
         column = numbers.integers(self._pairs.nearest.shape[1], size=self._batch_size)
-        index, time, noise, column = index[self._share], time[self._share], noise[self._share], column[self._share]
+        index, time, noise, column = index[share], time[share], noise[share], column[share]
         bundle = self._bundle[index]
         exemplar_mm = self._pairs.exemplars.streamlines[self._pairs.nearest[index, column]]
         clean, (signal, sigma) = (
@@ -252,38 +251,24 @@ def _path(text: str) -> Path | None:
 
 
 def _save(out: Path, trained: TrainedTracts) -> None:
-    tensors = {name: one.contiguous() for name, one in trained.network.state_dict().items()}
     kept = {_EXEMPLARS + name: torch.from_numpy(one) for name, one in vars(trained.exemplars).items()}
-    put_in_place(out / WEIGHTS_NAME, save(tensors | kept))
     description = {
-        "format": _FORMAT,
-        "recipe": "tractography",
         "config": trained.config.to_plain(),
         "names": trained.names,
         "num_held": trained.num_held,
         "space": asdict(trained.space),
         "seed": trained.seed,
     }
-    put_in_place(out / SPEC_NAME, (json.dumps(description, indent=1) + "\n").encode())
+    write_trained(out, "tractography", _FORMAT, trained.network.state_dict() | kept, description)
 
 
 def load_tracts(folder: Path) -> TrainedTracts:
     """The model of a finished run.
 
     Raises:
-        InputError: the folder holds none, or one of another recipe or a later version.
+        InputError: the folder holds none, a damaged one, or one of another recipe or version.
     """
-    try:
-        found = json.loads((folder / SPEC_NAME).read_text())
-        weights = load((folder / WEIGHTS_NAME).read_bytes())
-    except FileNotFoundError:
-        raise InputError(
-            f"tractography: {folder} holds no finished run ({SPEC_NAME}, {WEIGHTS_NAME}); train one first"
-        ) from None
-    if found.get("recipe") != "tractography" or found.get("format") != _FORMAT:
-        raise InputError(
-            f"tractography: the model in {folder} is not one of this recipe, or of another version; train it again"
-        )
+    found, weights = read_trained(folder, "tractography", _FORMAT)
     config = TractographyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
     names = ("mean_mm", "spread_mm", "scale_mm")
     frame = Frame(**{name: weights[name].numpy() for name in names})

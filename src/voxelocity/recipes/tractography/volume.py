@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import torch
 from nibabel.affines import apply_affine
-from nibabel.filebasedimages import ImageFileError
 from scipy.ndimage import distance_transform_edt
 
 from voxelocity.core.errors import ScanError
+from voxelocity.recipes.tractography.files import open_image
 
 # Of an image, so that a few bright voxels do not set its scale.
 _DARKEST, _BRIGHTEST = 1.0, 99.0
@@ -128,10 +127,10 @@ def distance_to(mask: Path) -> Volume:
 
 
 def _read(path: Path) -> tuple[Any, np.ndarray[Any, Any]]:
+    found = open_image(path)
     try:
-        found: Any = nib.load(path)
         values = np.asarray(found.dataobj, np.float32)
-    except (OSError, ImageFileError) as error:
+    except (OSError, EOFError) as error:
         raise ScanError(f"tractography: {path} cannot be read ({error}); give a NIfTI image") from None
     # Some tools write a fourth axis of one.
     return found, values[..., 0] if values.ndim == 4 and values.shape[3] == 1 else values

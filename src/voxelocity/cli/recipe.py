@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from voxelocity.cli import options, phases
+from voxelocity.cli import interrupt, options, phases
+from voxelocity.core.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     from voxelocity.recipes.call import Recipe
@@ -58,12 +60,21 @@ def recipe(
     chosen_recipe = _imported(name)
     phases.start_up_is_over()
     if action == "benchmark":
-        chosen_recipe.benchmark(call)
+        with interrupt.is_raised():
+            chosen_recipe.benchmark(call)
         return
     if action != "predict":
         chosen_recipe.train(call)
     if action != "train" and read_place().rank == 0:
-        chosen_recipe.predict(call)
+        try:
+            with interrupt.is_raised():
+                chosen_recipe.predict(call)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and `voxelocity recipe "
+                f"{name} predict {data} -o {out}` continues",
+                signal_number=signal.SIGINT,
+            ) from None
 
 
 def _imported(name: Name) -> Recipe:

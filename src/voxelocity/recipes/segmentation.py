@@ -9,18 +9,27 @@ from typing import Any
 import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
-from voxelocity.infer import predict_files
+from voxelocity.core.errors import InputError
+from voxelocity.infer import SPEC_NAME, predict_files
+from voxelocity.infer.models.spec import read_object
 from voxelocity.observe import cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.raced import race_on
 from voxelocity.report import TableView, factor_table
+from voxelocity.training.run_folder import RunFolder
 
 _LIMIT_S = 3600.0
 _NUM_SEEDS = 3
 
 
 def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
-    """Trains with fold 0 held out; `keys` are those of the plan, and `call.overrides` change any."""
+    """Trains with fold 0 held out; `keys` are those of the plan, and `call.overrides` change any.
+
+    A finished run that is to be resumed stays as it is.
+    """
+    if call.resume and RunFolder(call.out).is_finished():
+        call.console.print(f"the training in {call.out} is finished", highlight=False, soft_wrap=True)
+        return
     voxelocity.train(
         cases,
         call.out,
@@ -35,6 +44,22 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
         sinks=call.sinks,
         spent_s=call.spent_s,
     )
+
+
+def check_trained(out: Path) -> None:
+    """Refuses a folder without a model of `voxelocity train`.
+
+    Raises:
+        InputError: there is none, or it is damaged or of another kind of recipe.
+    """
+    path = out / SPEC_NAME
+    if not path.is_file():
+        raise InputError(f"recipe: {out} holds no finished run ({SPEC_NAME}); train one first")
+    other = read_object(path, unreadable="make it readable", damaged="train the model again").get("recipe")
+    if other is not None:
+        raise InputError(
+            f"recipe: the model in {out} is one of the recipe {other}; name the folder of this one with -o"
+        )
 
 
 def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
@@ -66,7 +91,7 @@ def race(
     peer_keys: Mapping[str, Any],
 ) -> None:
     """Races MONAI's fast recipe and its plain script with three seeds; arguments as for `race_on`."""
-    call.out.mkdir(parents=True, exist_ok=True)
+    RunFolder(call.out).open()
     outcome = race_on(
         dataset,
         call.out,

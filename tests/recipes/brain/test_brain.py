@@ -90,11 +90,10 @@ def test_a_class_in_neither_counts_by_the_challenges_rule_alone():
     assert recipe.score_table([{"rim": None}]).rows == [("rim", "n/a", "1.000", "1")]
 
 
-def test_it_trains_predicts_and_prints_both_rules(tmp_path):
-    data = make_brains(tmp_path / "brains", 5, scale=0.1)
+def test_it_trains_predicts_and_prints_both_rules(brains, tmp_path):
     said = io.StringIO()
     call = Call(
-        data=data, out=tmp_path / "run", device=torch.device("cpu"), fast_bfloat16=False,
+        data=brains, out=tmp_path / "run", device=torch.device("cpu"), fast_bfloat16=False,
         console=Console(file=said, width=200), overrides=SETS,
     )  # fmt: skip
     recipe.train(call)
@@ -105,14 +104,13 @@ def test_it_trains_predicts_and_prints_both_rules(tmp_path):
     assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
 
 
-def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_channels(tmp_path):
-    phantoms = make_brains(tmp_path / "brains", 5, scale=0.1)
+def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_channels(brains, tmp_path):
     endings = ("_flair", "_t1", "_t1ce", "_t2")
-    for label in sorted((phantoms / "labelsTr").iterdir()):
+    for label in sorted((brains / "labelsTr").iterdir()):
         name = label.name.removesuffix(".nii.gz")
         (tmp_path / "data" / name).mkdir(parents=True)
         for channel, ending in enumerate(endings):
-            scan = phantoms / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
+            scan = brains / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
             scan.rename(tmp_path / "data" / name / f"{name}{ending}.nii.gz")
         label.rename(tmp_path / "data" / name / f"{name}_seg.nii.gz")
     call = Call(
@@ -127,8 +125,8 @@ def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_chann
         assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
 
 
-def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(tmp_path):
-    cases = open_cases(make_brains(tmp_path / "brains", 5, scale=0.1))
+def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(brains):
+    cases = open_cases(brains)
     planned = make_plan(cases, overrides={**LIMITS, **recipe.KEYS, **SETS, "window.overlap": 0.25,
                                           "data.augment.ramp_epochs": 0, "network.stem_stride": [1, 1, 1],
                                           "optimizer.average_decay": 0.0})  # fmt: skip

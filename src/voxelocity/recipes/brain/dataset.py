@@ -65,7 +65,6 @@ def brain_dataset(data: Path, out: Path) -> Path:
         "file_ending": ".nii.gz",
         "dataset": cases,
     }
-    out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "dataset.json", json.dumps(description, indent=1).encode())
     return out
 

@@ -14,7 +14,7 @@ from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.segmentation import predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
@@ -40,6 +40,7 @@ def train(call: Call) -> None:
 
 def predict(call: Call) -> None:
     """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules."""
+    check_trained(call.out)
     # Files of the challenge do not say by their names which channel they are.
     listed = call.out / "held_out.csv"
     held_out = _cases(call).split(0).validation

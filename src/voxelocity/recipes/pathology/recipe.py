@@ -26,6 +26,7 @@ from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, setti
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.train import train_fold
 from voxelocity.report import write_page
+from voxelocity.training.run_folder import RunFolder
 
 _HEAT = "heat"
 # Where lesions are found in annotations: as fine as squares of a heat map.
@@ -49,7 +50,7 @@ def train(call: Call) -> None:
             f"pathology: folds names fold {unknown[0]}, which no annotated piece of {call.data} has; it has "
             f"{', '.join(map(str, known)) or 'none'}"
         )
-    call.out.mkdir(parents=True, exist_ok=True)
+    _check_folder(call.out)
     # The time is shared out evenly.
     config = first.model_copy(
         update={"fit": first.fit.model_copy(update={"time_budget_s": first.fit.time_budget_s / len(folds)})}
@@ -61,6 +62,20 @@ def train(call: Call) -> None:
             continue
         call.console.rule(f"{out.name}, {number + 1} of {len(folds)}")
         train_fold(call, out, pieces, config, fold, spent_s=call.spent_s + watch.elapsed_s if number == 0 else 0.0)
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder with a run of another recipe, or with other files.
+
+    Raises:
+        InputError: it is one, or cannot be written.
+    """
+    folder = RunFolder(out)
+    if folder.holds_run:
+        raise ConfigError(f"pathology: {out} holds the run of another recipe; choose another folder with -o")
+    if not any(out.glob(f"{_name(None)}/")) and not any(out.glob("fold_*/")):
+        folder.check()
+    folder.open()
 
 
 def _name(fold: int | None) -> str:

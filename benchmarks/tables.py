@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import inference, monai, ranks, watching
+from tables_of import inference, monai, ranks, recipes, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -19,7 +20,7 @@ README, DOCS = ROOT / "README.md", ROOT / "docs"
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmarks/tables.py`."
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
-_NAMED_TABLES = {
+_NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "data-sets.md": {"a server": ranks.remote_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
@@ -38,6 +39,8 @@ _NAMED_TABLES = {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
+    "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
+    "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
 }
@@ -55,10 +58,10 @@ def _page(path: Path, tables: str) -> str:
     return _filled(path.read_text(), tables, where=str(path))
 
 
-def _named_page(path: Path) -> str:
+def _named_page(path: Path, tables: Mapping[str, Callable[[], list[str]]]) -> str:
     """A page with several tables, each between marks of its own."""
     text = path.read_text()
-    for name, lines in _NAMED_TABLES[path.name].items():
+    for name, lines in tables.items():
         text = _filled(text, "\n".join(lines() or [_NOT_MEASURED]), where=str(path), name=name)
     return text
 
@@ -69,7 +72,7 @@ def main() -> None:
     check = parser.parse_args().check
     pages = {README: _page(README, readme_table()), DOCS / "measured.md": measured_page()}
     pages |= {DOCS / name: _page(DOCS / name, page_tables(name)) for name in TABLE_OF}
-    pages |= {DOCS / name: _named_page(DOCS / name) for name in _NAMED_TABLES}
+    pages |= {DOCS / name: _named_page(DOCS / name, tables) for name, tables in _NAMED_TABLES.items()}
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         sys.exit(f"not what the result files say: {', '.join(stale)}; run benchmarks/tables.py" if stale else 0)

@@ -13,14 +13,19 @@ import typer.main
 from voxelocity.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *RECIPES,
+]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language):
+def blocks(language, pages=PAGES):
     return [
         pytest.param(body, id=f"{page.name}-{number}")
-        for page in PAGES
+        for page in pages
         for number, (found, body) in enumerate(BLOCK.findall(page.read_text()))
         if found == language
     ]
@@ -40,7 +45,7 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     assert "vx.train(" not in snippet or (tmp_path / "runs" / "first" / "report.html").exists()
 
 
-@pytest.mark.parametrize("block", blocks(""))
+@pytest.mark.parametrize("block", [*blocks(""), *blocks("bash", RECIPES)])
 def test_commands_in_the_documents_exist_with_their_options(block):
     group = typer.main.get_command(app)
     for line in block.splitlines():

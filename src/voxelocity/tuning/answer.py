@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def write_answer(path: Path, measurements: Mapping[str, Sequence[float]], **about: Any) -> None:
+def write_answer(
+    path: Path, measurements: Mapping[str, Sequence[float]], *, unseen_host_bytes: int = 0, **about: Any
+) -> None:
     """Writes what a trial measured, for `run_trial`, with the peaks of this process.
 
     Args:
         path: as the trial was given it.
         measurements: by name, one value for each window or repeat.
+        unseen_host_bytes: main memory that the real work takes beyond what this process took.
         about: what else is worth knowing, as plain data.
 
     Raises:
         OSError: the file cannot be written.
     """
-    _write(path, {"measurements": {name: list(values) for name, values in measurements.items()}, "about": about})
+    named = {name: list(values) for name, values in measurements.items()}
+    _write(path, {"measurements": named, "about": {**about, "unseen_host_bytes": unseen_host_bytes}}, unseen_host_bytes)
 
 
 @contextmanager
@@ -56,6 +60,6 @@ def limit_device_memory(device: torch.device, max_bytes: int) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, max_bytes / total_bytes), device)
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    peaks = {"peak_host_bytes": peak_host_bytes(), "peak_device_bytes": peak_device_bytes()}
+def _write(path: Path, content: Mapping[str, Any], unseen_host_bytes: int = 0) -> None:
+    peaks = {"peak_host_bytes": peak_host_bytes() + unseen_host_bytes, "peak_device_bytes": peak_device_bytes()}
     put_in_place(path, json.dumps({**peaks, **content}, indent=1).encode(), is_durable=False)

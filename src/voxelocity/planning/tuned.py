@@ -137,7 +137,7 @@ def find_tuned(folder: Path, facts: PlanFacts) -> tuple[Tuned | None, str]:
         return None, ""
     plan = {"network": network.to_plain(), "data": facts.settled["data"]}
     tuned = read_tuned(folder, tuned_key(plan, facts.data, facts.machine))
-    if tuned is None:
+    if tuned is None or not tuned.values:
         return None, ""
     machine = facts.machine
     free_bytes = machine.memory_bytes if machine.device == "cpu" else machine.device_free_bytes

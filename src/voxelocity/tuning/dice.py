@@ -215,10 +215,10 @@ def _judged(
         trainings=trainings, candidate=candidate, before=before, after=after, parity=parity, target_dice=target,
         is_taken=False,
     )  # fmt: skip
-    return DiceResult(**{**vars(result), "is_taken": _is_better(result)})
+    return DiceResult(**{**vars(result), "is_taken": is_better(result)})
 
 
-def _is_better(result: DiceResult) -> bool:
+def is_better(result: DiceResult) -> bool:
     """A clearly higher Dice, or the same one clearly sooner; what is undecided is not taken."""
     if result.parity is None or result.parity.overall.difference is None:
         return False

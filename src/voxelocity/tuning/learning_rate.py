@@ -1,7 +1,7 @@
 """The learning-rate range test: the loss while the rate grows from step to step, and the rate that follows from it.
 
 Leslie N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, arXiv:1506.01186. The choice is that
-of fastai's `lr_find`: a tenth of the rate at the least smoothed loss.
+of fastai's `lr_find`: a tenth of the rate at the least averaged loss.
 `python -m voxelocity.tuning.learning_rate TASK ANSWER` makes the test in a process of its own.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.data.pipeline import Feed
+from voxelocity.report.charts import smoothed
 from voxelocity.tuning.answer import memory_errors_answer, write_answer
 from voxelocity.tuning.measure_run import set_up
 from voxelocity.tuning.task import MeasureTask
@@ -23,9 +24,7 @@ RATE, LOSS = "learning_rate", "loss"
 LEAST_RATE, MOST_RATE = 1e-6, 1.0
 NUM_STEPS = 150
 
-# As fastai: each smoothed loss keeps this share of the one before.
-_SMOOTHING = 0.95
-# The test ends where the smoothed loss has grown to this multiple of its range above the least.
+# The test ends where the averaged loss has risen by this multiple of what it had fallen.
 _DIVERGED = 4.0
 _BELOW_LEAST = 10.0
 
@@ -36,7 +35,7 @@ class RangeTest:
 
     Attributes:
         rates: of each step, growing by one factor.
-        losses: smoothed, of each step.
+        losses: of each step, averaged with its neighbors.
         least: the rate at which the loss was least.
         steepest: the rate at which it fell fastest.
         chosen: the rate to train with; None if the loss did not fall.
@@ -65,24 +64,18 @@ def learning_rates(num_steps: int) -> list[float]:
     return [LEAST_RATE * factor**step for step in range(num_steps)]
 
 
-def smoothed(losses: Sequence[float]) -> list[float]:
-    """An exponential average of the losses, corrected for its start."""
-    total, found = 0.0, []
-    for number, loss in enumerate(losses, start=1):
-        total = _SMOOTHING * total + (1.0 - _SMOOTHING) * loss
-        found.append(total / (1.0 - _SMOOTHING**number))
-    return found
+def averaged(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
+    """Each loss as the mean of its neighborhood, on both sides, so that no bend is shifted to larger rates."""
+    return [loss for _, loss in smoothed(list(zip(rates, losses, strict=True)))]
 
 
 def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
     """What follows from the losses at these rates. `losses` are as measured, not smoothed."""
-    smooth = smoothed(losses)
-    # The first tenth is the start of the average, in which it follows single batches.
-    start = len(smooth) // 10
-    lowest = min(range(start, len(smooth)), key=smooth.__getitem__)
-    slopes = [after - before for before, after in itertools.pairwise(smooth[start : lowest + 1])]
-    steepest = start + (min(range(len(slopes)), key=slopes.__getitem__) if slopes else 0)
-    has_fallen = lowest > start and smooth[lowest] < smooth[start]
+    smooth = averaged(rates, losses)
+    lowest = min(range(len(smooth)), key=smooth.__getitem__)
+    slopes = [after - before for before, after in itertools.pairwise(smooth[: lowest + 1])]
+    steepest = min(range(len(slopes)), key=slopes.__getitem__) if slopes else 0
+    has_fallen = lowest > 0 and smooth[lowest] < smooth[0]
     return RangeTest(
         rates=tuple(rates),
         losses=tuple(smooth),
@@ -110,11 +103,9 @@ def measure(task: MeasureTask, answer: Path, *, num_steps: int = NUM_STEPS) -> N
                 break
             rates.append(rate)
             losses.append(loss)
-            smooth = smoothed(losses)
-            if (
-                len(smooth) > num_steps // 3
-                and smooth[-1] - min(smooth) > _DIVERGED * abs(smooth[0] - min(smooth)) > 0.0
-            ):
+            smooth = averaged(rates, losses)
+            fall = smooth[0] - min(smooth)
+            if len(smooth) > num_steps // 3 and smooth[-1] - min(smooth) > _DIVERGED * fall:
                 break
     write_answer(answer, {RATE: rates, LOSS: losses})
 

@@ -25,7 +25,7 @@ from voxelocity.report.charts import Points, Series, time_chart, xy_chart
 from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Pair, Section, Table, Text, fact_table
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT, peak_bytes
 from voxelocity.tuning.knobs import ROUNDINGS
-from voxelocity.tuning.result import PAGE, RECORD, TuneResult, outcome_text
+from voxelocity.tuning.result import PAGE, RECORD, TuneResult, changes_text, outcome_text
 from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.trial import TrialOutcome
 
@@ -319,9 +319,8 @@ def _trials(result: TuneResult) -> list[Block]:
 
 
 def _row(trial: TrialRecord, result: TuneResult) -> list[str]:
-    default = {knob.name: knob.default for knob in result.knobs}
-    changed = [f"{key} {value_text(value, key)}" for key, value in trial.settings.items() if value != default.get(key)]
-    return [str(trial.number), _PHASES[trial.phase], _outcome(trial.outcome, result), ", ".join(changed) or "nothing"]
+    changed = changes_text(trial.settings, result.knobs) or "nothing"
+    return [str(trial.number), _PHASES[trial.phase], _outcome(trial.outcome, result), changed]
 
 
 def _outcome(outcome: TrialOutcome, result: TuneResult) -> str:

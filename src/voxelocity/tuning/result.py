@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from voxelocity.planning import Planned
 from voxelocity.report import RunFacts
 from voxelocity.tuning.costs import RATE, RunTime, peak_bytes
 from voxelocity.tuning.knobs import Goal
-from voxelocity.tuning.space import Knob
+from voxelocity.tuning.space import Knob, Settings
 from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.study import StudyResult
 from voxelocity.tuning.trial import TrialOutcome
@@ -62,10 +62,23 @@ class TuneResult:
         )
 
 
-def trial_line(record: TrialRecord, *, on_device: bool) -> str:
-    """A trial in one line, for the terminal."""
-    what = ", ".join(f"{key.rpartition('.')[2]} {value_text(value, key)}" for key, value in record.settings.items())
-    return f"{record.number:3d} {record.phase:<8}{outcome_text(record.outcome, on_device=on_device)}  {what}"
+def trial_line(record: TrialRecord, knobs: Sequence[Knob], *, on_device: bool) -> str:
+    """A trial in one line, for the terminal, with what differs from the plan."""
+    return (
+        f"{record.number:3d} {record.phase:<8}{outcome_text(record.outcome, on_device=on_device)}  "
+        f"{changes_text(record.settings, knobs) or 'as planned'}"
+    )
+
+
+def changes_text(settings: Settings, knobs: Sequence[Knob]) -> str:
+    """What differs from the default settings; "" if nothing does."""
+    changed = changed_values(settings, knobs)
+    return ", ".join(f"{key} {value_text(value, key)}" for key, value in changed.items())
+
+
+def changed_values(settings: Settings, knobs: Sequence[Knob]) -> dict[str, Any]:
+    """The settings that differ from the default ones."""
+    return {knob.name: settings[knob.name] for knob in knobs if settings[knob.name] != knob.default}
 
 
 def outcome_text(outcome: TrialOutcome, *, on_device: bool) -> str:

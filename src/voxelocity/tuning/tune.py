@@ -31,7 +31,7 @@ from voxelocity.tuning.dice import Length, Trainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
-from voxelocity.tuning.result import TuneResult, trial_line
+from voxelocity.tuning.result import TuneResult, changed_values, trial_line
 from voxelocity.tuning.space import Knob, Settings
 from voxelocity.tuning.study import Cost, Search, Study
 from voxelocity.tuning.task import MeasureTask
@@ -239,7 +239,7 @@ def _search(
             cost=cost,
             environ=trial_environ(),
             overwrite=overwrite,
-            on_trial=lambda record: console.print(trial_line(record, on_device=on_device), highlight=False),
+            on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
             clock=clock,
         )
         found = study.run()
@@ -323,8 +323,3 @@ def trial_environ() -> dict[str, str]:
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-
-
-def changed_values(settings: Settings, knobs: Sequence[Knob]) -> dict[str, Any]:
-    """The settings that differ from the default ones."""
-    return {knob.name: settings[knob.name] for knob in knobs if settings[knob.name] != knob.default}

@@ -1,7 +1,7 @@
 """Tuning on this machine: hippocampus, head-and-neck CT and a full-size MR, with at most 4 and 8 GB of memory.
 
 For each: what was chosen, trials and minutes, images a second and seconds of a validation before and after, the images
-a second of MONAI's own recipe on the same network, and the Dice of paired trainings before and after, with its interval.
+a second of MONAI's own recipe on the same network, and the Dice of paired trainings before and after with its interval.
 
 python benchmarks/tune.py                  # all, about two hours on two cores
 python benchmarks/tune.py --only hippocampus-4GB
@@ -21,7 +21,7 @@ from typing import Any
 
 import voxelocity as vx
 from harness import measure_each, real_data
-from voxelocity.bench.race.job import LIMITS
+from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.sides import Race, train_side
 from voxelocity.core.cases import Fold
 from voxelocity.core.errors import VoxelocityError
@@ -74,8 +74,8 @@ def measured(one: Set, limit_gb: int) -> dict[str, Any]:
         work = Path(name)
         result = tune(
             vx.open(dataset), work / "tune", trials=one.trials, memory_limit_bytes=limit_gb * GB, fold=one.fold,
-            # The peers' script follows this plan, which is tuned as it stands.
-            overrides=LIMITS, scale=one.scale, keep=False, cache_folder=work / "cache",
+            # nnU-Net's network and AdamW: what the peers' script can follow is what is tuned.
+            overrides={**LIMITS, **PEER_KEYS}, scale=one.scale, keep=False, cache_folder=work / "cache",
         )  # fmt: skip
         assert isinstance(result, TuneResult)
         before, after = sides(result)

@@ -116,7 +116,7 @@ def _monai(one: Set, planned: Planned, dataset: Path, work: Path) -> dict[str, A
     found: dict[str, Any] = {}
     for side in ("fast", "plain"):
         try:
-            found[side] = train_side(side, race, seed=0).images_per_s  # type: ignore[arg-type]
+            found[side] = train_side(side, race, seed=0).images_per_s
         except VoxelocityError as error:
             # A plan without a counterpart in the script, or a script that fails: the row says so.
             found[side], found[f"{side}_why_not"] = None, str(error)

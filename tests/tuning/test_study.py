@@ -144,6 +144,32 @@ measured(seconds=1.0)
     assert result.winner == {"word": "a"}
 
 
+def test_a_trial_may_take_ten_times_as_long_as_the_default_settings(study, script):
+    from voxelocity.tuning.study import Study
+    from voxelocity.tuning.trial import TrialLimits
+
+    seen = []
+    plain = script("measured(seconds=1.0)")
+
+    def command(settings, *, answer, limits):
+        seen.append(limits.seconds)
+        return plain(settings, answer=answer, limits=limits)
+
+    class Clock:
+        """Each look at it takes thirty seconds."""
+
+        now = 0.0
+
+        def __call__(self):
+            self.now += 30.0
+            return self.now
+
+    made = study("", limits=TrialLimits(seconds=3600.0), num_trials=2)
+    Study(made.folder, made.search, command=command, cost=made._cost, clock=Clock()).run()
+    assert seen[0] == 3600.0
+    assert all(300.0 <= seconds < 3600.0 for seconds in seen[1:])
+
+
 def test_a_study_that_was_killed_continues(study, tmp_path):
     # A process that is killed while its third trial runs.
     program = textwrap.dedent("""
@@ -232,3 +258,21 @@ def test_a_wall_clock_that_jumps_changes_nothing(study, monkeypatch):
 def test_a_search_out_of_range_is_refused(study, given, words):
     with pytest.raises(ConfigError, match=words):
         study(FITS_4, **given)
+
+
+def test_a_winner_must_be_cheaper_every_time(study):
+    # "b" is cheaper than "a" in two of its three confirmations.
+    lines = """
+place = answer.parent.parent / settings["word"]
+number = len(place.read_text()) if place.exists() else 0
+place.write_text("x" * (number + 1))
+measured(seconds=5.0 if settings["word"] == "a" else 6.0 if number == 2 else 4.0)
+"""
+    knobs = (Knob(name="word", choices=("a", "b"), default="a"),)
+    assert study(lines, knobs=knobs, num_confirmations=3).run().winner == {"word": "a"}
+
+
+def test_a_gain_within_the_noise_is_none(study):
+    lines = "measured(seconds=5.0 if settings['word'] == 'a' else 4.95)"
+    knobs = (Knob(name="word", choices=("a", "b"), default="a"),)
+    assert study(lines, knobs=knobs).run().winner == {"word": "a"}

@@ -205,3 +205,30 @@ def test_errors_of_memory_become_an_answer_and_others_stay_errors(tmp_path):
     with pytest.raises(RuntimeError, match="broken"), memory_errors_answer(tmp_path / "other"):
         raise RuntimeError("broken")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.gpu
+def test_a_limit_on_a_device_is_its_allocators_error(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    code = """
+import sys
+from pathlib import Path
+import torch
+from voxelocity.tuning.answer import limit_device_memory, memory_errors_answer, write_answer
+with memory_errors_answer(Path(sys.argv[1])):
+    limit_device_memory(torch.device("cuda", 0), 2**29)
+    held = torch.empty(2**int(sys.argv[2]), dtype=torch.uint8, device="cuda")
+    write_answer(Path(sys.argv[1]), {"s": [1.0]})
+"""
+    kinds = {}
+    for power in (28, 30):
+        kinds[power] = run_trial(
+            [sys.executable, "-c", code, str(tmp_path / "a"), str(power)],
+            answer=tmp_path / "a",
+            log=tmp_path / "log",
+            limits=TrialLimits(seconds=100.0, device_bytes=2**29),
+        )
+    assert (kinds[28].kind, kinds[30].kind) == ("finished", "out_of_memory")
+    assert kinds[28].peak_device_bytes >= 2**28

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -67,7 +68,7 @@ def test_the_quickest_settings_are_found_shown_and_taken_by_the_next_plan(run, t
     most = max(choice for knob in result.knobs for choice in knob.choices)
     default = result.planned.plan.data.feed.num_threads
     assert result.values == {THREADS: most}
-    assert result.time_ratios == pytest.approx([(1 + default) / (1 + most)] * 2, rel=0.2)
+    assert result.time_ratios == pytest.approx([(1 + default) / (1 + most)] * 3, rel=0.2)
     keys = {**tiny_plan, "planner.measure": "never"}
     cases = vx.open(tiny_msd)
     assert vx.plan(cases, overrides=keys, cache_folder=tmp_path / "cache").plan.data.feed.num_threads == most
@@ -303,6 +304,40 @@ def test_the_plan_itself_as_the_best_needs_no_pairs(by_dice):
     assert result.candidate == {}
     assert not result.is_taken
     assert result.before == ()
+
+
+def test_a_tuning_continues_with_more_trials_time_and_other_free_memory(run, monkeypatch):
+    first = run(trials=1, time_budget_s=600.0)
+    monkeypatch.setattr("voxelocity.planning.machine.available_memory_bytes", lambda: 3 * 10**9)
+    second = run(trials=4)
+    assert [trial.number for trial in second.study.trials[:3]] == [trial.number for trial in first.study.trials]
+    assert len(second.study.trials) > len(first.study.trials)
+
+
+def test_another_limit_of_memory_is_another_study(run):
+    run(trials=1)
+    with pytest.raises(ConfigError, match="memory limit"):
+        run(trials=1, memory_limit_bytes=10**9)
+
+
+def test_without_a_limit_a_trial_may_take_what_is_free(run, trials_of):
+    trials_of(LINES.replace("10**6", "10**15"))
+    assert run(trials=1).study.winner is None
+
+
+def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_path):
+    class Follower:
+        """A rank other than the first one."""
+
+        def limited(self, limit_s):
+            return contextlib.nullcontext()
+
+        def led(self, work):
+            return "the leader's result"
+
+    monkeypatch.setattr(tuning, "joined", lambda: contextlib.nullcontext(Follower()))
+    assert run() == "the leader's result"
+    assert not (tmp_path / "tune").exists()
 
 
 @pytest.mark.nightly

@@ -90,7 +90,7 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
 
 @contextmanager
 def backend_as_found(device: torch.device) -> Iterator[None]:
-    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU.
+    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU or the allocator.
 
     torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
     contradicts.

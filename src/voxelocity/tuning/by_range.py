@@ -134,8 +134,8 @@ def rate_document(result: RateResult) -> Document:
         verdict=verdict,
         summary=f"{len(test.rates)} training steps in {duration_text(result.outcome.seconds)}: {test.reason}.",
         notices=[
-            "A range test sees the first steps alone. Only trainings say whether a rate is "
-            "better at their end: `voxelocity tune --for time-to-dice`, or two runs and `voxelocity report --compare`."
+            "A range test sees the first steps alone. Only trainings say whether a rate is better at their end: two "
+            "runs, compared by voxelocity report."
         ],
         cards=[
             Card(name="Chosen", value=chosen, note="a tenth of the rate at the least loss"),

@@ -143,6 +143,8 @@ def candidates(planned: Planned) -> list[dict[str, Any]]:
     formats = ["float32", "bfloat16" if machine.fast_bfloat16 else "float16"]
     if machine.device == "cuda" or machine.fast_bfloat16:
         found += [{"precision.compute": name} for name in formats if name != plan.precision.compute]
+    if machine.device == "cuda":
+        found.append({"backend.tf32": not plan.backend.tf32})
     if plan.data.patch.draws_per_case == 1 and size > 1:
         found.append({"data.patch.draws_per_case": 2})
     return found

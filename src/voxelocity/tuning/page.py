@@ -173,9 +173,8 @@ def _middle(values: Sequence[float]) -> str:
 
 def _cards(result: TuneResult, before: Side | None, after: Side | None) -> list[Card]:
     failed = sum(not trial.outcome.is_finished for trial in result.study.trials)
-    trials = Card(
-        name="Trials", value=str(len(result.study.trials)), note=f"{failed} of them failed, which is a result too"
-    )
+    note = f"{failed} of them failed, which is a result too" if failed else "none of them failed"
+    trials = Card(name="Trials", value=str(len(result.study.trials)), note=note)
     if before is None or after is None:
         return [trials]
     rate = statistics.median(after.rates) / statistics.median(before.rates)
@@ -293,12 +292,12 @@ def _trials(result: TuneResult) -> list[Block]:
 
     def points(phase: str) -> list[tuple[float, float]]:
         return [
-            (float(number), statistics.median(trial.outcome.measurements[RATE]))
-            for number, trial in enumerate(study.trials, start=1)
+            (float(trial.number), statistics.median(trial.outcome.measurements[RATE]))
+            for trial in study.trials
             if trial.outcome.is_finished and (trial.phase == "confirm") == (phase == "confirm")
         ]
 
-    failed = [float(number) for number, trial in enumerate(study.trials, start=1) if not trial.outcome.is_finished]
+    failed = [float(trial.number) for trial in study.trials if not trial.outcome.is_finished]
     series = [Series(points=points(phase), color=color) for phase, (color, _) in kinds.items()]
     legend = [LegendEntry(name=name, color=f"var(--{color})") for color, name in kinds.values()]
     if failed:

@@ -143,7 +143,7 @@ def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], see
             if before is not None and before != about:
                 keys = [key for key in about if before.get(key) != about[key]]
                 raise ConfigError(
-                    f"tune: {folder} holds a study of other {', '.join(keys)}; name another folder with -o, or "
+                    f"tune: {folder} holds a study that differs in {', '.join(keys)}; name another folder with -o, or "
                     "replace it with --overwrite"
                 )
             if before is None:

@@ -10,7 +10,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -29,6 +29,10 @@ TRIALS_FOLDER = "trials"
 
 # TPE may propose what is known already; after this many such proposals the search has come to an end.
 _MAX_KNOWN = 15
+# A trial hangs that takes this many times as long as the default settings did, and at least this long.
+_TIMES_DEFAULT, _LEAST_LIMIT_S = 10.0, 180.0
+# A winner must be cheaper than the default settings in every round of confirmations, and by this factor in the median.
+_CLEARLY = 0.98
 # Of the trials, those that may change a single setting before TPE begins.
 _SINGLE_SHARE = 0.6
 
@@ -55,13 +59,13 @@ class Search:
 
     Attributes:
         knobs: what can be set.
-        limits: of each trial.
+        limits: of each trial; one that takes ten times as long as the default settings, and three minutes, hangs too.
         num_trials: of the search, the default settings and the bisections included; confirmations come on top.
         time_budget_s: for everything, confirmations included; 0 sets no limit. A trial that has begun is not cut off.
         headroom: share of the memory limits that must stay free when the winner is measured again.
         num_confirmations: how often the winner and the default settings are measured again, alternating.
         seed: of TPE.
-        about: what is tuned, as plain data; a study continues only if it is the same.
+        about: what is tuned and within which limits, as plain data; a study continues only if it is the same.
     """
 
     knobs: tuple[Knob, ...]
@@ -69,7 +73,7 @@ class Search:
     num_trials: int
     time_budget_s: float = 0.0
     headroom: float = 0.1
-    num_confirmations: int = 2
+    num_confirmations: int = 3
     seed: int = 0
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,8 +114,7 @@ class StudyResult:
     @property
     def cost_ratios(self) -> tuple[float, ...]:
         """Cost of the winner divided by that of the default settings, by round of confirmations; below 1 is a gain."""
-        pairs = zip(self.winner_trials, self.default_trials, strict=False)
-        return tuple(a.cost / b.cost for a, b in pairs if a.cost is not None and b.cost)
+        return cost_ratios(self.winner_trials, self.default_trials)
 
 
 class Study:
@@ -159,8 +162,7 @@ class Study:
                 (self.folder / STUDY_FILE).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / TRIALS_FOLDER, ignore_errors=True)
             (self.folder / TRIALS_FOLDER).mkdir(exist_ok=True)
-            about = {"about": dict(search.about), "limits": vars(search.limits)}
-            with opened(self.folder, search.knobs, about=about, seed=search.seed) as self._store:
+            with opened(self.folder, search.knobs, about=search.about, seed=search.seed) as self._store:
                 self._records = self._store.records()
                 ended = self._search()
                 return self._confirmed(ended)
@@ -252,7 +254,7 @@ class Study:
     ) -> TrialRecord:
         if trial is None:
             trial, settings = self._store.begin(phase, settings)
-        limits = limits or self.search.limits
+        limits = self._with_time(limits or self.search.limits)
         place = self.folder / TRIALS_FOLDER / f"{trial.number:03d}"
         answer = place.with_suffix(".json")
         outcome = run_trial(
@@ -269,6 +271,13 @@ class Study:
         self._records.append(record)
         self._on_trial(record)
         return record
+
+    def _with_time(self, limits: TrialLimits) -> TrialLimits:
+        """The limits with a time after which this trial hangs, once the time of the default settings is known."""
+        default = self._default_outcome
+        if default is None:
+            return limits
+        return replace(limits, seconds=min(limits.seconds, max(_LEAST_LIMIT_S, _TIMES_DEFAULT * default.seconds)))
 
     @property
     def _default_outcome(self) -> TrialOutcome | None:
@@ -320,12 +329,17 @@ class Study:
         return True
 
     def _is_no_better(self, settings: Settings, start: Settings) -> bool:
-        ours, theirs = (
-            [record.cost for record in self._confirmations(each) if record.cost is not None]
-            for each in (settings, start)
-        )
-        complete = len(theirs) == self.search.num_confirmations
-        return complete and statistics.median(ours) >= statistics.median(theirs)
+        """Whether the default settings, finished each time as well, are as cheap in any round or nearly so in all."""
+        ratios = cost_ratios(self._confirmations(settings), self._confirmations(start))
+        if len(ratios) < self.search.num_confirmations:
+            return False
+        return max(ratios) >= 1.0 or statistics.median(ratios) > _CLEARLY
+
+
+def cost_ratios(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> tuple[float, ...]:
+    """Our cost divided by theirs, by round, where both have one."""
+    pairs = zip(ours, theirs, strict=False)
+    return tuple(a.cost / b.cost for a, b in pairs if a.cost is not None and b.cost)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.parallel import joined
-from voxelocity.planning import DeviceChoice, Plan, Planned, make_plan, read_overrides
+from voxelocity.planning import DeviceChoice, Plan, Planned, make_plan, read_overrides, tuned_key
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
@@ -100,7 +100,7 @@ def tune(
         goal: "throughput": the shortest run, among settings that do not change what is learned. "memory": the least
             memory among those that make a run at most 3 % longer. "time-to-dice": batch size with its learning rate,
             number format and patches a case, by the Dice of short trainings.
-        trials: of the search; two confirmations of the winner and of the plan's own settings come on top.
+        trials: of the search; three confirmations of the winner and of the plan's own settings come on top.
         time_budget_s: seconds for everything; 0 sets no limit, and ten minutes for "time-to-dice".
         memory_limit_bytes: of the device or, on a CPU, of the host: a trial that takes more counts as out of memory.
         only: keys to search; all that are usually worth it if empty. "learning-rate" makes a range test instead.
@@ -150,7 +150,8 @@ def tune(
             knobs = run_knobs(planned, fixed=read_overrides(overrides or {}), names=only)
             result = _search(
                 planned, Path(out), knobs, goal=goal, trials=trials, time_budget_s=time_budget_s, limits=limits,
-                seed=seed, overwrite=overwrite, scale=scale, console=shown, clock=clock, keep_in=keep_in,
+                memory_limit_bytes=memory_limit_bytes, seed=seed, overwrite=overwrite, scale=scale, console=shown,
+                clock=clock, keep_in=keep_in,
             )  # fmt: skip
             if train_s and result.values:
                 result = replace(result, runs=_both_trained(result, limits, train_s))
@@ -174,7 +175,10 @@ def _check(goal: str, memory_limit_bytes: int, only: Sequence[str]) -> None:
 
 
 def _limits(planned: Planned, memory_limit_bytes: int, time_budget_s: float) -> TrialLimits:
-    on_device = planned.machine.device == "cuda"
+    """The user's limit or, without one, what is free: a trial must not push other programs out."""
+    machine = planned.machine
+    on_device = machine.device == "cuda"
+    memory_limit_bytes = memory_limit_bytes or (machine.device_free_bytes if on_device else machine.memory_bytes)
     return TrialLimits(
         seconds=min(_TRIAL_LIMIT_S, time_budget_s or math.inf),
         host_bytes=0 if on_device else memory_limit_bytes,
@@ -208,6 +212,7 @@ def _search(
     trials: int,
     time_budget_s: float,
     limits: TrialLimits,
+    memory_limit_bytes: int,
     seed: int,
     overwrite: bool,
     scale: TrialScale,
@@ -229,7 +234,7 @@ def _search(
         num_trials=trials,
         time_budget_s=time_budget_s,
         seed=seed,
-        about={"goal": goal, "plan": planned.plan.to_plain(), "scale": vars(scale), "device": planned.machine.device},
+        about=_about(planned, goal, memory_limit_bytes, scale),
     )
     with tempfile.TemporaryDirectory(prefix="voxelocity-tune-") as private:
         study = Study(
@@ -246,7 +251,7 @@ def _search(
     changed = {} if found.winner is None else changed_values(found.winner, knobs)
     result = TuneResult(
         folder=out, goal=goal, planned=planned, knobs=knobs, study=found, time=time_of_run,
-        memory_limit_bytes=limits.device_bytes or limits.host_bytes, on_device=on_device, values=changed, kept=None,
+        memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
     if keep_in is None or found.winner is None:
         return result
@@ -267,6 +272,19 @@ def _both_trained(result: TuneResult, limits: TrialLimits, seconds: float) -> tu
     seed, length = result.planned.plan.seed, Length(seconds=seconds)
     made = [trainer.train(0, settings, seed, length, is_pair=True) for settings in ({}, result.values)]
     return tuple(training.run for training in made if training.run is not None)
+
+
+def _about(planned: Planned, goal: Goal, memory_limit_bytes: int, scale: TrialScale) -> dict[str, Any]:
+    """What must be the same for a study to continue. Not the whole plan: parts of it follow the memory that is free."""
+    plan = planned.plan
+    return {
+        "goal": goal,
+        "tuned for": tuned_key(plan.to_plain(), planned.fingerprint, planned.machine),
+        "batch size": plan.data.batch_size,
+        "number format": plan.precision.compute,
+        "memory limit": memory_limit_bytes,
+        "scale": vars(scale),
+    }
 
 
 def measure_task(planned: Planned, scale: TrialScale) -> MeasureTask:

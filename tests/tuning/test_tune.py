@@ -14,7 +14,7 @@ import voxelocity as vx
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, VoxelocityError
 from voxelocity.tuning import tune as tuning
-from voxelocity.tuning.dice import Length, compare_by_dice, rung_length
+from voxelocity.tuning.dice import Length, affordable, compare_by_dice, rung_length
 from voxelocity.tuning.page import PAGE, RECORD, tuning_document
 from voxelocity.tuning.tune import TrialScale, plan_to_tune, tune
 
@@ -204,6 +204,17 @@ def test_rungs_and_pairs_together_take_the_budget():
     assert first.seconds == pytest.approx(10.0)
 
 
+def test_fewer_candidates_are_compared_where_time_is_short():
+    found = [{}, {"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}]
+    assert affordable(found, Length(seconds=1000.0), num_pairs=3)[0] == found
+    some, first = affordable(found, Length(seconds=400.0), num_pairs=3)
+    assert some == found[: len(some)]
+    assert 2 <= len(some) < 5
+    assert first.seconds >= 20.0
+    with pytest.raises(ConfigError, match=r"too short.*--time-budget 5m"):
+        affordable(found, Length(seconds=60.0), num_pairs=3)
+
+
 @pytest.fixture
 def by_dice(tiny_msd, tiny_plan, tmp_path, monkeypatch):
     """The comparison with trainings in this process, whose Dice is planted by batch size."""
@@ -310,8 +321,9 @@ def test_a_tuning_continues_with_more_trials_time_and_other_free_memory(run, mon
     first = run(trials=1, time_budget_s=600.0)
     monkeypatch.setattr("voxelocity.planning.machine.available_memory_bytes", lambda: 3 * 10**9)
     second = run(trials=4)
-    assert [trial.number for trial in second.study.trials[:3]] == [trial.number for trial in first.study.trials]
-    assert len(second.study.trials) > len(first.study.trials)
+    number = len(first.study.trials)
+    assert second.study.trials[:number] == first.study.trials
+    assert len(second.study.trials) > number
 
 
 def test_another_limit_of_memory_is_another_study(run):

@@ -13,7 +13,7 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.planning import Planned
 from voxelocity.report import Document, comparison_document, write_page
 from voxelocity.report.document import Block, Code, Section, Table, Text
-from voxelocity.tuning.dice import DiceResult, Length, Training, candidates, compare_by_dice, rung_length
+from voxelocity.tuning.dice import DiceResult, Length, Training, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves
 from voxelocity.tuning.result import PAGE, RECORD
@@ -70,15 +70,16 @@ def tune_by_dice(
         found: the candidates, the plan's own settings first; chosen if not given.
 
     Raises:
+        ConfigError: the budget is too short to compare anything.
         OutputError: the folder cannot be written, or another process is tuning there.
     """
-    found = candidates(planned) if found is None else found
+    found, first = affordable(candidates(planned) if found is None else found, budget, num_pairs=num_pairs)
     with locked(folder):
         result = compare_by_dice(
             planned,
             folder,
             found,
-            first=rung_length(budget, len(found), num_pairs=num_pairs),
+            first=first,
             num_pairs=num_pairs,
             limits=limits,
             environ=environ,

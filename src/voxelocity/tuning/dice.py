@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.config import flatten
+from voxelocity.core.errors import ConfigError
+from voxelocity.core.quantities import duration_text
 from voxelocity.planning import Plan, Planned
 from voxelocity.report import (
     LabeledRun,
@@ -39,6 +41,8 @@ _START_UP_S = 120.0
 _RATE_POWER = {"sgd": 1.0}
 _SQUARE_ROOT = 0.5
 _BATCH_FACTORS = (0.5, 2.0, 4.0)
+# A shorter training is mostly its own start.
+_LEAST_RUN_S = 20.0
 # A candidate that is this much quicker to the target is worth taking.
 _QUICKER = 0.97
 
@@ -156,6 +160,23 @@ def rung_length(budget: Length, num_candidates: int, *, num_pairs: int) -> Lengt
     # Each rung takes about as long as the first; a training of a pair twice as long as one of the last rung.
     units = num_rungs * num_candidates + 2 * num_pairs * 2**num_rungs
     return budget.times(1.0 / units)
+
+
+def affordable(found: Sequence[Settings], budget: Length, *, num_pairs: int) -> tuple[list[Settings], Length]:
+    """As many of the candidates, the first ones, as can train long enough, and how long the first rung lasts.
+
+    Raises:
+        ConfigError: the budget is too short for two.
+    """
+    for number in range(len(found), 1, -1):
+        first = rung_length(budget, number, num_pairs=num_pairs)
+        if first.steps or first.seconds >= _LEAST_RUN_S:
+            return list(found[:number]), first
+    needed_s = _LEAST_RUN_S * budget.seconds / rung_length(budget, 2, num_pairs=num_pairs).seconds
+    raise ConfigError(
+        f"tune: {duration_text(budget.seconds)} are too short to compare trainings by Dice with {num_pairs} pairs; "
+        f"give at least --time-budget {math.ceil(needed_s / 60)}m"
+    )
 
 
 def compare_by_dice(

@@ -281,8 +281,10 @@ class Study:
 
     @property
     def _default_outcome(self) -> TrialOutcome | None:
-        first = next((record.outcome for record in self._records if record.phase == "default"), None)
-        return first if first is not None and first.is_finished else None
+        # The last one: the first runs on a machine whose caches are cold, and confirmations run next to one.
+        start = default_settings(self.search.knobs)
+        own = (record.outcome for record in reversed(self._records) if record.settings == start)
+        return next((outcome for outcome in own if outcome.is_finished), None)
 
     def _confirmed(self, ended: Ended) -> StudyResult:
         """Measures the cheapest settings again, and the default ones next to them, until some are confirmed."""

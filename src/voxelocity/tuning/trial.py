@@ -179,6 +179,8 @@ class _Watched:
         self.child, self.peak = child, 0
         self._sampler = ProgramSampler(child.pid) if sys.platform == "linux" else None
         self._status = Path(f"/proc/{child.pid}/status")
+        # From the start, so that a stranger who gets the number of a process that ended is recognized.
+        self.look()
 
     def look(self) -> int:
         """The most main memory up to now."""

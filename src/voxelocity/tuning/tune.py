@@ -46,7 +46,6 @@ _DICE_BUDGET_S = 600.0
 _TRIAL_LIMIT_S = 900.0
 # Settings that lower the memory may make a run longer by this share.
 _MEMORY_MARGIN = 0.03
-_MOST_TRAINING_CASES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class TrialScale:
 
     window_s: float = 2.0
     num_windows: int = 4
-    num_cases: int = _MOST_TRAINING_CASES
+    num_cases: int = 8
     validation_s: float = 20.0
 
 

@@ -28,6 +28,16 @@ def test_a_tenth_of_the_rate_at_the_least_loss_is_chosen():
     assert f"{test.least:.1e}" in test.reason
 
 
+def test_on_a_plateau_the_rate_of_the_fastest_fall_is_chosen():
+    rates = learning_rates(300)
+    # As with Muon: a fall at 1e-2, then next to nothing up to the largest rate.
+    losses = [2.0 / (1.0 + rate / 1e-2) - 1e-3 * rate for rate in rates]
+    test = judge(rates, losses)
+    assert test.least == pytest.approx(MOST_RATE, rel=0.2)
+    assert test.chosen == pytest.approx(test.steepest, rel=0.1)
+    assert 5e-3 < test.chosen < 2e-2
+
+
 def test_a_loss_that_only_rises_chooses_nothing():
     rates = learning_rates(100)
     test = judge(rates, [1.0 + number for number in range(100)])

@@ -179,7 +179,7 @@ def test_a_range_test_is_shown_and_kept_only_if_asked(run, monkeypatch, tiny_msd
     lines = """
 import json, pathlib, sys
 rates = [10 ** (-6 + 0.06 * step) for step in range(100)]
-losses = [2.0 - min(step, 60) / 60 + max(0, step - 60) for step in range(100)]
+losses = [2.0 - (min(step, 60) / 60) ** 2 + max(0, step - 60) for step in range(100)]
 pathlib.Path(sys.argv[1]).write_text(json.dumps({"measurements": {"learning_rate": rates, "loss": losses}}))
 """
     real = by_range.run_trial

@@ -138,12 +138,12 @@ def rate_document(result: RateResult) -> Document:
             "runs, compared by voxelocity report."
         ],
         cards=[
-            Card(name="Chosen", value=chosen, note="a tenth of the rate at the least loss"),
+            Card(name="Chosen", value=chosen, note="the smaller of the next, and a tenth of the one after it"),
             Card(name="Fell fastest at", value=f"{test.steepest:.1e}"),
             Card(name="Least at", value=f"{test.least:.1e}"),
             Card(name="The plan has", value=f"{planned:g}"),
         ],
         sections=[Section(title="Curve", blocks=[chart]), Section(title="To use it", blocks=use)],
-        footer="Smith, arXiv:1506.01186; the choice is that of fastai.",
+        footer="Smith, arXiv:1506.01186; the choice is the smaller of the two that fastai offers.",
         values=plain_data({"test": test, "planned": planned, "seconds": result.outcome.seconds}, where="tune"),
     )

@@ -1,7 +1,8 @@
 """The learning-rate range test: the loss while the rate grows from step to step, and the rate that follows from it.
 
-Leslie N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, arXiv:1506.01186. The choice is that
-of fastai's `lr_find`: a tenth of the rate at the least averaged loss.
+Leslie N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, arXiv:1506.01186. The choice is the
+smaller of fastai's two: a tenth of the rate at the least averaged loss, and the rate at which it fell fastest. With Muon
+the loss does not diverge within the range, so the least one lies anywhere on a plateau.
 `python -m voxelocity.tuning.learning_rate TASK ANSWER` makes the test in a process of its own.
 """
 
@@ -54,7 +55,7 @@ class RangeTest:
             return "the loss did not fall at any rate, so nothing follows from the test"
         return (
             f"range test of {len(self.rates)} steps: the loss fell fastest at {self.steepest:.1e} and was least at "
-            f"{self.least:.1e}; a tenth of the latter, as in fastai"
+            f"{self.least:.1e}; the smaller of the former and a tenth of the latter"
         )
 
 
@@ -81,7 +82,7 @@ def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
         losses=tuple(smooth),
         least=rates[lowest],
         steepest=rates[steepest],
-        chosen=float(f"{rates[lowest] / _BELOW_LEAST:.1e}") if has_fallen else None,
+        chosen=float(f"{min(rates[lowest] / _BELOW_LEAST, rates[steepest]):.1e}") if has_fallen else None,
     )
 
 

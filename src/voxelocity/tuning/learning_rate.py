@@ -1,8 +1,8 @@
 """The learning-rate range test: the loss while the rate grows from step to step, and the rate that follows from it.
 
 Leslie N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, arXiv:1506.01186. The choice is the
-smaller of fastai's two: a tenth of the rate at the least averaged loss, and the rate at which it fell fastest. With Muon
-the loss does not diverge within the range, so the least one lies anywhere on a plateau.
+smaller of fastai's two: a tenth of the rate at the least averaged loss, and the rate at which it fell fastest. With
+Muon the loss does not diverge within the range, so the least one lies anywhere on a plateau.
 `python -m voxelocity.tuning.learning_rate TASK ANSWER` makes the test in a process of its own.
 """
 

@@ -27,7 +27,7 @@ import json, pathlib, sys
 settings, answer = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
 rate = 10.0 * (1 + settings.get("data.feed.num_threads", 1))
 measured = {"images_per_s": [rate, 1.1 * rate], "wait_share": [0.1, 0.2], "validation_s": [0.001]}
-peak = 10**6 * settings.get("window.batch_size", 1)
+peak = 10**8 * settings.get("window.batch_size", 1)
 answer.write_text(json.dumps({"measurements": measured, "peak_host_bytes": peak}))
 """
 
@@ -333,7 +333,7 @@ def test_another_limit_of_memory_is_another_study(run):
 
 
 def test_without_a_limit_a_trial_may_take_what_is_free(run, trials_of):
-    trials_of(LINES.replace("10**6", "10**15"))
+    trials_of(LINES.replace("10**8", "10**15"))
     assert run(trials=1).study.winner is None
 
 

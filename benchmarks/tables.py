@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import inference, monai, ranks, watching
+from tables_of import inference, monai, ranks, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -40,6 +40,7 @@ _NAMED_TABLES = {
     },
     "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
+    "tune.md": {"the data sets": tuning.tune_lines},
 }
 
 

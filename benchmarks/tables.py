@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import inference, monai, ranks, recipes, watching
+from tables_of import inference, monai, ranks, recipes, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -43,6 +43,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
+    "tune.md": {"the data sets": tuning.tune_lines},
 }
 
 

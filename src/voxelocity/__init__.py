@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
     from voxelocity.training import train_folds as train_folds
+    from voxelocity.tuning.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "start_range",
     "train",
     "train_folds",
+    "tune",
 ]
 
 
@@ -64,6 +66,7 @@ _WHERE = {
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
     "train_folds": ("voxelocity.training", "train_folds"),
+    "tune": ("voxelocity.tuning.tune", "tune"),
     "SpanRecorder": ("voxelocity.observe", "SpanRecorder"),
     "end_range": ("voxelocity.observe", "end_range"),
     "phase": ("voxelocity.observe", "phase"),

@@ -18,6 +18,7 @@ from voxelocity.core.quantities import (
     figure_text,
     joined,
     mm_text,
+    parse_bytes,
     parse_duration_s,
     rate_text,
     read_printed,
@@ -177,3 +178,17 @@ def test_what_is_no_duration_is_refused_with_examples(text):
 def test_a_number_without_a_unit_is_asked_for_one(text):
     with pytest.raises(ConfigError, match=rf"'{text}' has no unit; write {text}s for seconds or {text}m for minutes"):
         parse_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("8GB", 8 * 10**9), ("512MiB", 512 * 2**20), ("1.5 GB", 1_500_000_000), ("2tib", 2 * 2**40), ("1kB", 1000)],
+)
+def test_amounts_of_memory_are_read(text, num_bytes):
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "0GB", "8 apples", "8G", ""])
+def test_an_amount_without_unit_or_sense_is_refused_with_an_example(text):
+    with pytest.raises(ConfigError, match="8GB"):
+        parse_bytes(text)

@@ -9,6 +9,7 @@ from monai.inferers import sliding_window_inference
 
 from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.infer import WindowConfig, arrays, tiling
+from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import importance
 from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.stitched import Stitched
@@ -604,3 +605,24 @@ def test_values_out_of_range_are_named(values, named):
 def test_config_survives_the_way_through_plain_values():
     config = WindowConfig(shape_voxel=(40, 56, 40), overlap=0.25, mirror_axes=(0, 2))
     assert WindowConfig.parse(config.to_plain()) == config
+
+
+def test_sums_are_where_the_configuration_says():
+    # A device on which nothing is computed.
+    device = torch.device("meta")
+    places = {
+        on_device: Accumulators(device, None, print, on_device=on_device).zeros((2, 3, 4, 5)).device.type
+        for on_device in (True, False)
+    }
+    assert places == {True: "meta", False: "cpu"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_sums_in_main_memory_give_the_same_volume_as_on_the_device():
+    device, network = torch.device("cuda"), torch.nn.Conv3d(1, 3, 3, padding=1).to("cuda")
+    volume = torch.randn(1, 24, 20, 16, generator=torch.Generator().manual_seed(0))
+    config = WindowConfig(shape_voxel=(8, 8, 8), batch_size=4)
+    on_device = predict_volume(network, volume, config, device=device)
+    in_memory = predict_volume(network, volume, config.model_copy(update={"sum_on": "memory"}), device=device)
+    torch.testing.assert_close(in_memory.cpu(), on_device.cpu())

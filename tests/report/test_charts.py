@@ -22,6 +22,7 @@ from voxelocity.report.charts import (
     smoothed,
     thinned,
     time_chart,
+    xy_chart,
 )
 
 LINE = Series(points=((0.0, 0.1), (300.0, 0.9)))
@@ -149,3 +150,23 @@ def test_pictures_have_the_light_colors_of_the_pages():
 
 def test_a_color_is_written_for_a_style_sheet():
     assert css(class_color(1)) == "#b87a00"
+
+
+def test_points_crosses_and_marks_over_a_number_are_drawn():
+    points = [Series(points=[(1.0, 2.0), (2.0, math.nan), (3.0, 4.0)])]
+    plain = xy_chart("xy", points, x_label="trial", y_label="rate")
+    marked = xy_chart("xy", points, x_label="trial", y_label="rate", crosses=[2.0], marked=[1.0])
+    for svg in (plain, marked):
+        ET.fromstring(svg)
+        assert "trial" in svg
+        assert "var(--accent)" in svg
+    assert "var(--chart-target)" not in plain
+    assert marked.count("var(--chart-target)") >= 2
+
+
+def test_lines_over_factors_have_powers_of_ten():
+    line = [Series(points=[(10.0**power, float(power)) for power in range(-6, 1)])]
+    svg = xy_chart("log", line, x_label="learning rate", y_label="loss", are_lines=True, has_log_x=True)
+    ET.fromstring(svg)
+    texts = "".join(re.findall(r">([^<>]+)</t(?:ext|span)>", svg))
+    assert "10" in texts

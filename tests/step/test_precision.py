@@ -151,3 +151,12 @@ def test_nothing_is_put_back_on_a_cpu():
         torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
         changed = switches()
     assert switches() == changed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_segments_of_the_allocator_grow_where_that_is_set():
+    set_backend(BackendConfig(expandable_segments=True), torch.device("cuda"))
+    held = torch.empty(2**24, device="cuda")
+    assert any(segment.get("is_expandable") for segment in torch.cuda.memory_snapshot())
+    del held

@@ -155,6 +155,7 @@ class SwitchSettings:
             "train.steps": self.steps,
             # Otherwise the measurements would differ from side to side, and make the first run longer.
             "planner.measure": "never",
+            "planner.use_tuned": False,
             "train.validate_every_steps": max(1, self.steps // self.num_validations),
             "train.validation_cases": self.num_cases_on_the_way,
             # The kidneys of these bodies are mirror images, which flipped patches could not tell apart.

@@ -32,7 +32,7 @@ def launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the job's script only.")] = False,
 ) -> None:
     """Start a command on several processes that train together: launch -n 2 train DATASET -o RUN."""
-    if context.args[:1] not in (["train"], ["recipe"]):
+    if context.args[:1] not in (["train"], ["recipe"], ["tune"]):
         given = context.args[0] if context.args else "nothing"
         raise ConfigError(
             f"launch: {given} cannot run on several processes; write "

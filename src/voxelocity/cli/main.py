@@ -32,6 +32,7 @@ from voxelocity.cli import (
     recipe,
     report,
     train,
+    tune,
 )
 from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
@@ -60,6 +61,7 @@ app.command("recipe")(recipe.recipe)
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("launch", context_settings=launch.CONTEXT_SETTINGS)(launch.launch)
 app.command("predict")(predict.predict)
 app.command("export")(export.export)

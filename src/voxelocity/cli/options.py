@@ -29,6 +29,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, order
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
 Budget = Annotated[str, typer.Option("--time-budget", help="End by then, validation and report included: 90s, 5m, 1h.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with keys of the plan to fix.")]
+NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Leave out what `voxelocity tune` found on this machine.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
 
 
@@ -83,7 +84,7 @@ def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
     return text
 
 
-def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any]:
+def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: bool = False) -> dict[str, Any]:
     """Keys of the plan to fix: those of the file first, then those of `--set`, which win.
 
     Raises:
@@ -110,4 +111,4 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
         except ValueError as error:
             shown = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
             raise ConfigError(f"config: --set {key.strip()}: {shown!r} is not a YAML value ({error})") from None
-    return values
+    return {**values, "planner.use_tuned": False} if no_tuned else values

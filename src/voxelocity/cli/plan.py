@@ -19,10 +19,11 @@ def plan(
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
+    no_tuned: options.NoTuned = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan and its reasons as JSON.")] = False,
 ) -> None:
     """Show what `train` would do with DATASET, and why, without doing it."""
-    overrides = options.read_overrides(config, sets)
+    overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.config import AUTO
     from voxelocity.core.quantities import parse_duration_s

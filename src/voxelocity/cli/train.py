@@ -38,6 +38,7 @@ def train(
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
+    no_tuned: options.NoTuned = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -64,7 +65,7 @@ def train(
     if folds and options.is_given(context, "fold"):
         raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
     dataset, out = _places(dataset, out, resume=resume and not folds)
-    overrides = options.read_overrides(config, sets)
+    overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     chosen_folds = options.read_folds(folds) if folds else ()
     from voxelocity.core.config import AUTO

@@ -22,6 +22,7 @@ _EXTENT = re.compile(r"shape|spacing|extent|stride|_voxel$|_mm$")
 _LARGE_UNITS = (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1))
 _UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)\s*")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BYTES_IN = {unit: 1024**power for power, unit in enumerate(_BYTE_UNITS)}
 _AMOUNT = re.compile(r"([\d.]+)\s*(%|[KMGT]?i?B)")
@@ -171,6 +172,19 @@ def parse_duration_s(text: str) -> float:
     if position < len(stripped) or seconds <= 0.0:
         raise ConfigError(f"config: '{text}' is not a duration; write it like 90s, 5m or 1h30m")
     return seconds
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in an amount of memory such as "8GB", "512MiB" or "1.5 GB"; GB are powers of ten, GiB of two.
+
+    Raises:
+        ConfigError: the text is not an amount, or has no unit.
+    """
+    match = _MEMORY.fullmatch(text.strip().lower())
+    if match is None or float(match[1]) <= 0.0:
+        raise ConfigError(f"config: '{text}' is not an amount of memory; write it like 8GB or 512MiB")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** (1 + "kmgt".index(match[2])))
 
 
 def read_printed(value: Any, annotation: Any, key: str) -> Any:

@@ -28,9 +28,13 @@ class Accumulators:
         folder: for the file, which has no name and is gone when the process ends; the system's temporary folder if
             None.
         warn: called with one sentence for each place that is too small.
+        on_device: whether the device is tried first.
     """
 
-    def __init__(self, device: Device, folder: Path | None, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: Device, folder: Path | None, warn: Callable[[str], None], *, on_device: bool = True
+    ) -> None:
+        self._is_on_device = on_device and device.type != "cpu"
         self._device, self._host = device, arrays.main_memory_of(device)
         self._folder = Path(tempfile.gettempdir()) if folder is None else folder
         self._warn = WarnOnce(warn)
@@ -41,7 +45,7 @@ class Accumulators:
         Raises:
             ScanError: neither the device nor main memory nor the disk has room.
         """
-        if self._device.type != "cpu":
+        if self._is_on_device:
             try:
                 return arrays.zeros(shape_kxyz, self._device)
             except (RuntimeError, MemoryError) as error:

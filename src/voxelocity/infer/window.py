@@ -77,7 +77,7 @@ def stitch_volumes(
         InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
     """
     pending: deque[Stitched] = deque()
-    accumulators = Accumulators(device, folder, warn)
+    accumulators = Accumulators(device, folder, warn, on_device=config.sum_on == "auto")
     passes = _Passes(forward, config, device, swapped_classes, warn)
 
     def stitched(image: Values, sink: TileSink) -> Stitched:

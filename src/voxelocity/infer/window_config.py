@@ -33,6 +33,9 @@ class WindowConfig(Config):
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
     swap_pairs: tuple[tuple[str, str], ...] = ()
     """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
+    sum_on: Literal["auto", "memory"] = "auto"
+    """Where the sum of a volume's scores is kept: on the device as long as it has room, or always in main memory. Does
+    not change results."""
     reuse_constant: bool = True
     """Whether the network runs only once on windows that hold the same constant value, such as clipped air or padding.
     Its output for them is the same, so results do not change."""

@@ -28,7 +28,7 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | No
         about: what was measured and where, as plain data.
     """
     try:
-        record = json.loads(_path(folder, about).read_bytes())
+        record = json.loads(measured_path(folder, about).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or any(record.get(key) != value for key, value in about.items()):
@@ -39,9 +39,10 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | No
 def keep_measured(folder: Path, about: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Keeps `values` for `read_measured`; if the folder is full or protected, the next run measures again."""
     with contextlib.suppress(OutputError):
-        write_whole(_path(folder, about), json.dumps({**about, **values}, indent=1).encode())
+        write_whole(measured_path(folder, about), json.dumps({**about, **values}, indent=1).encode())
 
 
-def _path(folder: Path, about: Mapping[str, Any]) -> Path:
+def measured_path(folder: Path, about: Mapping[str, Any]) -> Path:
+    """The file for exactly this, which may not exist."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     return folder / f"{digest}.json"

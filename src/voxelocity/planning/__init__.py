@@ -4,6 +4,7 @@ from voxelocity.planning.config import Plan, TrainConfig
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
+from voxelocity.planning.tuned import Tuned, keep_tuned, read_tuned, tuned_key
 
 __all__ = [
     "DeviceChoice",
@@ -13,8 +14,12 @@ __all__ = [
     "Planned",
     "SharedKeys",
     "TrainConfig",
+    "Tuned",
+    "keep_tuned",
     "make_plan",
     "model_spec",
     "read_overrides",
+    "read_tuned",
     "survey",
+    "tuned_key",
 ]

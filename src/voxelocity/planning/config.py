@@ -22,6 +22,8 @@ class PlannerConfig(Config):
     """Whether choices that depend on the machine are measured with a few steps of the planned network: "once" for each
     network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept; "never"
     leaves all of them to the rules."""
+    use_tuned: bool = True
+    """Whether settings that `voxelocity tune` found on this machine, for this network and data, are taken."""
 
 
 class TrainConfig(Config):

@@ -39,6 +39,8 @@ class PlanFacts:
         kept: dotted keys taken over from elsewhere, which win over rules: what an unfinished run took from its machine,
             by measuring or from the memory that was free, or what a run must share with another.
         kept_reason: why they are.
+        tuned: values by dotted key that were tuned on this machine; they win over rules.
+        tuned_reasons: why each is taken. `tuned_measured` is the measurement behind them.
         time_steps: measures how long a step takes; None where rules choose without measuring.
         room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
@@ -53,6 +55,9 @@ class PlanFacts:
     overrides: Mapping[str, Any]
     kept: Mapping[str, Any] = field(default_factory=dict)
     kept_reason: str = "as when the run began"
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    tuned_reasons: Mapping[str, str] = field(default_factory=dict)
+    tuned_measured: Measured | None = None
     time_steps: StepTimer | None = None
     room_bytes: int = 0
     planned_bytes: int = 0
@@ -77,6 +82,8 @@ class PlanFacts:
             value, measured = chosen, None
         elif key in self.kept:
             value, reason, measured = self.kept[key], self.kept_reason, None
+        elif key in self.tuned:
+            value, reason, measured = self.tuned[key], self.tuned_reasons[key], self.tuned_measured
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(
@@ -89,6 +96,10 @@ class PlanFacts:
             )
         )
         return value
+
+    def is_given(self, key: str) -> bool:
+        """Whether the value of `key` does not come from a rule."""
+        return key in self.overrides or key in self.kept or key in self.tuned
 
     def section(self, name: str) -> dict[str, Any]:
         """What is known so far of a section of the plan: settled values, and the user's keys not yet settled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +26,15 @@ from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.step_timing import CachedStepTimer
+from voxelocity.planning.tuned import find_tuned
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
 # If the trial of a plan runs out of memory, the plan is made again for this share of the memory it was to take.
 _LESS = 0.8
+# Of the keys that no rule settles but that may be tuned, those that change results.
+_CHANGE_RESULTS = ("data.patch.draws_per_case",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +181,8 @@ def make_plan(
         time_steps=None if measure == "never" else timer,
     )
     facts = _ruled(facts)
+    if chosen.get("planner.use_tuned", True):
+        facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
     ruled = {choice.key for choice in facts.choices}
     for key, value in chosen.items():
         if key not in ruled:
@@ -192,6 +198,32 @@ def make_plan(
     return Planned(
         plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
     )
+
+
+def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
+    """The facts with what was tuned for their network and data, if there is anything."""
+    tuned, why_not = find_tuned(folder, facts)
+    if why_not:
+        warnings.warn(why_not, UserWarning, stacklevel=3)
+    if tuned is None:
+        return facts
+    values, reasons, measured = dict(tuned.values), {key: tuned.reason(key) for key in tuned.values}, tuned.measured
+    if saved_plan is not None:
+        # The run may have begun before they were tuned.
+        before = flatten(Plan, saved_plan.to_plain())
+        values, measured = {key: before[key] for key in values}, None
+        reasons = dict.fromkeys(values, "as when the run began")
+    facts = _ruled(
+        replace(
+            facts, tuned=values, tuned_reasons=reasons, tuned_measured=measured, settled={}, choices=[],
+            ran_out_of_memory=False,
+        )
+    )  # fmt: skip
+    settled = {choice.key for choice in facts.choices}
+    for key in values:
+        if key not in settled and key not in facts.overrides:
+            facts.settle(key, values[key], reasons[key], changes_results=key in _CHANGE_RESULTS)
+    return facts
 
 
 def _ruled(facts: PlanFacts) -> PlanFacts:

@@ -66,7 +66,7 @@ def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
 def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
     """Measured times of the steps; None if measuring is off or there is nothing to choose."""
     choosable = MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
-    open_keys = [key for key in choosable if key not in facts.overrides and key not in facts.kept]
+    open_keys = [key for key in choosable if not facts.is_given(key)]
     if facts.time_steps is None or not open_keys:
         return None
     if planned.precision.compile != "none":
@@ -164,7 +164,7 @@ def _settle_measured(
     facts: PlanFacts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
 ) -> None:
     """The rule's value, or the other one if a step is clearly quicker with it; `why` is the rule's own reason."""
-    if key in facts.kept:
+    if key not in facts.overrides and facts.is_given(key):
         facts.settle(key, rule, why, changes_results=False, changes_roundings=True)
         return
     value, measured = rule, None

@@ -101,7 +101,7 @@ class CachedStepTimer:
 
     def __call__(self, task: StepTask, ways: Mapping[str, StepVariant], *, limit_s: float) -> Times:
         """Times of a step by way. If the folder cannot be read or written, the step is measured again."""
-        about = {"format_version": _FORMAT_VERSION, "machine": _machine(self.machine), "step": describe(task, ways)}
+        about = {"format_version": _FORMAT_VERSION, "machine": machine_key(self.machine), "step": describe(task, ways)}
         kept = None if self.refresh else _read(self.folder, about)
         if kept is not None:
             return kept
@@ -113,7 +113,8 @@ class CachedStepTimer:
         return times
 
 
-def _machine(machine: Machine) -> dict[str, Any]:
+def machine_key(machine: Machine) -> dict[str, Any]:
+    """What a measurement on this machine is valid for, as plain data."""
     on_cpu = machine.device == "cpu"
     return {
         "device": machine.device,

@@ -204,6 +204,60 @@ def projections(name: str, columns: Mapping[str, Sequence[tuple[Sequence[Any], s
         return inline(figure, name)
 
 
+def xy_chart(
+    name: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    crosses: Sequence[float] = (),
+    marked: Sequence[float] = (),
+    are_lines: bool = False,
+    has_log_x: bool = False,
+) -> str:
+    """An SVG element of values over a number that is no time: points, or lines where neighbors belong together.
+
+    Args:
+        name: unique within the page; all ids begin with it. The same arguments give the same text.
+        series: drawn in order, later ones on top.
+        x_label: of the horizontal axis.
+        y_label: of the value axis.
+        crosses: numbers without a value, drawn as crosses along the lower edge.
+        marked: numbers to mark with a dashed line.
+        are_lines: whether points are joined.
+        has_log_x: whether equal steps are equal factors.
+    """
+    with drawing(name):
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        figure = Figure(figsize=_SIZE_INCH, layout="constrained")
+        axes = figure.add_subplot()
+        for line in series:
+            points = [point for point in line.points if math.isfinite(point[1])]
+            if points:
+                style: dict[str, Any] = (
+                    {"linewidth": _LINE_WIDTHS[line.style]} if are_lines else {"linestyle": "", "marker": "o"}
+                )
+                axes.plot(*zip(*points, strict=True), color=STAND_INS[line.color], markeredgewidth=0, **style)
+        if crosses:
+            edge = axes.get_xaxis_transform()
+            axes.plot(
+                crosses, [0.04] * len(crosses), "x", color=STAND_INS["chart-target"], transform=edge, clip_on=False
+            )
+        for number in marked:
+            axes.axvline(number, color=STAND_INS["chart-target"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        axes.set_xlabel(x_label, color=STAND_INS["chart-ink"])
+        axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
+        calm(axes, STAND_INS)
+        if has_log_x:
+            axes.set_xscale("log")
+            axes.tick_params(which="both", colors=STAND_INS["chart-ink"], length=0)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+        return inline(figure, name)
+
+
 def time_unit(longest_s: float) -> tuple[float, str]:
     """The seconds and the name of the unit that suits an axis of this length."""
     return next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))

@@ -71,6 +71,9 @@ class BackendConfig(Config):
     """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
     cudnn_benchmark: bool = False
     """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may differ."""
+    expandable_segments: bool = False
+    """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
+    taken after it is set. Does not change results."""
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:
@@ -80,11 +83,14 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    if config.expandable_segments:
+        # Otherwise the variable PYTORCH_ALLOC_CONF decides. torch has no public name for it.
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 @contextmanager
 def backend_as_found(device: torch.device) -> Iterator[None]:
-    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU.
+    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU or the allocator.
 
     torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
     contradicts.

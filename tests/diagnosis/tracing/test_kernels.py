@@ -7,7 +7,7 @@ import pytest
 from voxelocity.core.errors import OutputError
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores, write_kernels
-from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
+from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_kernels_of_one_cuda_graph_share_its_launch():
         DeviceWork("kernel", OTHER, (400, 500), 5, -1),
         DeviceWork("copy", "Memcpy HtoD (Pageable -> Device)", (500, 550), 6, -1),
     ]
-    assert kernel_groups(device, {5: Call("cudaGraphLaunch", (100, 130), "1/1")}) == {
+    assert kernel_groups(device, {5: LaunchCall("cudaGraphLaunch", (100, 130), "1/1")}) == {
         "All kernels": KernelGroup(number=4, cpu_ns=30, gpu_ns=350),
         "Tensor-core kernels": KernelGroup(number=1, cpu_ns=10, gpu_ns=100),
         "Memory copies": KernelGroup(number=1, cpu_ns=0, gpu_ns=50),

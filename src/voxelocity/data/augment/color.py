@@ -23,11 +23,12 @@ _STAINS = np.array([[0.650, 0.704, 0.286], [0.072, 0.990, 0.105], [0.268, 0.570,
 _STAINS /= np.linalg.norm(_STAINS, axis=1, keepdims=True)
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
-LEAST = 1.0 / 255.0
-"""Intensities below have the optical density of this one."""
+_GRAY = _TO_YIQ[0].astype(np.float32)
+# Intensities below have the optical density of this one.
+_LEAST = np.float32(1.0 / 255.0)
 
 
-class Drawn(NamedTuple):
+class ColorChange(NamedTuple):
     """One patch's change, of rows of red, green and blue.
 
     Attributes:
@@ -38,7 +39,7 @@ class Drawn(NamedTuple):
 
     density: _Float32
     color: _Float32
-    contrast: float
+    contrast: np.float32
 
 
 class ColorAndStain:
@@ -66,7 +67,7 @@ class ColorAndStain:
         self._stain, self._stain_shift = stain, stain_shift
         self._brightness, self._contrast, self._saturation, self._hue = brightness, contrast, saturation, hue
 
-    def draw(self, rng: np.random.Generator, num_channels: int) -> Drawn:
+    def draw(self, rng: np.random.Generator, num_channels: int) -> ColorChange:
         """The change of one patch."""
         assert num_channels == 3, f"{num_channels} channels are not red, green and blue"
         amounts = 1.0 + self._stain * rng.uniform(-1.0, 1.0, 3)
@@ -79,35 +80,29 @@ class ColorAndStain:
         density = (np.linalg.inv(_STAINS) @ np.diag(amounts) @ _STAINS).T
         cos, sin = saturation * math.cos(angle), saturation * math.sin(angle)
         turn = np.array([[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]])
-        return Drawn(
+        return ColorChange(
             density=np.column_stack([density, added @ _STAINS]).astype(np.float32),
             color=(brightness * _FROM_YIQ @ turn @ _TO_YIQ).astype(np.float32),
-            contrast=contrast,
+            contrast=np.float32(contrast),
         )
 
-    def apply(self, image: _Float32, label: npt.NDArray[np.uint8], drawn: Drawn) -> None:
+    def apply(self, image: _Float32, label: npt.NDArray[np.uint8], drawn: ColorChange) -> None:
         """Changes image (3, x, y, z) in place; the label stays."""
         if has_numba():
             with kernel_imports:
                 from voxelocity.data.augment import numba_color
 
-            numba_color.change(image.reshape(3, -1), drawn.density, drawn.color, np.float32(drawn.contrast))
+            numba_color.change(image.reshape(3, -1), *drawn, _GRAY, _LEAST)
             return
         self.apply_on_device(torch.from_numpy(image), torch.from_numpy(label), drawn)
 
-    def apply_on_device(self, image: torch.Tensor, label: torch.Tensor, drawn: Drawn) -> None:
+    def apply_on_device(self, image: torch.Tensor, label: torch.Tensor, drawn: ColorChange) -> None:
         """The same on any device, in plain torch; it is also what the compiled loop is compared with."""
         density, color = (torch.from_numpy(part).to(image.device) for part in (drawn.density, drawn.color))
         flat = image.view(3, -1)
-        flat.clamp_(LEAST, 1.0).log_().neg_()
+        flat.clamp_(float(_LEAST), 1.0).log_().neg_()
         stained = torch.addmm(density[:, 3:], density[:, :3], flat).neg_().exp_().clamp_(0.0, 1.0)
         colored = color @ stained
-        gray = torch.as_tensor(_TO_YIQ[0], dtype=colored.dtype, device=image.device) @ colored
+        gray = torch.from_numpy(_GRAY).to(image.device) @ colored
         mean = gray.mean()
-        flat.copy_((mean + (colored - mean) * drawn.contrast).clamp_(0.0, 1.0))
-
-
-def gray_shares() -> tuple[float, float, float]:
-    """Of red, green and blue in gray."""
-    red, green, blue = _TO_YIQ[0].tolist()
-    return red, green, blue
+        flat.copy_((mean + (colored - mean) * float(drawn.contrast)).clamp_(0.0, 1.0))

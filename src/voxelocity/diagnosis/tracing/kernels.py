@@ -17,7 +17,7 @@ from pathlib import Path
 
 from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.facts import KernelGroup
-from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
+from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall
 
 _OF_PYPROF = (
     *("h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "c1688", "dgrad_1x1_stride_2x2"),
@@ -38,7 +38,7 @@ def uses_tensor_cores(kernel: str) -> bool:
 ALL, TENSOR_CORES, COPIES, OTHERS = "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels"
 
 
-def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, Call]) -> dict[str, KernelGroup]:
+def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, LaunchCall]) -> dict[str, KernelGroup]:
     """The groups with their number, CPU and GPU time. The last three sum to the first; fills of memory are copies.
 
     CPU time is that of the calls that launched the work, found by correlation. If a call launched several, as with a

@@ -16,7 +16,7 @@ from pathlib import Path
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.tracing.kernels import kernel_groups
-from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
+from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall
 
 MISSING = (
     "nsys is not on PATH: get Nsight Systems from https://developer.nvidia.com/nsight-systems, or install the package "
@@ -95,10 +95,12 @@ def report_groups(report: Path) -> dict[str, KernelGroup]:
     Raises:
         InputError: `nsys stats` failed or did not print a table; the report itself can still be opened in Nsight.
     """
-    calls: dict[int, Call] = {}
+    calls: dict[int, LaunchCall] = {}
     for row in _table(report, _API_REPORTS):
         start = int(row["start (ns)"])
-        calls[int(row["corrid"])] = Call(row["name"], (start, start + int(row["duration (ns)"])), row.get("tid", ""))
+        calls[int(row["corrid"])] = LaunchCall(
+            row["name"], (start, start + int(row["duration (ns)"])), row.get("tid", "")
+        )
     device = []
     for row in _table(report, _GPU_REPORTS):
         start = int(row["start (ns)"])

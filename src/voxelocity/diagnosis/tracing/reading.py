@@ -37,7 +37,7 @@ class DeviceWork(NamedTuple):
     external: int
 
 
-class Call(NamedTuple):
+class LaunchCall(NamedTuple):
     """A call of CUDA's runtime or driver on the host."""
 
     name: str
@@ -73,7 +73,7 @@ class Trace:
     """
 
     device: list[DeviceWork] = field(default_factory=list)
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, LaunchCall] = field(default_factory=dict)
     operators: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
     steps: list[Span] = field(default_factory=list)
     step_thread: str = ""
@@ -110,7 +110,7 @@ def _keep(trace: Trace, event: Mapping[str, Any]) -> None:
         external = int(arguments.get("External id", -1))
         trace.device.append(DeviceWork(_DEVICE[kind], name, span, int(arguments.get("correlation", -1)), external))
     elif kind in _LAUNCHES:
-        trace.calls[int(arguments.get("correlation", -1 - len(trace.calls)))] = Call(name, span, thread)
+        trace.calls[int(arguments.get("correlation", -1 - len(trace.calls)))] = LaunchCall(name, span, thread)
     elif kind == "python_function":
         trace.functions[thread].append(Mark(name, span))
     elif kind == "user_annotation" and name.startswith(_STEP):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voxelocity.diagnosis.facts import OperatorTime, ProfileFacts, SyncFacts
 from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores
-from voxelocity.diagnosis.tracing.reading import Call, DeviceWork, Operator, Trace, read_trace
+from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall, Operator, Trace, read_trace
 from voxelocity.diagnosis.tracing.spans import Span, innermost, length, parents, union, within
 
 _NUM_OPERATORS = 40
@@ -103,7 +103,7 @@ def _operators(trace: Trace) -> list[OperatorTime]:
 
 def _launchers(trace: Trace, by_external: dict[int, tuple[str, str]]) -> Iterable[tuple[DeviceWork, tuple[str, str]]]:
     """Each piece of device work with its operator: by id, or else the one around the call that launched it."""
-    left: defaultdict[str, list[tuple[DeviceWork, Call]]] = defaultdict(list)
+    left: defaultdict[str, list[tuple[DeviceWork, LaunchCall]]] = defaultdict(list)
     for work in trace.device:
         call = trace.calls.get(work.correlation)
         if work.external in by_external:
@@ -126,7 +126,7 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
     """Calls of the runtime that wait, by threads that train, within the steps; the longest first."""
     count: Counter[tuple[str, str]] = Counter()
     waited: Counter[tuple[str, str]] = Counter()
-    by_thread: defaultdict[str, list[Call]] = defaultdict(list)
+    by_thread: defaultdict[str, list[LaunchCall]] = defaultdict(list)
     for call in trace.calls.values():
         if (_WAITING.match(call.name) or _WAITING_COPY.match(call.name)) and within([call.span], steps):
             by_thread[call.thread].append(call)
@@ -151,7 +151,7 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
     ]
 
 
-def _causes(trace: Trace, thread: str, calls: Sequence[Call]) -> list[tuple[str, str]]:
+def _causes(trace: Trace, thread: str, calls: Sequence[LaunchCall]) -> list[tuple[str, str]]:
     """(call, where) of each call: the recorder's mark, or else the operator and the Python function around it."""
     times = [call.span[0] for call in calls]
     marks = sorted(trace.syncs.get(thread, ()), key=lambda mark: (mark.span[0], -mark.span[1]))

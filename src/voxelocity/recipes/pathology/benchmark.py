@@ -1,4 +1,4 @@
-"""MONAI's way with slides next to ours: reading patches, augmenting them, both, and a whole slide.
+"""MONAI's way with slides next to ours: reading patches, augmenting them, training to an AUC, and a whole slide.
 
 MONAI reads each patch by `PatchWSIDataset` and changes it by the transforms of its pathology example; torchvision's
 ColorJitter is stood in for by the calls of Pillow that it makes itself. Whole slides are predicted by the same weights.
@@ -6,7 +6,7 @@ ColorJitter is stood in for by the calls of Pillow that it makes itself. Whole s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from voxelocity.bench.comparison import BenchSide, Comparison, Record, compare
 from voxelocity.core.errors import InputError
+from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
@@ -22,15 +23,18 @@ from voxelocity.recipes.pathology.heatmap import HeatMap, predict_slide
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches, load_patches
 from voxelocity.recipes.pathology.patches import PatchBatches
 from voxelocity.recipes.pathology.recipe import models_of
-from voxelocity.recipes.pathology.score import roc_auc, square_scores
+from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box
 from voxelocity.recipes.pathology.tissue import Tissue
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
-_NUM_BATCHES = 8
+_NUM_BATCHES = 32
 _ROUNDS = 3
+# Of trainings: the least a model that tells tissue apart reaches on the pieces of these folds, which are held out.
+_TARGET_AUC, _HELD_FOLDS = 0.9, (0, 1, 2)
+_LIMIT_S, _CHECK_S = 240.0, 5.0
 
 
 def benchmark(call: Call) -> None:
@@ -45,7 +49,12 @@ def benchmark(call: Call) -> None:
     opened = OpenPieces(pieces)
     comparisons: list[Comparison] = []
     aucs: dict[str, float] = {}
-    for found in (*_patches(opened, trained.config, call.seed), _whole(opened, trained, call, aucs)):
+    measured = (
+        *_patches(opened, trained.config, call.seed),
+        _training(pieces, trained.config, call),
+        _whole(opened, trained, call, aucs),
+    )
+    for found in measured:
         comparisons.append(found)
         rows = [
             (one.name, f"{one.median:.4g}", f"{min(one.values):.4g} to {max(one.values):.4g}")
@@ -56,7 +65,7 @@ def benchmark(call: Call) -> None:
     record = Record(
         name="pathology",
         command=f"voxelocity recipe pathology benchmark {call.data.name} -o RUN",
-        settings={"batch_size": trained.config.fit.batch_size, "num_batches": _NUM_BATCHES},
+        settings={"batch_size": trained.config.fit.batch_size, "num_batches": _NUM_BATCHES, "target_auc": _TARGET_AUC},
         comparisons=tuple(comparisons),
         details={"square_auc": aucs},
     )
@@ -64,23 +73,99 @@ def benchmark(call: Call) -> None:
 
 
 def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence[Comparison]:
-    def ours(changes: bool) -> float:
+    def ours(changes: bool, num_threads: int) -> Callable[[], float]:
         augment = config.augment if changes else config.augment.model_copy(update={"enabled": False})
         chosen = config.model_copy(update={"augment": augment})
-        batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed)
-        return _rate(map(batches, range(_NUM_BATCHES)), config.fit.batch_size)
+
+        def once() -> float:
+            batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed)
+            with OrderedPrefetch(batches, stop=_NUM_BATCHES, num_threads=num_threads, num_ahead=4) as made:
+                return _rate(made, config.fit.batch_size)
+
+        return once
 
     def theirs(changes: bool, num_workers: int) -> Callable[[], float]:
         return lambda: _rate(_monai_batches(opened, config, seed, changes, num_workers), config.fit.batch_size)
 
     found = []
     for title, changes in (("Patches read", False), ("Patches read and augmented", True)):
-        sides = [BenchSide(name="Voxelocity, one thread", once=lambda changes=changes: ours(changes))]  # type: ignore[misc]
+        sides = [
+            BenchSide(
+                name=f"Voxelocity, {threads} threads" if threads > 1 else "Voxelocity, one thread",
+                once=ours(changes, threads),
+            )
+            for threads in sorted({1, cpu_budget()}, reverse=True)
+        ]
         for workers in sorted({0, cpu_budget()}):
             name = f"MONAI, {workers} workers" if workers else "MONAI, no workers"
             sides.append(BenchSide(name=name, once=theirs(changes, workers)))
         found.append(compare(title, "patches/s", sides, repeats=_ROUNDS))
     return found
+
+
+def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> Comparison:
+    """The same network and optimizer on batches of both, until patches of the held-out pieces are told apart."""
+    held = OpenPieces([piece for piece in pieces if piece.fold in _HELD_FOLDS])
+    opened = OpenPieces([piece for piece in pieces if piece.fold not in _HELD_FOLDS])
+
+    def ours() -> float:
+        batches = PatchBatches(opened, Blocks(config.cache_bytes), config, seed=call.seed)
+        with OrderedPrefetch(batches, num_threads=max(1, cpu_budget() - 1), num_ahead=4) as made:
+            return _seconds_to_auc(((one.image, one.label) for one in made), held, config, call)
+
+    def theirs(num_workers: int) -> Callable[[], float]:
+        def once() -> float:
+            batches = _monai_batches(opened, config, call.seed, True, num_workers, num_batches=2000)
+            pairs = (((one["image"].as_tensor() + 1.0) / 2.0, one["label"].float()) for one in batches)
+            return _seconds_to_auc(pairs, held, config, call)
+
+        return once
+
+    sides = [
+        BenchSide(name="Voxelocity", once=ours),
+        *(
+            BenchSide(name=f"MONAI, {workers} workers", once=theirs(workers), note="one label for each patch")
+            for workers in sorted({1, cpu_budget()})
+        ),
+    ]
+    note = f"Seconds until the AUC of held-out patches is {_TARGET_AUC}, at most {_LIMIT_S:.0f}; checks do not count."
+    return compare("Training", "s", sides, repeats=_ROUNDS, warmup=0, note=note)
+
+
+def _seconds_to_auc(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]], held: OpenPieces, config: PathologyConfig, call: Call
+) -> float:
+    """Images (b, 3, y, x) from 0 to 1, with labels of all squares or of the one in the middle."""
+    torch.manual_seed(call.seed)
+    network = PatchNet(config.network.width).to(call.device)
+    given = config.fit.optimizer
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=given.learning_rate, weight_decay=given.weight_decay, fused=True
+    )
+    blocks, spent_s, watch = Blocks(config.cache_bytes), 0.0, Stopwatch()
+    for image, label in batches:
+        image, label = image.to(call.device), label.to(call.device)
+        logits = network(image) if label.ndim == 3 else network.patches(image)
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, label).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        if watch.elapsed_s < _CHECK_S:
+            continue
+        spent_s += watch.elapsed_s
+        network.eval()
+        found = [
+            patch_scores(
+                network, held.slide(piece), annotation, config, box=held.box(piece), device=call.device, blocks=blocks
+            )
+            for piece in held.pieces
+            if (annotation := held.annotation(piece)) is not None
+        ]
+        network.train()
+        scores, is_tumor = (np.concatenate(part) for part in zip(*found, strict=True))
+        if spent_s >= _LIMIT_S or roc_auc(scores, is_tumor) >= _TARGET_AUC:
+            break
+        watch = Stopwatch()
+    return spent_s
 
 
 def _rate(batches: Any, batch_size: int) -> float:
@@ -90,13 +175,16 @@ def _rate(batches: Any, batch_size: int) -> float:
     return num * batch_size / watch.elapsed_s
 
 
-def _monai_batches(opened: OpenPieces, config: PathologyConfig, seed: int, changes: bool, num_workers: int) -> Any:
+def _monai_batches(
+    opened: OpenPieces, config: PathologyConfig, seed: int, changes: bool, num_workers: int,
+    num_batches: int = _NUM_BATCHES,
+) -> Any:  # fmt: skip
     from monai.data import DataLoader, PatchWSIDataset
 
     # The same places as ours.
     batches = PatchBatches(opened, Blocks(0), config, seed=seed)
     items = []
-    for number in range(_NUM_BATCHES):
+    for number in range(num_batches):
         draws, boxes, is_tumor = batches.drawn(number)
         for draw, box, tumor in zip(draws, boxes, is_tumor, strict=True):
             piece = opened.pieces[draw.case]

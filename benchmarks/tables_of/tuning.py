@@ -1,0 +1,79 @@
+"""The table of `voxelocity tune`: what it chose on each data set within each limit, and what that brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables_of.results import markdown_table, of_records, source_line
+from voxelocity.core.quantities import (
+    bytes_text,
+    dice_text,
+    duration_text,
+    factor_text,
+    rate_text,
+    signed_text,
+    value_text,
+)
+
+_JUDGMENTS = {"same": "the same", "different": "different", "undecided": "undecided"}
+
+
+@of_records("tune.json")
+def tune_lines(record: dict[str, Any]) -> list[str]:
+    """For each data set and limit: the choice, trials and time, speed before and after, against MONAI, and the Dice."""
+    heads = (
+        "data set, limit",
+        "chosen",
+        "trials",
+        "images/s before",
+        "after",
+        "validation before",
+        "after",
+        "peak",
+        "images/s against MONAI's plain script",
+        "its fast recipe",
+        "Dice after less before (95 % interval)",
+    )
+    rows = [_row(name, row) for name, row in record["found"].items()]
+    return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+def _row(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    chosen = ", ".join(f"`{key}` {value_text(value, key)}" for key, value in row["chosen"].items()) or "as planned"
+    failed = f", {row['failed']} failed" if row["failed"] else ""
+    before, after = row["before"], row["after"]
+    return (
+        name.replace("-", ", ", 1) if name.count("-") == 1 else ", ".join(name.rsplit("-", 1)),
+        chosen,
+        f"{row['trials']} in {duration_text(row['seconds'])}{failed}",
+        _rate(before),
+        _rate(after),
+        _seconds(before),
+        _seconds(after),
+        bytes_text(row["peak_bytes"]) + ("" if row["is_within_limit"] else ", above the limit"),
+        *(_against(after, row["monai"][side]) for side in ("plain", "fast")),
+        _dice(row["dice"]),
+    )
+
+
+def _against(side: dict[str, Any] | None, peer: float | None) -> str:
+    return factor_text(side["images_per_s"]["median"] / peer) if side and peer else "n/a"
+
+
+def _rate(side: dict[str, Any] | None) -> str:
+    return "did not fit" if side is None else rate_text(side["images_per_s"]["median"])
+
+
+def _seconds(side: dict[str, Any] | None) -> str:
+    return "did not fit" if side is None else duration_text(side["validation_s"]["median"])
+
+
+def _dice(dice: dict[str, Any] | None) -> str:
+    if dice is None:
+        return "nothing changed"
+    if dice["low"] is None:
+        return f"{signed_text(dice['difference'])}, no interval"
+    interval = f"{signed_text(dice['low'])} to {signed_text(dice['high'])}, n = {dice['pairs']}"
+    return (
+        f"{signed_text(dice['difference'])} ({interval}): {_JUDGMENTS[dice['judgment']]}, at {dice_text(dice['after'])}"
+    )

@@ -1,0 +1,134 @@
+"""`voxelocity tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from voxelocity.cli import options
+from voxelocity.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxelocity.training.resume import SavedRun
+
+
+def tune(
+    context: typer.Context,
+    dataset: Annotated[
+        Path,
+        typer.Argument(
+            help="A data set, as for `train`, or the folder of a run, whose plan is then the one to improve."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of the trials and the page; tune-NAME if left out.")
+    ] = None,
+    goal: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            help="throughput: the shortest run; memory: the least memory; time-to-dice: by trainings.",
+        ),
+    ] = "throughput",
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the search.")] = 20,
+    time_budget: Annotated[str, typer.Option("--time-budget", help="End by then: 90s, 5m, 1h.")] = "",
+    memory_limit: Annotated[
+        str,
+        typer.Option(
+            "--memory-limit", help="Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."
+        ),
+    ] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Search this key alone; repeat for more. learning-rate makes a range test."),
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option("--pairs", min=2, help="Pairs of trainings that judge what time-to-dice has found.")
+    ] = 3,
+    train: Annotated[
+        str,
+        typer.Option(
+            "--train", help="Then train this long with the plan's own settings and with those found, for curves."
+        ),
+    ] = "",
+    fold: options.FoldText = "0",
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    config: options.ConfigFile = None,
+    sets: options.Sets = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep", help="Whether later plans take what was found; a range test's rate by --keep only."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin again, even if the folder holds trials.")
+    ] = False,
+) -> None:
+    """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
+    overrides = options.read_overrides(config, sets)
+    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    from voxelocity.core.quantities import parse_bytes, parse_duration_s
+    from voxelocity.data.source import open_cases
+    from voxelocity.tuning.knobs import GOALS, Goal
+
+    if goal not in GOALS:
+        raise ConfigError(f"tune: --for {goal!r} is not known; choose {', '.join(GOALS)}")
+    chosen_goal: Goal = goal
+    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    limit_bytes = parse_bytes(memory_limit) if memory_limit else 0
+    train_s = parse_duration_s(train) if train else 0.0
+    base, place = _base_of(dataset)
+    if base is not None and not options.is_given(context, "fold"):
+        chosen_fold = base.fold
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.parallel import read_place
+    from voxelocity.report import read_run
+    from voxelocity.tuning.result import PAGE
+    from voxelocity.tuning.tune import tune as run_tuning
+
+    cases = open_cases(place)
+    console = PlainConsole(quiet=read_place().rank > 0)
+    result = run_tuning(
+        cases,
+        out or (dataset / "tune" if base is not None else Path(f"tune-{dataset.resolve().stem}")),
+        goal=chosen_goal,
+        trials=trials,
+        time_budget_s=budget_s,
+        memory_limit_bytes=limit_bytes,
+        only=only or (),
+        num_pairs=pairs,
+        train_s=train_s,
+        fold=chosen_fold,
+        seed=seed,
+        device=chosen_device,
+        overrides=overrides,
+        base=None if base is None else base.plan,
+        run=None if base is None else read_run(dataset),
+        keep=keep,
+        overwrite=overwrite,
+        console=console,
+    )
+    for key, value in result.values.items():
+        console.print(f"{key}: {value}", highlight=False, soft_wrap=True)
+    if not result.values:
+        console.print("nothing changes", highlight=False)
+    if result.kept is not None and result.values:
+        console.print(f"later plans take this; kept in {result.kept}", highlight=False, soft_wrap=True)
+    console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _base_of(dataset: Path) -> tuple[SavedRun | None, Path]:
+    """A run and its data set; no run where a data set is named."""
+    from voxelocity.training.run_folder import RunFolder
+
+    folder = RunFolder(dataset)
+    if not folder.holds_run:
+        return None, dataset
+    from voxelocity.training.resume import SavedRun
+
+    saved = SavedRun.read(folder.record)
+    return saved, saved.dataset_path(where=str(folder.record))

@@ -1,0 +1,1 @@
+"""Settings of this machine, measured: trials in processes of their own, a search over them, and what it found."""

@@ -1,0 +1,55 @@
+"""The process of a trial that trains to judge by Dice: `python -m voxelocity.tuning.measure_training TASK ANSWER`.
+
+TASK is JSON: the data set, the fold, the device, the run's folder and all keys of its plan.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.console import PlainConsole
+from voxelocity.data.source import open_cases
+from voxelocity.observe import process_age_s
+from voxelocity.report import read_run
+from voxelocity.training import train
+from voxelocity.tuning.answer import limit_device_memory, memory_errors_answer, write_answer
+
+
+def measure(task: dict[str, Any], answer: Path) -> None:
+    """Trains as the task says, into its folder, and writes the Dice of each case.
+
+    Raises:
+        VoxelocityError: the training failed.
+    """
+    if task["device_limit_bytes"]:
+        import torch
+
+        limit_device_memory(torch.device("cuda", torch.cuda.current_device()), task["device_limit_bytes"])
+    result = train(
+        open_cases(task["dataset"]),
+        task["out"],
+        fold=task["fold"],
+        device=task["device"],
+        overrides=task["keys"],
+        overwrite=True,
+        console=PlainConsole(),
+        spent_s=process_age_s(),
+    )
+    facts = read_run(result.folder)
+    dice = [score.mean_dice for score in result.scores if score.mean_dice is not None]
+    rates = [each.num_images / each.seconds for each in facts.steps if each.seconds > 0.0]
+    write_answer(answer, {"dice": dice or [0.0], "seconds": [result.seconds], "images_per_s": rates or [0.0]})
+
+
+def main() -> None:
+    """The command."""
+    task, answer = json.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
+    with memory_errors_answer(answer):
+        measure(task, answer)
+
+
+if __name__ == "__main__":
+    main()

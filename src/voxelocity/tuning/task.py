@@ -1,0 +1,70 @@
+"""What a trial of our own runs is told: the plan with its settings, the cases, and how long to measure."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.config import flatten, set_value
+from voxelocity.core.volume import VolumeRef
+from voxelocity.planning import Plan, Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureTask:
+    """What one process measures. Can be sent to it.
+
+    Attributes:
+        planned: with the plan to measure.
+        training: cases that are trained on; few of them, as each trial prepares them.
+        validated: the case that is validated, usually the largest.
+        window_s: of each window of training steps.
+        num_windows: that are measured.
+        validation_s: after which a validation is cut off and its time estimated from the share that is done.
+        rest_bytes: that the cases which are left out would take in memory.
+        device_limit_bytes: memory of the device; 0 sets no limit.
+    """
+
+    planned: Planned
+    training: tuple[VolumeRef, ...]
+    validated: VolumeRef
+    window_s: float
+    num_windows: int
+    validation_s: float
+    rest_bytes: int
+    device_limit_bytes: int = 0
+
+    def with_keys(self, keys: Mapping[str, Any], *, device_limit_bytes: int) -> MeasureTask:
+        """The task with these dotted keys of the plan.
+
+        Raises:
+            ConfigError: they do not fit the plan.
+        """
+        planned = replace(self.planned, plan=plan_with(self.planned.plan, keys))
+        return replace(self, planned=planned, device_limit_bytes=device_limit_bytes)
+
+    def write(self, path: Path) -> None:
+        """Writes it for `read`; the file is as private as its folder."""
+        path.write_bytes(pickle.dumps(self))
+
+    @classmethod
+    def read(cls, path: Path) -> MeasureTask:
+        """The task that this program wrote there itself; unpickles it."""
+        task = pickle.loads(path.read_bytes())
+        assert isinstance(task, cls), f"{path} holds a {type(task).__name__}"
+        return task
+
+
+def plan_with(plan: Plan, keys: Mapping[str, Any]) -> Plan:
+    """The plan with these dotted keys.
+
+    Raises:
+        ConfigError: they do not fit the plan.
+    """
+    values: dict[str, Any] = {}
+    for key, value in {**flatten(Plan, plan.to_plain()), **keys}.items():
+        set_value(values, key, value)
+    return Plan.parse(values, where="tune")

@@ -1,0 +1,53 @@
+"""`voxelocity tune`: what it prints and refuses. What it finds is tested in `tests/tuning`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--for", "speed"], "choose throughput, memory, time-to-dice"),
+        (["--memory-limit", "8"], "'8' is not an amount of memory; write it like 8GB"),
+        (["--memory-limit", "0GB"], "not an amount"),
+        (["--time-budget", "5"], "has no unit"),
+        (["--only", "data.batch_size"], "use --for time-to-dice"),
+        (["--only", "data.feed.threads"], "did you mean 'data.feed.num_threads'"),
+        (["--set", "data.feed.num_threads=2", "--only", "data.feed.num_threads"], "your configuration fixes it"),
+    ],
+)
+def test_what_cannot_be_tuned_is_named_with_its_cure(voxelocity, tiny_msd, tiny_sets, tmp_path, options, words):
+    ended = voxelocity("tune", tiny_msd, "-o", tmp_path / "tune", *options, *tiny_sets)
+    assert ended.status == 2
+    assert words in " ".join(ended.err.split())
+    assert not (tmp_path / "tune").exists()
+
+
+def test_a_folder_that_is_no_data_set_is_named(voxelocity, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ended = voxelocity("tune", tmp_path / "empty")
+    assert ended.status == 2
+    assert "empty" in ended.err
+
+
+def test_a_plan_without_tuned_settings_says_so_in_its_record(voxelocity, tiny_msd, tiny_sets):
+    import json
+
+    ended = voxelocity("plan", tiny_msd, "--no-tuned", "--json", *tiny_sets)
+    assert json.loads(ended.out)["plan"]["planner"]["use_tuned"] is False
+
+
+@pytest.mark.nightly
+def test_a_run_is_tuned_and_its_next_plan_takes_it(voxelocity, finished_run, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = ("tune", finished_run, "-o", tmp_path / "tune", "--trials", "2", "--only", "data.feed.num_threads")
+    ended = voxelocity(*command, "--memory-limit", "4GB")
+    assert ended.status == 0, ended.err
+    assert "images/s" in ended.out
+    page = (tmp_path / "tune" / "tune.html").read_text()
+    # The run's own curves.
+    assert "Validation Dice" in page or "Training loss" in page
+    again = voxelocity(*command, "--memory-limit", "4GB")
+    assert "images/s" not in again.out

@@ -1,0 +1,112 @@
+"""Settings that were tuned: kept by an exact key, taken by the plan, and left out where asked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import voxelocity as vx
+from voxelocity.observe.measured import FOLDER_NAME
+from voxelocity.planning import Tuned, keep_tuned, tuned_key
+
+THREADS, LAST = "data.feed.num_threads", "precision.channels_last"
+
+
+@pytest.fixture
+def plan(tiny_msd, tiny_plan, tmp_path):
+    keys = {key: value for key, value in tiny_plan.items() if key != LAST}
+    cases = vx.open(tiny_msd)
+
+    def make(**given):
+        return vx.plan(cases, overrides={**keys, **given.pop("overrides", {})}, cache_folder=tmp_path, **given)
+
+    return make
+
+
+@pytest.fixture
+def keep(plan, tmp_path):
+    def kept(values, planned=None, **given):
+        planned = planned or plan()
+        tuned = Tuned(
+            **{
+                "values": values, "date": "2026-01-02", "goal": "throughput", "ratio": 0.8, "low": 0.7, "high": 0.9,
+                "rounds": 2, "peak_bytes": 0, **given,
+            }
+        )  # fmt: skip
+        about = tuned_key(planned.plan.to_plain(), planned.fingerprint, planned.machine)
+        return keep_tuned(tmp_path / FOLDER_NAME, about, tuned)
+
+    return kept
+
+
+def choice(planned, key):
+    return next(choice for choice in planned.choices if choice.key == key)
+
+
+def test_a_plan_takes_what_was_tuned_and_shows_it_as_measured(plan, keep):
+    keep({THREADS: 3, LAST: True})
+    planned = plan()
+    assert (planned.plan.data.feed.num_threads, planned.plan.precision.channels_last) == (3, True)
+    reason = choice(planned, THREADS).reason
+    assert "2026-01-02" in reason
+    assert "0.80 times" in reason
+    assert choice(planned, THREADS).measured.ratio == 0.8
+
+
+def test_a_key_that_no_rule_settles_is_taken_too(plan, keep):
+    keep({"window.sum_on": "memory"})
+    planned = plan()
+    assert planned.plan.window.sum_on == "memory"
+    assert not choice(planned, "window.sum_on").changes_results
+
+
+def test_a_value_of_its_own_has_its_own_reason(plan, keep):
+    keep({"optimizer.learning_rate": 0.5}, reasons={"optimizer.learning_rate": "tuned on Friday: a range test"})
+    assert choice(plan(), "optimizer.learning_rate").reason.startswith("tuned on Friday")
+
+
+def test_the_user_wins_and_can_turn_it_off(plan, keep):
+    before = plan().plan
+    keep({THREADS: 3})
+    assert plan(overrides={THREADS: 5}).plan.data.feed.num_threads == 5
+    off = plan(overrides={"planner.use_tuned": False}).plan
+    assert off.data.feed == before.data.feed
+
+
+def test_another_network_patch_or_class_count_takes_nothing(plan, keep):
+    keep({THREADS: 3})
+    for other in ({"network.widths": [4, 16]}, {"data.patch.shape_voxel": [8, 8, 8], "window.shape_voxel": [8, 8, 8]}):
+        assert plan(overrides=other).plan.data.feed.num_threads != 3
+
+
+def test_a_run_that_began_before_keeps_its_own_values(plan, keep):
+    before = plan().plan
+    keep({THREADS: 3, LAST: not before.precision.channels_last})
+    continued = plan(saved_plan=before).plan
+    assert continued.data.feed == before.data.feed
+    assert continued.precision == before.precision
+
+
+def test_settings_that_took_more_memory_than_is_free_are_left_with_a_warning(plan, keep):
+    keep({THREADS: 3}, peak_bytes=10**15)
+    with pytest.warns(UserWarning, match=r"2026-01-02.*tune again"):
+        assert plan().plan.data.feed.num_threads != 3
+
+
+def test_a_file_that_is_damaged_or_from_another_version_is_no_obstacle(plan, keep):
+    path = keep({THREADS: 3})
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "values": {"data.no_such_key": 1}}))
+    assert plan().plan.data.feed.num_threads != 3
+    path.write_text(json.dumps({**record, "values": 3}))
+    assert plan().plan.data.feed.num_threads != 3
+    path.write_text("{")
+    assert plan().plan.data.feed.num_threads != 3
+
+
+def test_the_file_says_in_words_what_it_is_about(keep):
+    record = json.loads(keep({THREADS: 3}).read_text())
+    assert record["values"] == {THREADS: 3}
+    assert record["tuned"]["network"]["name"] == "unet"
+    assert record["machine"]["torch"]

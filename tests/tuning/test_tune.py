@@ -1,0 +1,364 @@
+"""`tune` with trials of milliseconds in place of trainings: what it finds, writes, keeps and refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import voxelocity as vx
+from voxelocity.core.console import PlainConsole
+from voxelocity.core.errors import ConfigError, VoxelocityError
+from voxelocity.tuning import tune as tuning
+from voxelocity.tuning.dice import Length, affordable, compare_by_dice, rung_length
+from voxelocity.tuning.page import PAGE, RECORD, tuning_document
+from voxelocity.tuning.tune import TrialScale, plan_to_tune, tune
+
+pytest.importorskip("optuna")
+
+THREADS = "data.feed.num_threads"
+# Quicker with more threads; a large batch of windows takes memory.
+LINES = """
+import json, pathlib, sys
+settings, answer = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
+rate = 10.0 * (1 + settings.get("data.feed.num_threads", 1))
+measured = {"images_per_s": [rate, 1.1 * rate], "wait_share": [0.1, 0.2], "validation_s": [0.001]}
+peak = 10**8 * settings.get("window.batch_size", 1)
+answer.write_text(json.dumps({"measurements": measured, "peak_host_bytes": peak}))
+"""
+
+
+@pytest.fixture
+def trials_of(monkeypatch):
+    """Replaces what a trial runs."""
+
+    def replace(lines: str):
+        def command(task, private):
+            return lambda settings, *, answer, limits: [
+                sys.executable, "-I", "-S", "-c", lines, json.dumps(settings), str(answer)
+            ]  # fmt: skip
+
+        monkeypatch.setattr(tuning, "_command", command)
+
+    replace(LINES)
+    return replace
+
+
+@pytest.fixture
+def run(tiny_msd, tiny_plan, tmp_path, trials_of):
+    def make(**given):
+        options = {
+            "overrides": {**tiny_plan, "planner.measure": "never"},
+            "cache_folder": tmp_path / "cache",
+            "trials": 8,
+            "only": [THREADS],
+            "console": PlainConsole(quiet=True),
+        }
+        return tune(vx.open(tiny_msd), tmp_path / "tune", **{**options, **given})
+
+    return make
+
+
+def test_the_quickest_settings_are_found_shown_and_taken_by_the_next_plan(run, tiny_msd, tiny_plan, tmp_path):
+    result = run()
+    most = max(choice for knob in result.knobs for choice in knob.choices)
+    default = result.planned.plan.data.feed.num_threads
+    assert result.values == {THREADS: most}
+    assert result.time_ratios == pytest.approx([(1 + default) / (1 + most)] * 3, rel=0.2)
+    keys = {**tiny_plan, "planner.measure": "never"}
+    cases = vx.open(tiny_msd)
+    assert vx.plan(cases, overrides=keys, cache_folder=tmp_path / "cache").plan.data.feed.num_threads == most
+    untuned = {**keys, "planner.use_tuned": False}
+    assert vx.plan(cases, overrides=untuned, cache_folder=tmp_path / "cache").plan.data.feed.num_threads == default
+
+
+def test_the_page_says_what_was_gained_and_what_it_costs(run):
+    result = run()
+    document = tuning_document(result)
+    assert "times as long" in document.verdict
+    assert "the search took" in document.verdict
+    record = json.loads((result.folder / RECORD).read_text())
+    assert record["values"] == dict(result.values)
+    assert len(record["trials"]) == len(result.study.trials)
+    page = (result.folder / PAGE).read_text()
+    assert "Images a second of each trial" in page
+    assert str(result.kept) in page.replace("<wbr>", "")
+
+
+def test_failed_trials_are_on_the_page(run, trials_of):
+    trials_of("import sys, json\nif json.loads(sys.argv[1])['data.feed.num_threads'] > 1: raise MemoryError\n" + LINES)
+    result = run()
+    kinds = {trial.outcome.kind for trial in result.study.trials}
+    assert kinds == {"finished", "out_of_memory"}
+    table = [
+        block for section in tuning_document(result).sections if section.title == "Trials" for block in section.blocks
+    ]
+    assert any("out of memory" in row[2] for row in table[1].rows)
+
+
+def test_memory_is_searched_without_losing_speed(run, trials_of):
+    result = run(goal="memory", only=["window.batch_size"])
+    assert result.values == {"window.batch_size": 1}
+
+
+def test_nothing_that_fits_is_a_result_with_its_cure(run, trials_of):
+    trials_of("raise MemoryError")
+    result = run()
+    assert result.values == {}
+    assert result.kept is None
+    assert "--memory-limit" in tuning_document(result).verdict
+
+
+def test_crashes_alone_name_the_first(run, trials_of):
+    trials_of("import sys; sys.exit('no such compiler')")
+    assert "no such compiler" in tuning_document(run()).verdict
+
+
+def test_what_is_no_better_than_the_plan_changes_nothing_and_forgets_an_earlier_tuning(run, trials_of, tmp_path):
+    run()
+    trials_of(LINES.replace("10.0 * (1 +", "10.0 / (1 +").replace('"data.feed.num_threads", 1))', '"no key", 1))'))
+    result = run(overwrite=True)
+    assert result.values == {}
+    assert json.loads(Path(result.kept).read_text())["values"] == {}
+
+
+def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
+    assert run(keep=False).kept is None
+    assert not list((tmp_path / "cache").glob("measured/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"goal": "speed"}, "throughput, memory, time-to-dice"),
+        ({"memory_limit_bytes": -1}, "8GB"),
+        ({"trials": 0}, "0 trials"),
+        ({"only": ["learning-rate", THREADS]}, "test of its own"),
+        ({"only": ["data.feed.num_thread"]}, "did you mean 'data.feed.num_threads'"),
+        ({"only": [THREADS], "goal": "time-to-dice"}, "leave it out"),
+        ({"time_budget_s": -1.0}, "negative"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(run, given, words):
+    with pytest.raises(ConfigError, match=words):
+        run(**given)
+
+
+def test_a_run_is_tuned_with_its_own_plan(tiny_msd, tiny_plan, tmp_path):
+    cases = vx.open(tiny_msd)
+    base = vx.plan(cases, overrides={**tiny_plan, "data.batch_size": 3}, cache_folder=tmp_path).plan
+    planned = plan_to_tune(
+        cases, fold=0, seed=0, device="cpu", overrides={"data.feed.num_threads": 2}, base=base, cache_folder=tmp_path
+    )
+    assert planned.plan.data.batch_size == 3
+    assert planned.plan.data.feed.num_threads == 2
+
+
+def test_a_range_test_that_fails_shows_its_last_lines(run, monkeypatch, tmp_path):
+    import voxelocity.tuning.by_range as by_range
+
+    monkeypatch.setattr(by_range, "run_trial", failing(by_range.run_trial))
+    with pytest.raises(VoxelocityError, match="no such compiler"):
+        run(only=["learning-rate"])
+
+
+def failing(run_trial):
+    def instead(command, **given):
+        return run_trial([sys.executable, "-c", "import sys; sys.exit('no such compiler')"], **given)
+
+    return instead
+
+
+def test_a_range_test_is_shown_and_kept_only_if_asked(run, monkeypatch, tiny_msd, tiny_plan, tmp_path):
+    import voxelocity.tuning.by_range as by_range
+
+    lines = """
+import json, pathlib, sys
+rates = [10 ** (-6 + 0.06 * step) for step in range(100)]
+losses = [2.0 - (min(step, 60) / 60) ** 2 + max(0, step - 60) for step in range(100)]
+pathlib.Path(sys.argv[1]).write_text(json.dumps({"measurements": {"learning_rate": rates, "loss": losses}}))
+"""
+    real = by_range.run_trial
+    monkeypatch.setattr(
+        by_range,
+        "run_trial",
+        lambda command, *, answer, **given: real([sys.executable, "-c", lines, str(answer)], answer=answer, **given),
+    )
+    result = run(only=["learning-rate"])
+    assert result.kept is None
+    assert result.values["optimizer.learning_rate"] == pytest.approx(10 ** (-6 + 0.06 * 60) / 10, rel=0.5)
+    assert "Loss while the learning rate grows" in (result.folder / PAGE).read_text()
+    kept = run(only=["learning-rate"], keep=True)
+    keys = {**tiny_plan, "planner.measure": "never"}
+    plan = vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache").plan
+    assert plan.optimizer.learning_rate == kept.values["optimizer.learning_rate"]
+
+
+def test_rungs_and_pairs_together_take_the_budget():
+    first = rung_length(Length(seconds=340.0), 5, num_pairs=3)
+    # Two rungs of five units each, and six trainings of four.
+    assert first.seconds == pytest.approx(10.0)
+
+
+def test_fewer_candidates_are_compared_where_time_is_short():
+    found = [{}, {"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}]
+    assert affordable(found, Length(seconds=1000.0), num_pairs=3)[0] == found
+    some, first = affordable(found, Length(seconds=400.0), num_pairs=3)
+    assert some == found[: len(some)]
+    assert 2 <= len(some) < 5
+    assert first.seconds >= 20.0
+    with pytest.raises(ConfigError, match=r"too short.*--time-budget 5m"):
+        affordable(found, Length(seconds=60.0), num_pairs=3)
+
+
+@pytest.fixture
+def by_dice(tiny_msd, tiny_plan, tmp_path, monkeypatch):
+    """The comparison with trainings in this process, whose Dice is planted by batch size."""
+    import voxelocity.tuning.dice as dice
+    from voxelocity.tuning.trial import TrialLimits, TrialOutcome
+
+    keys = {**tiny_plan, "planner.measure": "never", "train.steps": 2}
+    planned = vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache")
+    made = []
+
+    def run_in_place(command, *, answer, **_):
+        from voxelocity.tuning import measure_training
+
+        task = json.loads(Path(command[-2]).read_text())
+        made.append(task["keys"])
+        if task["keys"]["data.batch_size"] == 5:
+            return TrialOutcome(kind="out_of_memory", seconds=1.0, reason="planted")
+        finished = tmp_path / "finished"
+        if finished.exists():
+            shutil.copytree(finished, task["out"])
+        else:
+            measure_training.measure(task, answer)
+            shutil.copytree(task["out"], finished)
+        size = task["keys"]["data.batch_size"]
+        return TrialOutcome(kind="finished", seconds=1.0, measurements={"dice": (0.1 * size,), "seconds": (1.0,)})
+
+    monkeypatch.setattr(dice, "run_trial", run_in_place)
+
+    def compare(found):
+        return compare_by_dice(
+            planned, tmp_path / "tune", found, first=Length(steps=2), num_pairs=2, limits=TrialLimits(seconds=60.0),
+            environ={},
+        )  # fmt: skip
+
+    return compare, made, planned
+
+
+def test_halving_keeps_the_better_half_and_pairs_seeds(by_dice):
+    compare, made, _planned = by_dice
+    found = [{}, {"data.batch_size": 3}, {"data.batch_size": 4}, {"data.batch_size": 5}]
+    result = compare(found)
+    assert result.candidate == {"data.batch_size": 4}
+    # Four, then two of twice the length, then two pairs.
+    assert [training.rung for training in result.trainings] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
+    assert [keys["train.steps"] for keys in made] == [2, 2, 2, 2, 4, 4, 8, 8, 8, 8]
+    seeds = [(training.seed, bool(training.settings)) for training in result.trainings[-4:]]
+    assert seeds == [(0, False), (0, True), (1, True), (1, False)]
+    assert len(result.before) == len(result.after) == 2
+    assert result.parity is not None
+
+
+def judged(ours, theirs, seconds):
+    """The judgment of pairs whose Dice, by pair, and seconds to a Dice of 0.5 are planted."""
+    from voxelocity.core.records import CaseScore
+    from voxelocity.report import LabeledRun, paired_trainings
+    from voxelocity.tuning.dice import DiceResult, is_better
+
+    class Planted(DiceResult):
+        def labeled(self):
+            return tuple(LabeledRun(label=str(each), each_to_target=(each,) * len(ours)) for each in (10.0, seconds))
+
+    def scores(values):
+        return [[CaseScore(case_id="a", dice={"ball": value})] for value in values]
+
+    result = Planted(
+        trainings=(), candidate={"data.batch_size": 4}, before=("run",), after=("run",),
+        parity=paired_trainings(scores(theirs), scores(ours)), target_dice=0.5, is_taken=False,
+    )  # fmt: skip
+    return is_better(result)
+
+
+def test_a_candidate_is_taken_for_a_higher_dice_or_the_same_one_sooner():
+    same = [0.801, 0.800, 0.802]
+    assert judged(same, [0.800, 0.801, 0.801], seconds=8.0)
+    assert not judged(same, [0.800, 0.801, 0.801], seconds=9.9)
+    assert judged([0.9, 0.91, 0.9], [0.8, 0.81, 0.8], seconds=20.0)
+    assert not judged([0.7, 0.71, 0.7], [0.8, 0.81, 0.8], seconds=1.0)
+
+
+def test_what_the_interval_leaves_open_is_not_taken():
+    assert not judged([0.9, 0.7, 0.85], [0.8, 0.8, 0.8], seconds=1.0)
+
+
+def test_trainings_of_an_earlier_call_are_not_repeated(by_dice):
+    compare, made, _ = by_dice
+    found = [{}, {"data.batch_size": 3}]
+    first = compare(found)
+    num_made = len(made)
+    second = compare(found)
+    assert len(made) == num_made
+    assert second.candidate == first.candidate
+    assert [run.scores for run in second.after] == [run.scores for run in first.after]
+
+
+def test_the_plan_itself_as_the_best_needs_no_pairs(by_dice):
+    compare, _made, _planned = by_dice
+    result = compare([{}, {"data.batch_size": 1}])
+    assert result.candidate == {}
+    assert not result.is_taken
+    assert result.before == ()
+
+
+def test_a_tuning_continues_with_more_trials_time_and_other_free_memory(run, monkeypatch):
+    first = run(trials=1, time_budget_s=600.0)
+    monkeypatch.setattr("voxelocity.planning.machine.available_memory_bytes", lambda: 3 * 10**9)
+    second = run(trials=4)
+    number = len(first.study.trials)
+    assert second.study.trials[:number] == first.study.trials
+    assert len(second.study.trials) > number
+
+
+def test_another_limit_of_memory_is_another_study(run):
+    run(trials=1)
+    with pytest.raises(ConfigError, match="memory limit"):
+        run(trials=1, memory_limit_bytes=10**9)
+
+
+def test_without_a_limit_a_trial_may_take_what_is_free(run, trials_of):
+    trials_of(LINES.replace("10**8", "10**15"))
+    assert run(trials=1).study.winner is None
+
+
+def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_path):
+    class Follower:
+        """A rank other than the first one."""
+
+        def limited(self, limit_s):
+            return contextlib.nullcontext()
+
+        def led(self, work):
+            return "the leader's result"
+
+    monkeypatch.setattr(tuning, "joined", lambda: contextlib.nullcontext(Follower()))
+    assert run() == "the leader's result"
+    assert not (tmp_path / "tune").exists()
+
+
+@pytest.mark.nightly
+def test_a_real_tuning_of_tiny_trainings(tiny_msd, tiny_plan, tmp_path):
+    scale = TrialScale(window_s=0.1, num_windows=2, num_cases=2, validation_s=5.0)
+    result = tune(
+        vx.open(tiny_msd), tmp_path / "tune", overrides={**tiny_plan, "planner.measure": "never"}, trials=2,
+        only=[THREADS], scale=scale, cache_folder=tmp_path / "cache", memory_limit_bytes=4 * 10**9, train_s=30.0,
+    )  # fmt: skip
+    assert {trial.outcome.kind for trial in result.study.trials} == {"finished"}
+    assert all(0 < trial.outcome.peak_host_bytes < 4 * 10**9 for trial in result.study.trials)
+    assert result.study.winner is not None

@@ -90,7 +90,8 @@ class Denoiser(torch.nn.Module):
         condition = self.time(torch.cat([angles.cos(), angles.sin()], dim=1)) + self.bundle(bundle)
         condition = torch.nn.functional.silu(condition)
         num, per_token = len(packed), self.config.points_per_token
-        pieces = torch.cat(features, dim=1).unflatten(2, (-1, per_token)).transpose(1, 2).flatten(2)
+        features_bcp = torch.cat(features, dim=1)
+        pieces = features_bcp.reshape(num, features_bcp.shape[1], -1, per_token).transpose(1, 2).flatten(2)
         tokens = self.enter(pieces) + self.places
         for block in self.blocks:
             tokens = block(tokens, condition)

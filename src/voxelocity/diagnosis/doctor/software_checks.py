@@ -37,6 +37,7 @@ GIVES = {
     "remote": "data sets on web servers and object stores (https://, s3://)",
     "nvtx": "spans with colors in Nsight Systems",
     "slides": "slides of tissue (recipe pathology)",
+    "tune": "settings searched by measured trials (voxelocity tune)",
     "tensorboard": "curves of a run in TensorBoard",
     "wandb": "curves of a run in Weights & Biases",
     "mlflow": "curves of a run in MLflow",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,10 +82,10 @@ def _fill_row(
     # Which axis of the patch runs from left to right in the volume; turning a body does not swap its sides.
     sagittal = int(np.abs(matrix[0]).argmax())
     params.is_swapped[row] = params.flips[row, sagittal] and params.swapped_classes.size > 0
-    affine = _affine(rng, config, spacing)
+    affine = _draw_affine(rng, config)
     offset_voxel = rng.uniform(-1.0, 1.0, size=3) * config.translate_voxel
     if rng.random() < config.affine_probability:
-        matrix = affine @ matrix
+        matrix = affine.in_voxels(spacing) @ matrix
         params.offset_voxel[row] = offset_voxel
     params.matrix[row] = matrix
     has_noise, noise_std = rng.random() < config.noise_probability, rng.uniform(*config.noise_std_range)
@@ -135,21 +136,34 @@ def _quarter_turns(rng: np.random.Generator, config: AugmentConfig) -> Matrix:
     return np.rint(_rotation(quarters * (np.pi / 2.0)))
 
 
-def _affine(rng: np.random.Generator, config: AugmentConfig, spacing: Matrix) -> Matrix:
-    """Rotation, zoom and shear in millimeters, as a matrix on voxel offsets from patch to volume."""
+class _Affine(NamedTuple):
+    """Rotation, zoom and shear in millimeters, as drawn."""
+
+    angles_rad: Matrix
+    zoom: float
+    shear: Matrix
+
+    def in_voxels(self, spacing: Matrix) -> Matrix:
+        """As a matrix on voxel offsets from patch to volume."""
+        matrix = _rotation(self.angles_rad).T @ (np.eye(3) + self.shear * (1.0 - np.eye(3))) / self.zoom
+        in_voxels: Matrix = matrix * spacing[None, :] / spacing[:, None]
+        return in_voxels
+
+
+def _draw_affine(rng: np.random.Generator, config: AugmentConfig) -> _Affine:
     is_rotated, is_scaled = rng.random(2) < (config.rotation_share, config.scale_share)
     angles = np.deg2rad(rng.uniform(-1.0, 1.0, size=3) * config.rotation_degrees)
     zoom = rng.uniform(*config.scale_range)
-    shear = np.eye(3) + rng.uniform(-config.shear, config.shear, size=(3, 3)) * (1.0 - np.eye(3))
-    matrix = _rotation(angles if is_rotated else np.zeros(3)).T @ shear / (zoom if is_scaled else 1.0)
-    in_voxels: Matrix = matrix * spacing[None, :] / spacing[:, None]
-    return in_voxels
+    shear = rng.uniform(-config.shear, config.shear, size=(3, 3))
+    return _Affine(angles if is_rotated else np.zeros(3), zoom if is_scaled else 1.0, shear)
 
 
 def _rotation(angles_rad: npt.NDArray[np.float64]) -> Matrix:
     """The rotation about x, then y, then z, each from the next axis toward the one after it."""
     result = np.eye(3)
-    for axis, angle in enumerate(angles_rad):
+    for axis, angle in enumerate(angles_rad.tolist()):
+        if angle == 0.0:
+            continue
         first, second = (axis + 1) % 3, (axis + 2) % 3
         turn = np.eye(3)
         turn[first, first] = turn[second, second] = np.cos(angle)

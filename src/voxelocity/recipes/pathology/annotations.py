@@ -71,6 +71,8 @@ class Annotation:
             return filled(self._tumor, box, downsample) & ~filled(self._holes, box, downsample)
         level = self._mask.level_of(downsample)
         ratio = downsample / self._mask.downsamples[level]
+        if ratio == 1.0:
+            return _read_mask(self._mask, box, level)
         rows = np.floor((np.arange(box.height) + box.y + 0.5) * ratio).astype(int)
         columns = np.floor((np.arange(box.width) + box.x + 0.5) * ratio).astype(int)
         around = Box(
@@ -79,12 +81,17 @@ class Annotation:
             height=int(rows[-1] - rows[0]) + 1,
             width=int(columns[-1] - columns[0]) + 1,
         )
-        inside = around.clip(*self._mask.shapes[level])
-        found = np.zeros((around.height, around.width), bool)
-        if inside.height and inside.width:
-            part = Box(y=inside.y - around.y, x=inside.x - around.x, height=inside.height, width=inside.width)
-            found[part.slices] = self._mask.read(inside, level)[0] > 127
-        return found[np.ix_(rows - rows[0], columns - columns[0])]
+        return _read_mask(self._mask, around, level)[np.ix_(rows - rows[0], columns - columns[0])]
+
+
+def _read_mask(mask: Slide, box: Box, level: int) -> Mask:
+    """False outside of the slide."""
+    inside = box.clip(*mask.shapes[level])
+    found = np.zeros((box.height, box.width), bool)
+    if inside.height and inside.width:
+        part = Box(y=inside.y - box.y, x=inside.x - box.x, height=inside.height, width=inside.width)
+        found[part.slices] = mask.read(inside, level)[0] > 127
+    return found
 
 
 def read_outlines(path: Path) -> tuple[list[Outline], list[Outline]]:

@@ -31,11 +31,12 @@ from voxelocity.report import TableView
 from voxelocity.report.document import Table
 from voxelocity.step import autocast
 
-_NUM_BATCHES = 32
+# A tenth of a short training; blocks of slides are read once, in the first of them.
+_NUM_BATCHES = 128
 _ROUNDS = 3
 # Of trainings: the least a model that tells tissue apart reaches on the pieces of these folds, which are held out.
-_TARGET_AUC, _HELD_FOLDS = 0.9, (0, 1, 2)
-_LIMIT_S, _CHECK_S = 100.0, 5.0
+_TARGET_AUC, _HELD_FOLDS = 0.95, (0, 1, 2)
+_LIMIT_S, _CHECK_S = 60.0, 3.0
 
 
 def benchmark(call: Call) -> None:

@@ -6,6 +6,7 @@ is measured one streamline after another, with a copy to the host in each step, 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def benchmark(call: Call) -> None:
     config = trained.config
     bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
-    f1: dict[str, list[float]] = {}
+    f1: dict[str, list[float | None]] = {}
     comparisons = (
         _compare_training(call, config, bundles.part(chosen)),
         _compare_sampling(call, trained, bundles.part(held), f1),
@@ -80,7 +81,9 @@ def _compare_training(call: Call, config: TractographyConfig, training: Bundles)
     return compare("Training", "streamlines/s", sides, repeats=_ROUNDS, warmup=0)
 
 
-def _compare_sampling(call: Call, trained: TrainedTracts, real: Bundles, f1: dict[str, list[float]]) -> Comparison:
+def _compare_sampling(
+    call: Call, trained: TrainedTracts, real: Bundles, f1: dict[str, list[float | None]]
+) -> Comparison:
     largest = np.argsort(trained.num_held)[::-1][:_NUM_BUNDLES]
     counts = [min(_NUM_EACH, held) if number in largest else 0 for number, held in enumerate(trained.num_held)]
     bundle = np.repeat(np.arange(len(counts)), counts)
@@ -94,7 +97,8 @@ def _compare_sampling(call: Call, trained: TrainedTracts, real: Bundles, f1: dic
                 space_shared(made[bundle == number], real.of(number)[: counts[number]])[2]
                 for number in np.unique(bundle)
             ]
-            f1.setdefault(name, []).append(float(np.mean(shared)))
+            mean = float(np.mean(shared))
+            f1.setdefault(name, []).append(None if math.isnan(mean) else mean)
             return 1000.0 * seconds / len(bundle)
 
         return BenchSide(name=name, once=once)

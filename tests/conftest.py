@@ -81,6 +81,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_sessionfinish() -> None:
+    if "shared.forked" in sys.modules:
+        sys.modules["shared.forked"].end_server()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command came to."""

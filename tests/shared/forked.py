@@ -89,6 +89,18 @@ class ForkedPython:
         return texts["stdout"], texts["stderr"]
 
 
+def run_python(
+    script: str, arguments: Sequence[object] = (), environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """The end of a forked process, which is waited for."""
+    process = ForkedPython(script, arguments, environment)
+    try:
+        out, err = process.communicate(timeout=120.0)
+        return subprocess.CompletedProcess(list(arguments), process.wait(), out, err)
+    finally:
+        process.kill()
+
+
 def end_server() -> None:
     """Ends the process that the others are forked from, so that its CPU time counts as ours."""
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]

@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
     ("which", "least"),
     [
         # Each kernel, and each way to read volumes, at least once.
-        ("triton and (uint8 or voted or noise_is or moments or nearest or threads) or in_place", 8),
+        ("triton and (uint8 or voted or noise_is or moments or nearest or threads) or in_place", 7),
         pytest.param("triton", 30, marks=pytest.mark.nightly),
     ],
     ids=["some", "all"],

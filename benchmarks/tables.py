@@ -41,6 +41,8 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     },
     "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
+    "recipes/tractography.md": {"the streamlines": recipes.tract_lines},
+    "recipes/pathology.md": {"the tiles": recipes.pathology_lines, "the slide": recipes.slide_lines},
     "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
     "tune.md": {"the data sets": tuning.tune_lines},

@@ -10,8 +10,14 @@ from voxelocity.core.quantities import factor_text, figure_text
 
 def in_short(record: dict[str, Any]) -> list[str]:
     """All comparisons of a record without their notes."""
+    source = f"{source_line(record, record['command'])} Factors are medians of the ratios within each round."
+    return [*short_tables(record["comparisons"]), f"{source} Settings and notes: [measured.md](measured.md).", ""]
+
+
+def short_tables(comparisons: list[dict[str, Any]]) -> list[str]:
+    """A table for each comparison, without notes."""
     lines = []
-    for comparison in record["comparisons"]:
+    for comparison in comparisons:
         lines += [f"**{comparison['title']}**", ""]
         lines += markdown_table(
             ("", comparison["unit"], "least to most", "n", "ours better by"),
@@ -27,8 +33,7 @@ def in_short(record: dict[str, Any]) -> list[str]:
             ),
         )
         lines += [""]
-    source = f"{source_line(record, record['command'])} Factors are medians of the ratios within each round."
-    return [*lines, f"{source} Settings and notes: [measured.md](measured.md).", ""]
+    return lines
 
 
 def side_by_side(record: dict[str, Any]) -> list[str]:

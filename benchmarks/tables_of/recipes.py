@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from tables_of.comparisons import short_tables
 from tables_of.results import markdown_table, of_records, source_line, times_to_target
-from voxelocity.core.quantities import factor_text
+from voxelocity.core.quantities import duration_text, factor_text, share_text
 
 _OURS = "Voxelocity"
 
@@ -52,6 +53,54 @@ def brain_race_lines(record: dict[str, Any]) -> list[str]:
 def spleen_lines(record: dict[str, Any]) -> list[str]:
     """The race on spleens."""
     return _race(record)
+
+
+@of_records("recipe_tractography.json")
+def tract_lines(record: dict[str, Any]) -> list[str]:
+    """What generated streamlines score, and the comparison with plain scripts."""
+    mean = record["scores"]["mean"]
+    rows = [
+        ("F1", f"{mean['f1']:.3f}", f"{mean['ceiling_f1']:.3f}"),
+        ("overlap", f"{mean['overlap']:.3f}", ""),
+        ("overreach", f"{mean['overreach']:.3f}", ""),
+        ("copies", share_text(mean["copied"]), share_text(mean["copied_real"])),
+    ]
+    heads = (f"mean over {mean['num_bundles']:.0f} bundles", "generated", "real streamlines of the training")
+    return [*markdown_table(heads, rows), "", *_example(record)]
+
+
+@of_records("recipe_pathology.json")
+def pathology_lines(record: dict[str, Any]) -> list[str]:
+    """AUC by cross-validation."""
+    return [*_aucs(record["scores"]), *_example(record)]
+
+
+@of_records("recipe_slide.json")
+def slide_lines(record: dict[str, Any]) -> list[str]:
+    """AUC of a whole slide, each tile by a network that has not seen it, and the comparison with MONAI."""
+    aucs = record["found"][0]["details"]["square_auc"]
+    words = ", ".join(f"{name} {auc:.3f}" for name, auc in aucs.items())
+    return [*_aucs(record["scores"]), *_example(record), "", f"AUC of the squares of the whole slide: {words}."]
+
+
+def _aucs(scores: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, key in (("patches", "patch_auc"), ("squares of heat maps", "square_auc")):
+        each = [one[key] for one in scores["pieces"].values() if one[key] is not None]
+        rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", len(each)))
+    return [*markdown_table(("AUC of", "all together", "median tile", "least", "tiles with both classes"), rows), ""]
+
+
+def _example(record: dict[str, Any]) -> list[str]:
+    """How long it took, and what the recipe's benchmark found."""
+    seconds = record["seconds"]
+    lines = [
+        f"Trained for {duration_text(seconds['train'])} with `--time-budget {record['budget']}`; predicted in "
+        f"{duration_text(seconds['predict'])}. {source_line(record)}"
+    ]
+    for found in record["found"]:
+        lines += ["", *short_tables(found["comparisons"]), "Factors are medians of the ratios within each round."]
+    return lines
 
 
 def _race(record: dict[str, Any]) -> list[str]:

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 
 import pytest
 import torch
 from rich.console import Console
 
+import voxelocity.recipes.fit as recipe_fit
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
@@ -21,7 +23,11 @@ def make_batch(step):
     return Batch(image=image, label=2.0 * image, draws=(), regions=(), step=step)
 
 
-def train(out, make=make_batch, *, resume=False, clock=None, **values):
+def mean_square(answer, label):
+    return (answer - label).square().mean()
+
+
+def train(out, make=make_batch, *, resume=False, clock=None, loss=mean_square, job_values=None, **values):
     config = FitConfig(
         batch_size=4, optimizer=OptimizerConfig(name="adamw", learning_rate=0.1), **{"steps": 20, **values}
     )
@@ -31,7 +37,7 @@ def train(out, make=make_batch, *, resume=False, clock=None, **values):
     with open_run(out, {"of": "a line"}, resume=resume, device=CPU, console=Console(quiet=True), **options) as run:
         step = TrainingStep(
             network,
-            lambda answer, label: (answer - label).square().mean(),
+            loss,
             optimizer=config.optimizer,
             precision=PrecisionConfig(compute="float32"),
             device=CPU,
@@ -41,8 +47,7 @@ def train(out, make=make_batch, *, resume=False, clock=None, **values):
             step=step,
             make_batch=lambda number, share: make(number),
             config=config,
-            num_items=8,
-            num_threads=0,
+            **{"num_items": 8, "num_threads": 0, **(job_values or {})},
         )
         state = fit(run, job)
     return state, network.state_dict()
@@ -101,3 +106,26 @@ def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path):
         train(tmp_path)
     with pytest.raises(ConfigError, match="neither a number of steps nor a time budget"):
         train(tmp_path / "other", steps=0)
+
+
+@pytest.mark.parametrize(("spares_cores", "expected"), [(True, 1), (False, 3)])
+def test_a_step_leaves_cores_to_the_threads_that_make_batches_if_the_job_spares_them(
+    tmp_path, monkeypatch, spares_cores, expected
+):
+    seen = []
+
+    def loss(answer, label):
+        seen.append((torch.get_num_threads(), sys.getswitchinterval()))
+        return mean_square(answer, label)
+
+    before = torch.get_num_threads(), sys.getswitchinterval()
+    monkeypatch.setattr(recipe_fit, "cpu_budget", lambda: 3)
+    torch.set_num_threads(3)
+    try:
+        train(tmp_path, loss=loss, steps=2, job_values={"num_threads": 2, "spares_cores": spares_cores})
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before[0])
+    assert [threads for threads, _ in seen] == [expected, expected]
+    assert seen[0][1] < before[1]
+    assert sys.getswitchinterval() == before[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import os
@@ -25,6 +26,12 @@ hypothesis.settings.register_profile("no deadline", deadline=None, max_examples=
 hypothesis.settings.load_profile("no deadline")
 
 
+# One white pixel.
+_BLANK_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="
+)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real scans; tests that need it are skipped where it is absent."""
@@ -33,6 +40,14 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data not found at {folder}; name its folder in VOXELOCITY_DATA")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torch_has_one_thread() -> None:
+    """Handing pieces of tiny networks to other threads takes longer than computing them."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +85,20 @@ def _loops_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voxelocity.core.waiting._MAY_REFUSE", False)
 
 
+@pytest.fixture(autouse=True)
+def _charts_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes most of the time of a tiny training. Where they are looked at, tests have the mark `draws`."""
+    if request.node.get_closest_marker("draws") is not None:
+        return
+
+    def save(figure: Any, file: Any, *, format: str = "svg", **options: Any) -> None:
+        file.write(_BLANK_PNG if format == "png" else '<svg width="1pt" height="1pt"></svg>')
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+    for name in ("charts", "pictures"):
+        monkeypatch.setattr(f"voxelocity.report.{name}.draw_time_axes", lambda *_, **__: None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """With REQUIRE_GPU=1 a test that would be skipped for want of a GPU fails instead."""
@@ -79,6 +108,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"REQUIRE_GPU=1, but this test was skipped: {report.longrepr}"
     return report
+
+
+def pytest_sessionfinish() -> None:
+    if "shared.forked" in sys.modules:
+        sys.modules["shared.forked"].end_server()
 
 
 @dataclass(frozen=True)
@@ -137,10 +171,6 @@ def reads_of_tensors() -> Callable[[], Any]:
 @pytest.fixture(scope="session")
 def tiny_plan() -> dict[str, Any]:
     """Keys of a plan that trains in a fraction of a second."""
-    import torch
-
-    # Handing pieces of so small a network to other threads takes longer than computing them.
-    torch.set_num_threads(1)
     return {
         "network.name": "unet",
         "network.widths": [4, 8],

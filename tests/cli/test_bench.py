@@ -19,7 +19,6 @@ def test_a_scenario_shows_its_tables_and_writes_its_record(voxelocity, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("tiny_plan")  # for the one thread of torch that it sets
 def test_a_setting_is_trained_off_and_on_and_shown_with_its_page(voxelocity, tmp_path, monkeypatch):
     import io
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import voxelocity as package
+from shared.forked import run_python
 
 # Some libraries catch whatever is raised while they are imported.
 _WHILE_IMPORTING = """
@@ -47,9 +44,7 @@ _LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handle
 
 
 def run(script: str, *arguments: object, before: str = _LISTEN) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
-    command = [sys.executable, "-c", before + script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return run_python(before + script, arguments)
 
 
 def test_ctrl_c_before_anything_is_written_ends_at_once_and_cannot_be_swallowed(tiny_msd):

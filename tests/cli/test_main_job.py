@@ -67,6 +67,7 @@ def test_a_plan_that_was_stored_trains_the_same_plan_again(voxelocity, tiny_msd,
     assert again["train"]["steps"] == 40
 
 
+@pytest.mark.draws
 def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, tiny_sets, tmp_path):
     run, out = tmp_path / "run", tmp_path / "predictions"
     more = ("--set", "train.steps=40", "--set", "optimizer.learning_rate=0.02")

@@ -164,3 +164,8 @@ def waiting(clean: Facts) -> Callable[..., Facts]:
         return replace(clean, **planted)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _charts_are_blank():
+    """Not here, where they are looked at."""

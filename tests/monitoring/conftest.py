@@ -81,3 +81,8 @@ def gpu() -> Callable[..., GpuSample]:
 @pytest.fixture
 def mark() -> Callable[..., PhaseMark]:
     return lambda name, start_s, seconds, **fields: PhaseMark(name=name, start_s=start_s, seconds=seconds, **fields)
+
+
+@pytest.fixture(autouse=True)
+def _charts_are_blank():
+    """Not here, where they are looked at."""

@@ -100,7 +100,7 @@ from voxelocity.parallel import joined
 def hang_here():
     time.sleep(300)
 def work():
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 3.0
     while time.monotonic() < until:
         pass
 with joined() as world:

@@ -5,21 +5,19 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-import voxelocity as package
+from shared.forked import run_python
+from shared.ranks import COMMAND
 from voxelocity.observe import read_events
 
 # As `python -m voxelocity`, but a signal arrives before a step.
 _STOPPED = """
-import os, runpy
+import os
 from voxelocity.step import TrainingStep
 step, num_steps = TrainingStep.__call__, 0
 def stopped(*arguments):
@@ -29,7 +27,8 @@ def stopped(*arguments):
         os.kill(os.getpid(), {number})
     return step(*arguments)
 TrainingStep.__call__ = stopped
-runpy.run_module("voxelocity", run_name="__main__")
+from voxelocity.cli.main import main
+main()
 """
 _SMALL_NETWORK = {
     "data.batch_size": 2,
@@ -117,17 +116,14 @@ def words_of(trial, action, data, out):
 )
 def test_a_stopped_command_continues_where_it_was_and_leads_to_pictures(name, number, status, request, tmp_path):
     trial, out = _TRIALS[name], tmp_path / "run"
-    environment = {
-        **os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    def run(*start, more=()):
-        command = [sys.executable, *start, *words_of(trial, "both", request.getfixturevalue(trial.data), out), *more]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    def run(script, more=()):
+        words = words_of(trial, "both", request.getfixturevalue(trial.data), out)
+        return run_python(script, [*words, *more], environment)
 
     at = trial.before + 3
-    stopped = run("-c", _STOPPED.format(at=at, number=int(number)))
+    stopped = run(_STOPPED.format(at=at, number=int(number)))
     assert stopped.returncode == status, stopped.stderr
     assert "--resume" in stopped.stderr
     assert "Traceback" not in stopped.stderr
@@ -135,7 +131,7 @@ def test_a_stopped_command_continues_where_it_was_and_leads_to_pictures(name, nu
     assert len(earlier) == trial.before // trial.steps, "finished folds"
     assert not (out / "report.html").exists()
 
-    again = run("-m", "voxelocity", more=["--resume"])
+    again = run(COMMAND, more=["--resume"])
     assert again.returncode == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in earlier} == earlier
     events = read_events(out / trial.run / "events.jsonl")

@@ -3,6 +3,8 @@ import json
 import pytest
 from rich.console import Console
 
+from shared.forked import run_python
+from voxelocity.bench.race import sides
 from voxelocity.bench.race.scenario import PHANTOM_KEYS
 from voxelocity.recipes import demo
 from voxelocity.recipes.demo import run_demo
@@ -14,10 +16,18 @@ SMALL = PHANTOM_KEYS | {
 }
 
 
+def run_forked(*words):
+    first, *arguments = map(str, words)
+    what = f"run_module({arguments.pop(0)!r}" if first == "-m" else f"run_path({first!r}"
+    ended = run_python(f"import runpy; runpy.{what}, run_name='__main__')", arguments)
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.slow
 def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "_PHANTOM_SCALE", 0.25)
     monkeypatch.setattr(demo, "_NUM_PHANTOMS", 6)
+    monkeypatch.setattr(sides, "_call", run_forked)
     console = Console(quiet=True)
     outcome = run_demo(
         tmp_path / "demo", seed=0, console=console, target_dice=0.01, keys=SMALL, epochs_per_validation=1

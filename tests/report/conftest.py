@@ -279,3 +279,8 @@ def browse() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _charts_are_blank():
+    """Not here, where they are looked at."""

@@ -2,12 +2,10 @@
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import voxelocity as package
+from shared.forked import ForkedPython
 
 _PREPARED = """
 import sys
@@ -25,9 +23,7 @@ main()
 """
 
 
-def start_ranks(
-    size: int, arguments: Sequence[object], *, memory: Path, script: str = COMMAND
-) -> list[subprocess.Popen[str]]:
+def start_ranks(size: int, arguments: Sequence[object], *, memory: Path, script: str = COMMAND) -> list[ForkedPython]:
     """Starts `script`, the command line if not given, on this many ranks.
 
     Args:
@@ -36,24 +32,15 @@ def start_ranks(
         memory: a folder in place of the file system in memory.
         script: what each rank runs.
     """
-    command = [sys.executable, "-c", _PREPARED + script, memory, *arguments]
     common = {
         **os.environ,
-        "PYTHONPATH": str(Path(package.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
     return [
-        subprocess.Popen(
-            list(map(str, command)),
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ForkedPython(_PREPARED + script, [memory, *arguments], {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(size)
     ]
 
@@ -65,7 +52,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def finish(processes: Sequence[subprocess.Popen[str]], *, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
+def finish(processes: Sequence[ForkedPython], *, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
     """Status, output and errors of each rank; none is left running."""
     try:
         return [(*reversed(_ended(process, timeout_s)),) for process in processes]
@@ -75,6 +62,6 @@ def finish(processes: Sequence[subprocess.Popen[str]], *, timeout_s: float = 120
             process.wait()
 
 
-def _ended(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str, int]:
+def _ended(process: ForkedPython, timeout_s: float) -> tuple[str, str, int]:
     out, err = process.communicate(timeout=timeout_s)
     return err, out, process.returncode

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import voxelocity as package
+from shared.forked import run_python
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.step import TrainingStep
@@ -53,12 +50,8 @@ main()
 def start_and_die(script: str, at: int, arguments: list[str]) -> None:
     """Runs the command in a process of its own, which must die by SIGKILL."""
     # As many threads as this process: another number sums in another order, and the last bits would differ.
-    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), **threads}
-    ended = subprocess.run(
-        [sys.executable, "-c", script.format(at=at), *arguments],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    threads = f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
+    ended = run_python(threads + script.format(at=at), arguments)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

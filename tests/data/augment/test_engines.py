@@ -175,10 +175,11 @@ def test_all_changes_together_agree_for_every_stored_dtype(engine, dtype, num_ch
 def test_statistics_of_a_large_patch_agree(engine, keeps):
     # More voxels than the triton engine sums up in one program.
     volume, patch = make_volume(shape=(40, 40, 40)), (21, 20, 23)
-    params = AugmentParams.identity(4, 1, gamma_keeps_moments=keeps == "moments")
-    params.contrast[:3], params.gamma_inverted[1:], params.gamma[2:] = 1.4, 0.8, 1.3
-    params.low_resolution[2:] = 0.7
-    assert_parity(volume, some_regions(4, volume.grid.shape, patch), params, engine)
+    num = 2 if IS_INTERPRETED else 4
+    params = AugmentParams.identity(num, 1, gamma_keeps_moments=keeps == "moments")
+    params.contrast[:-1], params.gamma_inverted[1:], params.gamma[num // 2 :] = 1.4, 0.8, 1.3
+    params.low_resolution[num // 2 :] = 0.7
+    assert_parity(volume, some_regions(num, volume.grid.shape, patch), params, engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

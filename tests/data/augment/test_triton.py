@@ -18,6 +18,7 @@ pytest.importorskip("triton")
 import triton
 from triton.runtime.jit import KernelInterface
 
+import triton_kernels
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
@@ -38,20 +39,39 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-def test_kernels_agree_with_the_reference_in_tritons_interpreter():
+@pytest.mark.parametrize(
+    ("which", "least"),
+    [
+        # Each kernel, and each way to read volumes, at least once.
+        ("triton and (uint8 or voted or noise_is or moments or nearest or threads) or in_place", 7),
+        pytest.param("triton", 30, marks=pytest.mark.nightly),
+    ],
+    ids=["some", "all"],
+)
+def test_kernels_agree_with_the_reference_in_tritons_interpreter(which, least):
     # A process of its own: Triton decides when a kernel is defined whether it will be interpreted.
+    files = HERE / "test_engines.py", HERE.parent / "pipeline" / "test_resident.py"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "triton", "-p", "no:cacheprovider", HERE / "test_engines.py"],
+        [sys.executable, "-m", "pytest", "-q", "-k", which, "-p", "no:cacheprovider", *files],
         env={**os.environ, "TRITON_INTERPRET": "1", "REQUIRE_GPU": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 30
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
 
 
-@pytest.mark.parametrize("architecture", [pytest.param(80, marks=pytest.mark.nightly), 90])
-def test_every_kernel_compiles_without_spills(tmp_path, architecture):
+def test_one_form_of_each_kernel_compiles_without_spills():
+    forms = {variant.kernel: variant for variant in reversed(triton_kernels.variants())}
+    rows = [triton_kernels.compiled(variant, 90) for variant in forms.values()]
+    assert {row["kernel"] for row in rows} == defined_kernels()
+    for row in rows:
+        check(row)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_every_form_of_each_kernel_compiles_without_spills(tmp_path, architecture):
     script = HERE.parents[2] / "benchmarks" / "triton_kernels.py"
     done = subprocess.run(
         [sys.executable, script, "--out", tmp_path / "kernels.json", "--architecture", str(architecture)],
@@ -61,12 +81,20 @@ def test_every_kernel_compiles_without_spills(tmp_path, architecture):
     )
     assert done.returncode == 0, done.stderr[-5000:]
     rows = json.loads((tmp_path / "kernels.json").read_text())["kernels"]
-    defined = {name for module in (triton_warp, triton_intensity, triton_tone) for name in launched(module)}
-    assert {(row["kernel"], row["architecture"]) for row in rows} == {(name, f"sm_{architecture}") for name in defined}
+    assert {row["kernel"] for row in rows} == defined_kernels()
     for row in rows:
-        assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
-        assert 0 < row["registers"] <= 255, row
-        assert row["machine_code_bytes"] > 0, row
+        assert row["architecture"] == f"sm_{architecture}"
+        check(row)
+
+
+def check(row):
+    assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
+    assert 0 < row["registers"] <= 255, row
+    assert row["machine_code_bytes"] > 0, row
+
+
+def defined_kernels():
+    return {name for module in (triton_warp, triton_intensity, triton_tone) for name in launched(module)}
 
 
 def launched(module):

@@ -1,23 +1,20 @@
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
 
+from shared.forked import run_python
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.region import Region
 from voxelocity.data.cache import LmdbTier, lmdb_file
 from voxelocity.data.cache.contents import CacheContents
 from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
-
-SOURCE = {**os.environ, "PYTHONPATH": str(Path(lmdb_file.__file__).parents[3])}
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def test_growth_by_another_process_is_followed(tmp_path, small_start):
         "from voxelocity.testing.tier_contract import example_volume; lmdb_file._START_BYTES = 2**16; "
         "[LmdbTier(Path(sys.argv[1])).put(str(n), example_volume(n)) for n in range(8)]"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
+    run_python(code, [tmp_path]).check_returncode()
     for number in range(8):
         assert_same(tier.get(str(number)), example_volume(number))
     tier.put("more", example_volume(9))
@@ -199,7 +196,7 @@ def test_file_that_is_damaged_as_a_whole_is_removed_and_made_again_and_that_is_s
         "from voxelocity.testing.tier_contract import KEY, example_volume; "
         "LmdbTier(Path(sys.argv[1])).put(KEY, example_volume())"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
+    run_python(code, [tmp_path]).check_returncode()
     lmdb_file.check_lmdb_file(path)
     if damage.startswith("cut"):
         os.truncate(path, 4096 if damage == "cut to its first page" else path.stat().st_size - 4096)
@@ -233,7 +230,7 @@ def test_file_that_this_user_may_only_read_is_read_and_takes_nothing(tmp_path, m
         "from voxelocity.testing.tier_contract import KEY, example_volume; "
         "LmdbTier(Path(sys.argv[1])).put(KEY, example_volume())"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
+    run_python(code, [tmp_path]).check_returncode()
     access = os.access
     monkeypatch.setattr(lmdb_file.os, "access", lambda path, how: how != os.W_OK and access(path, how))
     before = (tmp_path / "entries.lmdb").read_bytes()

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +9,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.forked import ForkedPython
 from shared.noted_cases import NotedCases
 from voxelocity.core.volume import Volume, VolumeRef
-from voxelocity.data import pipeline
 from voxelocity.data.pipeline import DataConfig
 
 
@@ -133,14 +130,8 @@ for line in sys.stdin:
 class Worker:
     """The other end of `_WORKER`."""
 
-    def __init__(self, *prefix: str) -> None:
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", _WORKER],
-            env={**os.environ, "PYTHONPATH": str(Path(pipeline.__file__).parents[3])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, before: str = "") -> None:
+        self.process = ForkedPython(before + _WORKER)
 
     def ask(self, config: DataConfig, refs: Sequence[VolumeRef], place: Path, **order: Any) -> None:
         """Tells it to fill a cache with `num_threads`, or with `num_steps` to draw batches; `hear` gives the answer."""
@@ -150,12 +141,10 @@ class Worker:
         self.say(json.dumps({"config": config.to_plain(), "refs": plain, "place": str(place), **order}))
 
     def say(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process ended by itself"
         answer: dict[str, Any] = json.loads(line)
@@ -178,11 +167,11 @@ def two_workers() -> Iterator[list[Worker]]:
 
 @pytest.fixture
 def start_worker() -> Iterator[Callable[..., Worker]]:
-    """Starts a process of this test's own, behind a prefix of the command line where one is given."""
+    """Starts a process of this test's own, which first runs the code `before`."""
     started: list[Worker] = []
 
-    def start(*prefix: str) -> Worker:
-        started.append(Worker(*prefix))
+    def start(before: str = "") -> Worker:
+        started.append(Worker(before))
         assert started[-1].hear() == {"ready": True}
         return started[-1]
 

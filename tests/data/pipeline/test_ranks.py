@@ -2,13 +2,12 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shared.forked import ForkedPython
 from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
@@ -45,7 +44,7 @@ def by_draw(refs, config, count, **options):
 
 
 def start(job):
-    return subprocess.Popen([sys.executable, SCRIPT, json.dumps(job)], stderr=subprocess.PIPE, text=True)
+    return ForkedPython(SCRIPT.read_text(), [json.dumps(job)])
 
 
 @pytest.mark.slow

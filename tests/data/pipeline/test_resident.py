@@ -3,8 +3,6 @@
 import itertools
 import os
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +20,8 @@ from voxelocity.data.pipeline.supply import ResidentSupply, open_resident_supply
 
 CPU = torch.device("cpu")
 interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1, set by a test of this file"
+    os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs TRITON_INTERPRET=1, as test_triton.py sets it",
 )
 
 
@@ -179,17 +178,3 @@ def test_kernels_read_resident_voxels_in_place(blob_refs, in_front, monkeypatch)
     theirs, _ = take(blob_refs, in_front(0, engine="triton"), 2)
     assert len(resident) == 6
     assert_equal_batches(ours, theirs)
-
-
-@pytest.mark.slow
-def test_kernels_read_resident_voxels_in_tritons_interpreter():
-    pytest.importorskip("triton")
-    # A process of its own: Triton decides when a kernel is defined whether it will be interpreted.
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "in_place", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert "1 passed" in done.stdout

@@ -150,8 +150,14 @@ CHAINS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("ending", ["json", "yaml"])
+@pytest.mark.parametrize(
+    ("ending", "name"),
+    [
+        *(("json", name) for name in CHAINS),
+        ("yaml", "nothing moves"),
+        *(pytest.param("yaml", name, marks=pytest.mark.nightly) for name in CHAINS if name != "nothing moves"),
+    ],
+)
 def test_labels_are_those_of_monais_own_run(tmp_path, scan, name, ending):
     folder = save(tmp_path / "bundle", copy.deepcopy(CHAINS[name]), ending=ending)
     expected, found = as_monai(folder, ending, scan), as_ours(folder, scan)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from voxelocity.recipes.pathology.froc import RATES, Found, froc, lesions_of, match
+from voxelocity.recipes.pathology.froc import RATES, SlideHits, froc, lesions_of, match
 
 WIDTH = 0.5  # micrometers of a pixel
 DOWN = 32.0  # so that a pixel of these masks is 16 micrometers wide
@@ -47,29 +47,29 @@ def shares(*values):
 
 
 def test_one_slide_with_everything_found_and_nothing_else():
-    assert froc([Found(false=(), hits=(0.9, 0.4))]) == shares(1, 1, 1, 1, 1, 1)
+    assert froc([SlideHits(false=(), hits=(0.9, 0.4))]) == shares(1, 1, 1, 1, 1, 1)
 
 
 def test_one_slide_with_a_false_positive_before_the_second_lesion():
     # Half is found without any, all with one.
-    assert froc([Found(false=(0.7,), hits=(0.9, 0.4))]) == shares(0.625, 0.75, 1, 1, 1, 1)
+    assert froc([SlideHits(false=(0.7,), hits=(0.9, 0.4))]) == shares(0.625, 0.75, 1, 1, 1, 1)
 
 
 def test_two_slides_share_their_false_positives():
     # Thresholds 0.9: (0, 1/4); 0.8: (1/2, 1/4); 0.6: (1/2, 2/4); 0.5: (1, 2/4); 0.3: (1, 3/4); one is never found.
-    found = [Found(false=(0.8,), hits=(0.9, 0.3)), Found(false=(0.5,), hits=(0.6, 0.0))]
+    found = [SlideHits(false=(0.8,), hits=(0.9, 0.3)), SlideHits(false=(0.5,), hits=(0.6, 0.0))]
     assert froc(found) == shares(0.375, 0.5, 0.75, 0.75, 0.75, 0.75)
 
 
 def test_nothing_found_scores_nothing():
-    assert froc([Found(false=(0.9, 0.8), hits=(0.0,))]) == shares(0, 0, 0, 0, 0, 0)
+    assert froc([SlideHits(false=(0.9, 0.8), hits=(0.0,))]) == shares(0, 0, 0, 0, 0, 0)
 
 
 def test_a_slide_without_lesions_counts_by_its_false_positives():
-    found = [Found(false=(0.95, 0.9, 0.8, 0.7), hits=()), Found(false=(), hits=(0.75, 0.99))]
+    found = [SlideHits(false=(0.95, 0.9, 0.8, 0.7), hits=()), SlideHits(false=(), hits=(0.75, 0.99))]
     # (0, 1/2), (1/2, 1/2), (1, 1/2), (3/2, 1/2), (3/2, 1), (2, 1)
     assert froc(found) == shares(0.5, 0.5, 0.5, 1, 1, 1)
 
 
 def test_no_lesions_have_no_score():
-    assert froc([Found(false=(0.5,), hits=())]) == {}
+    assert froc([SlideHits(false=(0.5,), hits=())]) == {}

@@ -5,7 +5,7 @@ import pytest
 
 from voxelocity.core.errors import InputError
 from voxelocity.recipes.tractography.bundles import Bundles
-from voxelocity.recipes.tractography.exemplars import Exemplars, Frame, Pairs
+from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
 
 
 def bundles_of(*nums):
@@ -20,7 +20,7 @@ def bundles_of(*nums):
 
 
 def pairs_of(bundles, num_nearest=2, num_per_bundle=100):
-    return Pairs.of(bundles, num_nearest=num_nearest, num_per_bundle=num_per_bundle, seed=0)
+    return ExemplarPairs.of(bundles, num_nearest=num_nearest, num_per_bundle=num_per_bundle, seed=0)
 
 
 def test_a_streamline_is_paired_with_the_nearest_of_its_bundle_and_never_with_itself():

@@ -15,12 +15,12 @@ from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.tractography import recipe
 from voxelocity.recipes.tractography.bundles import open_bundles
-from voxelocity.recipes.tractography.exemplars import Frame, Pairs
+from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.files import read_tracts
 from voxelocity.recipes.tractography.generate import batches_of, generate
 from voxelocity.recipes.tractography.settings import settings
 from voxelocity.recipes.tractography.shapes import nearest_mm
-from voxelocity.recipes.tractography.train import Batches, TractLoss, load_tracts, train_tracts
+from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, load_tracts, train_tracts
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -53,13 +53,13 @@ def train(data, out, overrides=(), **options):
 
 def opened(bundles_file):
     bundles = open_bundles(bundles_file, num_points=16)
-    pairs = Pairs.of(bundles, **dict(config().exemplar), seed=3)
+    pairs = ExemplarPairs.of(bundles, **dict(config().exemplar), seed=3)
     return bundles, pairs, Frame.of(bundles, pairs)
 
 
 def make_batches(bundles_file, **options):
     bundles, pairs, frame = opened(bundles_file)
-    return Batches(bundles, pairs, frame, 10, **{"seed": 3, **options})
+    return StreamlineBatches(bundles, pairs, frame, 10, **{"seed": 3, **options})
 
 
 def test_a_batch_depends_on_the_seed_and_its_number_alone(bundles_file):

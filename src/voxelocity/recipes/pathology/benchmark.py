@@ -20,9 +20,8 @@ from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, predict_slide
-from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches, load_patches
+from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches, find_models, load_patches
 from voxelocity.recipes.pathology.patches import PatchBatches
-from voxelocity.recipes.pathology.recipe import models_of
 from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box
@@ -41,7 +40,7 @@ _LIMIT_S, _CHECK_S = 60.0, 3.0
 
 def benchmark(call: Call) -> None:
     """Measures all four with the first model in `call.out`; writes `bench_pathology.json` and its page there."""
-    trained = load_patches(models_of(call.out)[0])
+    trained = load_patches(find_models(call.out)[0])
     pieces = [piece for piece in find_pieces(call.data) if piece.annotation is not None]
     if not pieces or any(piece.slide.suffix.lower() not in {".tif", ".tiff", ".svs"} for piece in pieces):
         raise InputError(

@@ -49,7 +49,7 @@ class Lesions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SlideHits:
     """What the detections of a slide hit.
 
     Attributes:
@@ -86,7 +86,7 @@ def _length(mask: Mask) -> float:
     return 4.0 * math.sqrt(max(float(np.linalg.eigvalsh(spread)[-1]), 0.0))
 
 
-def match(detections: Sequence[Detection], lesions: Lesions) -> Found:
+def match(detections: Sequence[Detection], lesions: Lesions) -> SlideHits:
     """Which lesions of a slide its detections hit."""
     best: dict[int, float] = {}
     false = []
@@ -100,10 +100,10 @@ def match(detections: Sequence[Detection], lesions: Lesions) -> Found:
         elif number not in lesions.small:
             best[number] = max(best.get(number, 0.0), probability)
     counted = set(range(1, int(lesions.labels.max(initial=0)) + 1)) - lesions.small
-    return Found(false=tuple(false), hits=tuple(best.get(number, 0.0) for number in sorted(counted)))
+    return SlideHits(false=tuple(false), hits=tuple(best.get(number, 0.0) for number in sorted(counted)))
 
 
-def froc(found: Sequence[Found]) -> dict[float, float]:
+def froc(found: Sequence[SlideHits]) -> dict[float, float]:
     """The share of lesions found at each of `RATES`, over some slides; their mean is the score. Empty without lesions.
 
     Linear between the points of all thresholds, after (0, 0); of points with equal rates, the last one counts.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from voxelocity.core.errors import InputError
 from voxelocity.infer import SPEC_NAME
 from voxelocity.recipes.pathology.settings import PathologyConfig
 from voxelocity.recipes.trained import read_trained, write_trained
@@ -69,6 +70,18 @@ class TrainedPatches:
         """Writes it into a run's folder."""
         description = {"fold": self.fold, "seed": self.seed, "config": self.config.to_plain()}
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
+
+
+def find_models(out: Path) -> list[Path]:
+    """The folders of finished trainings.
+
+    Raises:
+        InputError: there are none.
+    """
+    folders = sorted(path.parent for path in out.glob(f"*/{SPEC_NAME}"))
+    if not folders:
+        raise InputError(f"pathology: {out} holds no finished training; train first")
+    return folders
 
 
 def load_patches(folder: Path) -> TrainedPatches:

@@ -67,7 +67,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class SlidePicture:
     """A slide that is shown: (3, y, x) and, of the same size, the probability and the truth if it is known."""
 
     title: str
@@ -79,7 +79,7 @@ class Drawn:
 def slides_document(
     scores: Sequence[PieceScore],
     figures: Figures,
-    drawn: Sequence[Drawn],
+    drawn: Sequence[SlidePicture],
     events: Sequence[Mapping[str, Any]],
     *,
     settings: Mapping[str, str],
@@ -152,7 +152,7 @@ def _lesions(figures: Figures) -> list[Any]:
     return [Table(caption="Lesions found, by the rules of CAMELYON16", heads=heads, rows=[row])]
 
 
-def _pictures(drawn: Sequence[Drawn]) -> list[Any]:
+def _pictures(drawn: Sequence[SlidePicture]) -> list[Any]:
     if not drawn:
         return []
     films = []

@@ -17,10 +17,17 @@ from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
-from voxelocity.recipes.pathology.froc import Detection, Found, froc, lesions_of, match
+from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
-from voxelocity.recipes.pathology.model import TrainedPatches, load_patches
-from voxelocity.recipes.pathology.page import MOST_DRAWN, PICTURE_SIDE, Drawn, Figures, PieceScore, slides_document
+from voxelocity.recipes.pathology.model import TrainedPatches, find_models, load_patches
+from voxelocity.recipes.pathology.page import (
+    MOST_DRAWN,
+    PICTURE_SIDE,
+    Figures,
+    PieceScore,
+    SlidePicture,
+    slides_document,
+)
 from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
@@ -82,18 +89,6 @@ def _name(fold: int | None) -> str:
     return "all_folds" if fold is None else f"fold_{fold}"
 
 
-def models_of(out: Path) -> list[Path]:
-    """The folders of finished trainings.
-
-    Raises:
-        InputError: there are none.
-    """
-    folders = sorted(path.parent for path in out.glob(f"*/{SPEC_NAME}"))
-    if not folders:
-        raise InputError(f"pathology: {out} holds no finished training; train first")
-    return folders
-
-
 def predict(call: Call) -> None:
     """Predicts heat maps of the slides of `call.data` with the networks in `call.out`.
 
@@ -101,7 +96,7 @@ def predict(call: Call) -> None:
     Writes `heat/SLIDE.tiff`, `lesions.csv`, `scores.json` and `report.html`.
     """
     watch = Stopwatch()
-    folders = models_of(call.out)
+    folders = find_models(call.out)
     models = [load_patches(folder) for folder in folders]
     config = models[0].config
     for one in models:
@@ -171,12 +166,12 @@ def _pooled(each: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
 
 def _written(
     out: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
-) -> tuple[list[Found], list[tuple[str, Detection]], list[Drawn]]:
+) -> tuple[list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
     """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures."""
     (out / _HEAT).mkdir(exist_ok=True)
-    found: list[Found] = []
+    found: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
-    drawn: list[Drawn] = []
+    drawn: list[SlidePicture] = []
     for path, each in maps.items():
         piece, slide = each[0][0], opened.slide(each[0][0])
         heat = merged([one for _, one in each], slide)
@@ -197,7 +192,7 @@ def _written(
     return found, listed, drawn
 
 
-def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> Drawn:
+def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> SlidePicture:
     height, width = slide.shapes[0]
     factor = max(1.0, max(height, width) / PICTURE_SIDE)
     level = slide.level_of(factor)
@@ -213,7 +208,7 @@ def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece:
     ]
     annotation = opened.annotation(piece)
     box = Box(y=0, x=0, height=len(rows), width=len(columns))
-    return Drawn(
+    return SlidePicture(
         title=title,
         pixels=np.ascontiguousarray(whole[:, places[0]][:, :, places[1]]),
         probability=heat.probability[np.ix_(*squares)],

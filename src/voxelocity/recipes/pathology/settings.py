@@ -25,7 +25,7 @@ class PatchNetConfig(Config):
     reaches a higher AUC (docs/log.md)."""
 
 
-class PatchConfig(Config):
+class SlidePatchConfig(Config):
     """What the network sees, and when that is tumor."""
 
     side: int = Field(default=96, ge=SQUARE, multiple_of=SQUARE)
@@ -77,7 +77,7 @@ class PathologyConfig(Config):
     """All settings of the recipe."""
 
     network: PatchNetConfig = PatchNetConfig()
-    patch: PatchConfig = PatchConfig()
+    patch: SlidePatchConfig = SlidePatchConfig()
     tissue: TissueConfig = TissueConfig()
     heat: HeatConfig = HeatConfig()
     augment: AugmentConfig

@@ -22,13 +22,13 @@ from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
-from voxelocity.recipes.tractography.exemplars import Frame, Pairs
+from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.generate import generate
 from voxelocity.recipes.tractography.judge import space_shared
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.shapes import Points, resample
-from voxelocity.recipes.tractography.train import Batches, TractLoss, TrainedTracts, load_tracts
+from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, load_tracts
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 from voxelocity.step import TrainingStep
@@ -70,7 +70,7 @@ def benchmark(call: Call) -> None:
 
 
 def _compare_training(call: Call, config: TractographyConfig, training: Bundles) -> Comparison:
-    pairs = Pairs.of(training, **dict(config.exemplar), seed=call.seed)
+    pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=call.seed)
     items = _PlainPairs(config, training, pairs)
     size = config.fit.batch_size
     sides = [
@@ -143,7 +143,7 @@ def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_onc
     return np.concatenate(made).astype(np.float32)
 
 
-def _our_training(call: Call, config: TractographyConfig, training: Bundles, pairs: Pairs) -> float:
+def _our_training(call: Call, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> float:
     frame, device = Frame.of(training, pairs), call.device
     torch.manual_seed(call.seed)
     step = TrainingStep(
@@ -153,14 +153,14 @@ def _our_training(call: Call, config: TractographyConfig, training: Bundles, pai
         precision=config.precision,
         device=device,
     )
-    batches = Batches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
+    batches = StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
     return _timed(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
 
 
 class _PlainPairs(torch.utils.data.Dataset[Any]):
     """As scripts make them: a streamline, resampled, put in relation to an exemplar and noised when it is asked for."""
 
-    def __init__(self, config: TractographyConfig, training: Bundles, pairs: Pairs) -> None:
+    def __init__(self, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> None:
         self._lines, self._bundle = training.streamlines[pairs.index], training.bundle[pairs.index]
         self._num_points, self._pairs = config.network.num_points, pairs
         self.frame = Frame.of(training, pairs)

@@ -54,7 +54,7 @@ class Exemplars:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class ExemplarPairs:
     """Streamlines to train on, each with its nearest exemplars.
 
     Attributes:
@@ -68,7 +68,7 @@ class Pairs:
     nearest: Numbers
 
     @classmethod
-    def of(cls, bundles: Bundles, *, num_nearest: int, num_per_bundle: int, seed: int) -> Pairs:
+    def of(cls, bundles: Bundles, *, num_nearest: int, num_per_bundle: int, seed: int) -> ExemplarPairs:
         """Those of the streamlines trained on.
 
         Args:
@@ -127,7 +127,7 @@ class Frame:
     scale_mm: Points
 
     @classmethod
-    def of(cls, bundles: Bundles, pairs: Pairs) -> Frame:
+    def of(cls, bundles: Bundles, pairs: ExemplarPairs) -> Frame:
         """That of the streamlines trained on."""
         overall = bundles.streamlines.mean(axis=0)
         shared = max(_LEAST_SCALE_MM, _root_mean_square(bundles.streamlines - overall))

@@ -10,7 +10,7 @@ from pydantic import Field
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
 from voxelocity.recipes.tractography.exemplars import Frame
-from voxelocity.recipes.tractography.volume import Volume
+from voxelocity.recipes.tractography.volume import ImageSampler
 
 _MOST_PERIOD = 10_000.0
 
@@ -50,7 +50,7 @@ class Denoiser(torch.nn.Module):
     scale_mm: torch.Tensor
     frequencies: torch.Tensor
 
-    def __init__(self, config: DenoiserConfig, frame: Frame, volume: Volume | None = None) -> None:
+    def __init__(self, config: DenoiserConfig, frame: Frame, volume: ImageSampler | None = None) -> None:
         super().__init__()
         if config.num_points % config.points_per_token or config.width % config.num_heads:
             raise ConfigError(

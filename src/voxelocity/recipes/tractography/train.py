@@ -20,11 +20,11 @@ from voxelocity.parallel import World
 from voxelocity.recipes.fit import FitJob, fit, open_run
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
-from voxelocity.recipes.tractography.exemplars import Exemplars, Frame, Pairs
+from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
 from voxelocity.recipes.tractography.files import Space, open_image
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
-from voxelocity.recipes.tractography.volume import Volume, distance_to, read_volume
+from voxelocity.recipes.tractography.volume import ImageSampler, distance_to, read_volume
 from voxelocity.recipes.trained import read_trained, write_trained
 from voxelocity.step import TrainingStep
 
@@ -96,7 +96,7 @@ def train_tracts(
     bundles = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
     training = bundles.part(chosen)
-    pairs = Pairs.of(training, **dict(config.exemplar), seed=seed)
+    pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=seed)
     frame = Frame.of(training, pairs)
     record = {"recipe": "tractography", "data": str(data.absolute()), "seed": seed, "config": config.to_plain()}
     with open_run(
@@ -120,7 +120,7 @@ def train_tracts(
         )
         job = FitJob(
             step=step,
-            make_batch=Batches(training, pairs, frame, config.fit.batch_size, seed=seed),
+            make_batch=StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=seed),
             config=config.fit,
             num_items=len(pairs.index),
             num_threads=max(1, min(2, cpu_budget() - 1)),
@@ -147,7 +147,7 @@ def train_tracts(
     return trained
 
 
-class Batches:
+class StreamlineBatches:
     """Batch `n` as a function of the seed and `n`: streamlines in an order that changes with each epoch, and noise.
 
     Its image is what `pack` makes, (b, 8, p); its label is (b, 12, p): the clean streamline, the noisy one, the
@@ -161,7 +161,7 @@ class Batches:
         seed: of order, times and noise.
     """
 
-    def __init__(self, bundles: Bundles, pairs: Pairs, frame: Frame, batch_size: int, *, seed: int) -> None:
+    def __init__(self, bundles: Bundles, pairs: ExemplarPairs, frame: Frame, batch_size: int, *, seed: int) -> None:
         self._pairs, self._frame = pairs, frame
         self._streamlines, self._bundle = bundles.streamlines[pairs.index], bundles.bundle[pairs.index]
         self._batch_size, self._seed = batch_size, seed
@@ -286,6 +286,6 @@ def load_tracts(folder: Path) -> TrainedTracts:
     )
 
 
-def _blank_volume(weights: Mapping[str, torch.Tensor]) -> Volume | None:
+def _blank_volume(weights: Mapping[str, torch.Tensor]) -> ImageSampler | None:
     channels = weights.get("volume.channels")
-    return None if channels is None else Volume(torch.zeros_like(channels[0]), np.eye(4))
+    return None if channels is None else ImageSampler(torch.zeros_like(channels[0]), np.eye(4))

@@ -17,7 +17,7 @@ from voxelocity.recipes.tractography.files import open_image
 _DARKEST, _BRIGHTEST = 1.0, 99.0
 
 
-class Volume(torch.nn.Module):
+class ImageSampler(torch.nn.Module):
     """An image, asked at points in RAS mm; zero outside.
 
     Args:
@@ -49,7 +49,7 @@ class Volume(torch.nn.Module):
         return found.reshape(self.num_channels, num, length).transpose(0, 1)
 
 
-def read_volume(image: Path | None, direction: Path | None) -> Volume | None:
+def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | None:
     """The image that leads a denoiser: an intensity such as T1 or FA, and the main direction of diffusion.
 
     A direction has no sign, so its six products of two coordinates in RAS take its place.
@@ -81,7 +81,7 @@ def read_volume(image: Path | None, direction: Path | None) -> Volume | None:
         affine, shape = found.affine, values.shape[:3]
         parts.append(_products(values, affine) if path == direction else _scaled(values)[None])
     assert affine is not None
-    return Volume(torch.from_numpy(np.concatenate(parts)), affine)
+    return ImageSampler(torch.from_numpy(np.concatenate(parts)), affine)
 
 
 def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -109,7 +109,7 @@ def inside_of(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     return hit
 
 
-def distance_to(mask: Path) -> Volume:
+def distance_to(mask: Path) -> ImageSampler:
     """The distance in mm to the nearest voxel of a mask that is not 0, with a gradient that leads there.
 
     Raises:
@@ -123,7 +123,7 @@ def distance_to(mask: Path) -> Volume:
         )
     sizes = np.sqrt((found.affine[:3, :3] ** 2).sum(axis=0))
     far = distance_transform_edt(values == 0, sampling=sizes).astype(np.float32)
-    return Volume(torch.from_numpy(far)[None], found.affine)
+    return ImageSampler(torch.from_numpy(far)[None], found.affine)
 
 
 def _read(path: Path) -> tuple[Any, np.ndarray[Any, Any]]:

@@ -1,11 +1,10 @@
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from monai.transforms import Compose, Flip, Identity, Lambda, RandLambda
 
+from shared.forked import ForkedPython
 from voxelocity.core.errors import CacheError, ConfigError
 
 pytest.importorskip("lmdb")
@@ -71,11 +70,7 @@ print(int(sum(float(item[0, 0, 0, 0]) for item in dataset)))
 
 
 def test_processes_that_write_at_once_take_their_turn(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", _WRITER, tmp_path], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    running = [ForkedPython(_WRITER, [tmp_path]) for _ in range(2)]
     assert [one.communicate()[0].strip() for one in running] == ["190", "190"]
 
 

@@ -1,7 +1,5 @@
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,6 +10,7 @@ from monai.data import MetaTensor
 from monai.data.utils import json_hashing
 from monai.transforms import Compose, Flip, Identity, Lambda, LoadImage, RandLambda
 
+from shared.forked import ForkedPython
 from voxelocity.core.errors import ConfigError, OutputError
 
 
@@ -188,13 +187,7 @@ print([float(item[0, 0, 0, 0]) for item in dataset])
 
 def test_two_processes_on_one_folder_make_each_item_once(tmp_path):
     cache = tmp_path / "cache"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", _WRITER, cache, tmp_path], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    running = [ForkedPython(_WRITER, [cache, tmp_path]) for _ in range(2)]
     assert [one.communicate()[0].strip() for one in running] == [str([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])] * 2
     assert sorted((tmp_path / "calls.txt").read_text().split()) == list("012345")
     assert all(path.suffix in (".pt", ".ok") for path in cache.iterdir())

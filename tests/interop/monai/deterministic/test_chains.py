@@ -161,6 +161,7 @@ def test_real_scans_come_out_as_monai_makes_them(real_data, assert_same):
 
 
 @pytest.mark.data
+@pytest.mark.nightly  # twelve scans
 def test_oblique_and_odd_axes_of_real_scans_come_out_as_monai_makes_them(real_data, assert_same):
     paths = sorted((real_data / "small_ct_mr_samples").rglob("*.nii.gz"))[:12]
     chain = Compose([

@@ -46,7 +46,7 @@ def device_bytes(
         patch_voxel: shape of a patch.
         batch_size: patches.
         num_channels: of the image.
-        num_classes: with the background.
+        num_classes: outputs: classes with the background, or overlapping classes.
         is_half: whether convolutions compute in half precision.
     """
     step = step_bytes(

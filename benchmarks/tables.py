@@ -39,6 +39,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
+    "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from voxelocity.observe import available_memory_bytes, system_clock
@@ -146,7 +146,8 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {_storage_of(one) for one in tree_leaves((arguments, options)) if isinstance(one, torch.Tensor)}
         made = function(*arguments, **(options or {}))
         for tensor in tree_leaves(made):
-            if type(tensor) is torch.Tensor and (key := _storage_of(tensor)) not in before and key not in self._held:
+            is_plain = isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor)
+            if is_plain and (key := _storage_of(tensor)) not in before and key not in self._held:
                 storage = tensor.untyped_storage()
                 self._held[key] = storage.nbytes()
                 self._bytes += storage.nbytes()

@@ -27,7 +27,9 @@ from voxelocity.planning.make import Planned, model_spec
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, StepTensors, count_tensors
 from voxelocity.report.document import Document, Section, Table
 
-PARTS = ("libraries", "weights", "gradients", "optimizer", "activations", "window stitching", "cache", "feed")
+PARTS = (
+    "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
+)  # fmt: skip
 ACTIVITIES = ("preparing", "training", "validation")
 CLASSES = "classes"
 """What stands for the number of outputs among the keys of a plan that `with_keys` takes."""
@@ -179,8 +181,10 @@ def _of_cpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
     stitching = largest.image_bytes + largest.scores_bytes + largest.windows_bytes + largest.labels_bytes
     host = {
         "preparing": _preparing(planned, scans, libraries),
-        "training": {**shared, "activations": tensors.activations},
-        "validation": {**shared, "activations": tensors.windows, "window stitching": stitching},
+        "training": {**shared, "activations": tensors.activations, "allocator": tensors.step_gaps},
+        "validation": {
+            **shared, "activations": tensors.windows, "allocator": tensors.window_gaps, "window stitching": stitching
+        },
     }
     return MemoryEstimate(host=_in_order(host), device={})
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
 from voxelocity.parallel.footprint import peak_bytes
+from voxelocity.parallel.heap import Heap
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -41,6 +42,7 @@ LIBRARIES_BYTES = _GIB // 2
 _KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "dints": 2.0, "custom": 2.0}
 _RESIDUAL_SHARE = 1.3
 _DROPOUT_SHARE = 1.7
+_STEPS_BEFORE = 2
 
 
 def device_bytes(
@@ -117,6 +119,8 @@ class StepTensors:
         optimizer: its state, and the running average of the weights.
         activations: what a step makes in addition, at its peak.
         windows: what a pass of windows without gradients makes, at its peak.
+        step_gaps: what else a step keeps resident on a CPU: gaps between tensors, and oneDNN's scratch memory.
+        window_gaps: the same of a pass of windows after steps.
     """
 
     weights: int
@@ -124,6 +128,8 @@ class StepTensors:
     optimizer: int
     activations: int
     windows: int
+    step_gaps: int = 0
+    window_gaps: int = 0
 
 
 def count_tensors(
@@ -163,13 +169,16 @@ def count_tensors(
     # SciPy computes distances on the host, one float for each logit.
     distance = 2 * 4 * num_outputs * batch_bcxyz[0] * math.prod(batch_bcxyz[2:]) if loss.boundary_weight else 0
     compute_loss = build_loss(loss.model_copy(update={"boundary_weight": 0.0}), regions=regions, ignored=ignored)
+    heap, counting = Heap(), torch.device("cpu")
     with FakeTensorMode(), device:
-        trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
+        with peak_bytes(counting, heap):
+            trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
         parameters = [*trained.parameters()]
         updates = build_optimizer(optimizer, parameters)
         image, label = torch.empty([*batch_bcxyz]), torch.empty((batch_bcxyz[0], *batch_bcxyz[2:]), dtype=torch.uint8)
 
         def gradients() -> None:
+            updates.zero_grad(set_to_none=True)
             laid_out = image.to(memory_format=precision.memory_format)
             with autocast(precision, device):
                 logits = trained(laid_out)
@@ -182,17 +191,20 @@ def count_tensors(
             updates.step()
 
         try:
-            # The state of the optimizer begins with its first step.
-            gradients()
-            update()
-            updates.zero_grad(set_to_none=True)
-            with peak_bytes(torch.device("cpu")) as computing:
+            # The state of the optimizer begins with its first step, and gaps grow with the next.
+            with peak_bytes(counting, heap):
+                for _ in range(_STEPS_BEFORE):
+                    gradients()
+                    update()
+                updates.zero_grad(set_to_none=True)
+            with peak_bytes(counting, heap) as computing:
                 gradients()
-            with peak_bytes(torch.device("cpu")) as updating:
+            with peak_bytes(counting, heap) as updating:
                 update()
-            updates.zero_grad(set_to_none=True)
-            with peak_bytes(torch.device("cpu")) as passing, torch.no_grad(), autocast(precision, device):
+            step_bytes, heap.most_bytes = heap.most_bytes, heap.resident_bytes
+            with peak_bytes(counting, heap) as passing, torch.no_grad(), autocast(precision, device):
                 trained.eval()(torch.empty([*windows_bcxyz]))
+            window_bytes = heap.most_bytes
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise ConfigError(
@@ -201,13 +213,18 @@ def count_tensors(
             ) from None
         weights = _total_bytes([*parameters, *trained.buffers()])
         average = weights if optimizer.average_decay else 0
-        gradient = _total_bytes(parameters)
+        gradient, state = _total_bytes(parameters), _total_bytes(tree_leaves(updates.state_dict()["state"]))
+        activations = max(computing() - gradient, updating())
+        kept = weights + gradient + state
+        on_cpu = device.type == "cpu"
         return StepTensors(
             weights=weights,
             gradients=gradient,
-            optimizer=_total_bytes(tree_leaves(updates.state_dict()["state"])) + average,
-            activations=max(computing() - gradient + distance, updating()),
+            optimizer=state + average,
+            activations=activations + distance,
             windows=passing(),
+            step_gaps=max(0, step_bytes - kept - activations) if on_cpu else 0,
+            window_gaps=max(0, window_bytes - kept - passing()) if on_cpu else 0,
         )
 
 

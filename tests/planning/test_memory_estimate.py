@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 import voxelocity as vx
 from voxelocity.core.errors import ConfigError, InputError
@@ -95,7 +96,9 @@ def test_what_cannot_be_is_refused_with_its_cure(planned, keys, words):
 def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
     count = memory_estimate.count_tensors
     monkeypatch.setattr(
-        memory_estimate, "count_tensors", lambda *args, device, **kwargs: count(*args, device="cpu", **kwargs)
+        memory_estimate,
+        "count_tensors",
+        lambda *args, device, **kwargs: count(*args, device=torch.device("cpu"), **kwargs),
     )
     gpu = replace(planned, machine=replace(planned.machine, device="cuda", device_index=0))
     estimate = estimate_memory(gpu, LIBRARIES)
@@ -104,7 +107,7 @@ def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
     assert "window stitching" in estimate.device["validation"]
     assert estimate.peak_bytes("device") > estimate.device["training"]["weights"]
     document = memory_document({"As planned": estimate}, free={"host": 2**30, "device": 2**31})
-    assert [section.title for section in document.sections] == ["Main memory", "The gpu's memory"]
+    assert [section.title for section in document.sections] == ["Main memory", "Memory of the GPU"]
 
 
 def test_libraries_are_measured_by_a_small_training(planned):

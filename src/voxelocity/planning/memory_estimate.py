@@ -183,7 +183,10 @@ def _of_cpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
         "preparing": _preparing(planned, scans, libraries),
         "training": {**shared, "activations": tensors.activations, "allocator": tensors.step_gaps},
         "validation": {
-            **shared, "activations": tensors.windows, "allocator": tensors.window_gaps, "window stitching": stitching
+            **shared,
+            "activations": tensors.windows,
+            "allocator": tensors.window_gaps,
+            "window stitching": stitching,
         },
     }
     return MemoryEstimate(host=_in_order(host), device={})
@@ -271,11 +274,13 @@ def memory_document(estimates: Mapping[str, MemoryEstimate], *, free: Mapping[st
     """
     first = next(iter(estimates.values()))
     sections, verdicts = list[Section](), list[str]()
-    for place, words in (("host", "main memory"), ("device", "the GPU's memory")):
+    for place, words, title in (
+        ("host", "main memory", "Main memory"), ("device", "the GPU's memory", "Memory of the GPU")
+    ):  # fmt: skip
         if not first.peak_bytes(place):
             continue
         tables = [_table(name, getattr(each, place)) for name, each in estimates.items()]
-        sections.append(Section(title=words.capitalize(), blocks=tables))
+        sections.append(Section(title=title, blocks=tables))
         peak = first.peak_bytes(place)
         verdicts.append(f"{bytes_text(peak)} of {words}, of which {bytes_text(free[place])} are free")
     return Document(

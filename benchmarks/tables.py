@@ -39,6 +39,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
+    "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "recipes/tractography.md": {"the streamlines": recipes.tract_lines},

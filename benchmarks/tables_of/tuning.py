@@ -1,4 +1,4 @@
-"""The table of `voxelocity tune`: what it chose on each data set within each limit, and what that brought."""
+"""The tables of `voxelocity tune`, by data set and limit, and of the memory that plans are expected to take."""
 
 from __future__ import annotations
 
@@ -36,6 +36,32 @@ def tune_lines(record: dict[str, Any]) -> list[str]:
     )
     rows = [_row(name, row) for name, row in record["found"].items()]
     return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+@of_records("memory_estimate.json")
+def memory_lines(record: dict[str, Any]) -> list[str]:
+    """The estimated and the measured peak of each setting, and their ratio."""
+    heads = ("setting", "patch", "batch", "classes", "network", "optimizer", "cache", "windows")
+    figures = ("training: estimated", "measured", "ratio", "with validation: estimated", "measured", "ratio")
+    rows = [
+        (
+            name,
+            " x ".join(map(str, one["patch"])),
+            one["batch_size"],
+            one["outputs"],
+            f"{one['network']}, {one['compute']}",
+            one["optimizer"],
+            one["tier"],
+            one["windows"],
+            *(cell for part in ("training", "run") for cell in _peaks(one["estimated"][part], one["measured"][part])),
+        )
+        for name, one in record["found"].items()
+    ]
+    return [*markdown_table((*heads, *figures), rows), "", source_line(record)]
+
+
+def _peaks(estimated: int, measured: int) -> tuple[str, str, str]:
+    return bytes_text(estimated), bytes_text(measured), f"{estimated / measured:.2f}"
 
 
 def _row(name: str, row: dict[str, Any]) -> tuple[str, ...]:

@@ -36,10 +36,15 @@ class FakeTimer:
         return Times(seconds=found)
 
 
-def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet"):
+def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet", regions=()):
     request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(
-        data=DATA, machine=on, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer
+        data=replace(DATA, regions=regions),
+        machine=on,
+        request=request,
+        overrides=overrides or {},
+        kept=kept or {},
+        time_steps=timer,
     )
     facts.settled |= {
         "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
@@ -208,6 +213,13 @@ def test_the_step_that_is_measured_is_the_planned_one():
     assert (task.network.norm, task.loss.name, task.optimizer.momentum) == ("batch", "dice", 0.5)
     assert ways["as planned"].precision.compute == "bfloat16"
     assert ways["as planned"].precision.channels_last
+
+
+def test_the_measured_step_of_overlapping_classes_has_their_outputs():
+    timer = FakeTimer()
+    settled(timer, regions=("whole", "core", "enhancing", "edema"))
+    ((task, _, _),) = timer.asked
+    assert (task.num_classes, task.num_regions, task.num_outputs) == (3, 4, 4)
 
 
 def test_compiled_code_is_not_made_for_measuring():

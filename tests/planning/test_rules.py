@@ -240,6 +240,16 @@ def test_narrow_networks_are_planned_where_small_patches_do_not_suffice_and_it_i
     assert "narrower than nnU-Net's 32" in chosen(facts, "network.widths").reason
 
 
+def test_memory_is_planned_for_the_outputs_of_overlapping_classes_not_for_their_labels():
+    names = ("background", "edema", "core")
+    memory = {"device_memory_bytes": 80 * GIB, "device_free_bytes": 80 * GIB}
+    regions = tuple(f"r{n}" for n in range(40))
+    many = fingerprint((512.0, 512.0, 300.0), class_names=names, regions=regions)
+    facts = settled(many, machine("cuda", **memory))
+    plan = Plan.parse(facts.settled)
+    assert facts.planned_bytes == needed_bytes(plan, 40, len(many.channels))
+
+
 def test_what_does_not_fit_at_all_is_called_so():
     facts, _ = planned(0.4, num_classes=105)
     assert chosen(facts, "data.batch_size").reason.startswith("does not fit: 2 patches take an estimated")

@@ -7,7 +7,7 @@ from voxelocity.observe import interleaved_timing
 from voxelocity.observe.interleaved_timing import MIN_ROUNDS
 from voxelocity.planning import step_timing
 from voxelocity.planning.step_timing import StepTask, StepVariant, describe, time_steps
-from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, build_network
 
 CPU = torch.device("cpu")
 TASK = StepTask(
@@ -91,6 +91,19 @@ def test_a_step_that_takes_too_long_is_told_by_a_small_one(monkeypatch):
 )
 def test_the_smaller_patch_still_fits_the_network(patch, divisor, smaller):
     assert step_timing._smaller(patch, divisor) == smaller
+
+
+def test_a_step_on_overlapping_classes_has_an_output_for_each_of_them(monkeypatch):
+    built = []
+
+    def build(config, *, num_channels, num_classes, seed):
+        built.append(num_classes)
+        return build_network(config, num_channels=num_channels, num_classes=num_classes, seed=seed)
+
+    monkeypatch.setattr(step_timing, "build_network", build)
+    task = StepTask(**{**vars(TASK), "num_regions": 5})
+    assert time_steps(task, WAYS, CPU, limit_s=60.0).seconds.keys() == WAYS.keys()
+    assert built == [5, 5]
 
 
 def test_a_device_without_the_memory_for_it_is_said(monkeypatch):

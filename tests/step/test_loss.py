@@ -141,6 +141,23 @@ def test_the_boundary_term_is_0_where_a_class_is_everywhere_or_nowhere():
     assert torch.equal(plain, weighed)
 
 
+@pytest.mark.parametrize("regions", [(), [(1, 2), (2,)]])
+def test_the_boundary_term_is_the_mean_over_the_voxels_that_count(regions):
+    logits = torch.randn(1, 2, 6, 4, 4, generator=torch.Generator().manual_seed(0))
+    label = torch.zeros(1, 6, 4, 4, dtype=torch.uint8)
+    label[0, 1, 1:3, 1:3], label[0, 3:] = 1, 4
+    ours, plain = (
+        build_loss(LossConfig(boundary_weight=weight), regions=regions, ignored=4)(logits, label)
+        for weight in (1.0, 0.0)
+    )
+    # As if the ignored half were not there: no border of a class is nearer than those of the first half.
+    alone, bare = (
+        build_loss(LossConfig(boundary_weight=weight), regions=regions)(logits[:, :, :3], label[:, :3])
+        for weight in (1.0, 0.0)
+    )
+    torch.testing.assert_close(ours - plain, alone - bare, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_the_tversky_term_is_that_of_monai(logits_and_label, alpha):
     logits, label = logits_and_label

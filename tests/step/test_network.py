@@ -31,6 +31,15 @@ class Own(torch.nn.Conv3d):
 
 def number(num_channels, num_classes):
     return 3
+
+
+def fixed(num_channels, num_classes):
+    return torch.nn.Conv3d(num_channels, 7, 1)
+
+
+class Deep(Own):
+    def forward(self, image):
+        return [super().forward(image)] * 2
 """)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -233,6 +242,16 @@ def test_a_network_of_ones_own_that_cannot_be_made_is_refused_in_words(own_modul
     config = NetworkConfig.parse({"name": "custom", "factory": factory, **SMALL})
     with pytest.raises(ConfigError, match=text):
         build_network(config, num_channels=1, num_classes=2, seed=0)
+
+
+@pytest.mark.parametrize(("factory", "found"), [("fixed", r"shape \(2, 7, 4, 4, 4\)"), ("Deep", "a list")])
+def test_a_network_of_ones_own_with_other_outputs_than_asked_for_is_refused_at_its_first_image(
+    own_module, factory, found
+):
+    config = NetworkConfig.parse({"name": "custom", "factory": f"tests_of_networks:{factory}", **SMALL})
+    network = build_network(config, num_channels=1, num_classes=3, seed=0)
+    with pytest.raises(ConfigError, match=rf"tests_of_networks:{factory}.* with {found}.*\(2, 3, 4, 4, 4\): 3 outputs"):
+        network(torch.zeros(2, 1, 4, 4, 4))
 
 
 @pytest.mark.nightly

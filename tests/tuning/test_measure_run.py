@@ -9,9 +9,10 @@ import pytest
 
 import voxelocity as vx
 from voxelocity.core.errors import ConfigError
+from voxelocity.planning.config import plan_with
 from voxelocity.tuning.learning_rate import measure as measure_rates
 from voxelocity.tuning.measure_run import measure
-from voxelocity.tuning.task import MeasureTask, plan_with
+from voxelocity.tuning.task import MeasureTask
 from voxelocity.tuning.tune import TrialScale, measure_task
 
 
@@ -73,9 +74,9 @@ def test_a_task_reaches_another_process(task, tmp_path):
 
 
 def test_keys_that_do_not_fit_the_plan_are_refused(planned):
-    assert plan_with(planned.plan, {"data.batch_size": 7}).data.batch_size == 7
+    assert plan_with(planned.plan, {"data.batch_size": 7}, where="tune").data.batch_size == 7
     with pytest.raises(ConfigError, match="batch_size"):
-        plan_with(planned.plan, {"data.batch_size": 0})
+        plan_with(planned.plan, {"data.batch_size": 0}, where="tune")
 
 
 def test_a_range_test_has_a_loss_for_each_rate(task, tmp_path):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from voxelocity.cli import options, phases
+
+if TYPE_CHECKING:
+    from voxelocity.planning import Planned
+    from voxelocity.report.document import Document
 
 
 def plan(
@@ -20,6 +25,15 @@ def plan(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Show what the run will take in memory, by part.")] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            help="With --memory: the same with other values, such as data.batch_size=8 or classes=20; several of one "
+            "case are separated by semicolons.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan and its reasons as JSON.")] = False,
 ) -> None:
     """Show what `train` would do with DATASET, and why, without doing it."""
@@ -34,7 +48,7 @@ def plan(
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import phase
     from voxelocity.planning import make_plan
-    from voxelocity.report import dataset_panel, plan_table
+    from voxelocity.report import dataset_panel, document_view, plan_table
 
     phases.start_up_is_over()
     with phase("plan", color="silver"):
@@ -47,9 +61,26 @@ def plan(
             overrides=overrides,
         )
     record = planned.to_record()
+    cases_of = {text: options.read_overrides(None, text.split(";")) for text in what_if or []}
+    estimate = _memory(planned, cases_of) if memory or cases_of else None
+    if estimate is not None:
+        record["memory"] = estimate.to_plain()
     if as_json:
         print(json.dumps(record, indent=1))
         return
     console = PlainConsole()
     console.print(dataset_panel(record["dataset"], record["fingerprint"]))
     console.print(plan_table(planned.choices))
+    if estimate is not None:
+        console.print(document_view(estimate))
+
+
+def _memory(planned: Planned, what_if: Mapping[str, Mapping[str, Any]]) -> Document:
+    """The memory of the plan and of each case of `--what-if`."""
+    from voxelocity.planning.memory_estimate import estimate_memory, measure_libraries, memory_document
+
+    libraries = measure_libraries(planned)
+    estimates = {"As planned": estimate_memory(planned, libraries)}
+    estimates |= {f"With {text}": estimate_memory(planned, libraries, keys=keys) for text, keys in what_if.items()}
+    machine = planned.machine
+    return memory_document(estimates, free={"host": machine.memory_bytes, "device": machine.device_free_bytes})

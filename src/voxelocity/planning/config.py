@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from voxelocity.core.config import Config
+from voxelocity.core.config import Config, check_key, flatten, set_value
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
 from voxelocity.parallel.config import ParallelConfig
@@ -91,3 +92,21 @@ class Plan(Config):
             if any(n % d for n, d in zip(shape, divisor, strict=True)):
                 raise ValueError(f"{name} {shape} must be a multiple of {divisor}, the network's down-sampling")
         return self
+
+
+def plan_with(plan: Plan, keys: Mapping[str, Any], *, where: str) -> Plan:
+    """The plan with these dotted keys.
+
+    Args:
+        plan: that has them with other values.
+        keys: as `--set` takes them.
+        where: start of the error text.
+
+    Raises:
+        ConfigError: a key is unknown, or they do not fit the plan.
+    """
+    values: dict[str, Any] = {}
+    for key, value in {**flatten(Plan, plan.to_plain()), **keys}.items():
+        check_key(Plan, key)
+        set_value(values, key, value)
+    return Plan.parse(values, where=where)

@@ -77,6 +77,11 @@ class DatasetFingerprint:
     regions: tuple[str, ...] = ()
     """Names of overlapping classes, if these are what is learned."""
 
+    @property
+    def num_outputs(self) -> int:
+        """Channels of the logits: one for each overlapping class, or for each class."""
+        return len(self.regions) or len(self.class_names)
+
     def to_plain(self) -> dict[str, Any]:
         """As plain data for `run.yaml`."""
         plain: dict[str, Any] = _without_tuples(asdict(self))

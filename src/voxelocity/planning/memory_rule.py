@@ -1,12 +1,29 @@
-"""How much GPU memory training takes, by patch, batch, channels and classes."""
+"""How much memory a step takes, by patch, batch, channels and classes: quickly from above, or counted exactly."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
+from torch.utils._pytree import tree_leaves
+
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
-from voxelocity.step import NetworkConfig
+from voxelocity.parallel.footprint import peak_bytes
+from voxelocity.parallel.heap import Heap
+from voxelocity.step import (
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    autocast,
+    build_loss,
+    build_network,
+    build_optimizer,
+)
 
 _GIB = 2**30
 # Weight, gradient, two moments of AdamW, copy in half precision, running average.
@@ -18,13 +35,14 @@ _BATCHES_ON_DEVICE = 6
 # (nnunetv2, ExperimentPlanner, UNet_reference_val_corresp_GB).
 _MARGIN = 1.3
 # Code and workspaces of cuDNN and cuBLAS, loaded with the first step.
-_LIBRARIES_BYTES = _GIB // 2
+LIBRARIES_BYTES = _GIB // 2
 # Activations that other networks keep relative to DynUNet's at equal widths: counted as in
 # tests/planning/test_memory_rule.py. A UNet keeps less, because its finest level is computed once; its value covers up
 # to four residual units. For a custom network nothing is known.
 _KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "dints": 2.0, "custom": 2.0}
 _RESIDUAL_SHARE = 1.3
 _DROPOUT_SHARE = 1.7
+_STEPS_BEFORE = 2
 
 
 def device_bytes(
@@ -46,7 +64,7 @@ def device_bytes(
         patch_voxel: shape of a patch.
         batch_size: patches.
         num_channels: of the image.
-        num_classes: with the background.
+        num_classes: outputs: classes with the background, or overlapping classes.
         is_half: whether convolutions compute in half precision.
     """
     step = step_bytes(
@@ -58,7 +76,7 @@ def device_bytes(
     )
     batches = _BATCHES_ON_DEVICE * math.prod(patch_voxel) * (4 * num_channels + 1)
     weights = _BYTES_PER_WEIGHT * _num_weights(network)
-    return int(_LIBRARIES_BYTES + weights + batch_size * (batches + _MARGIN * step))
+    return int(LIBRARIES_BYTES + weights + batch_size * (batches + _MARGIN * step))
 
 
 def step_bytes(
@@ -89,3 +107,126 @@ def _num_weights(network: NetworkConfig) -> int:
     down = sum(27 * (before * width + width * width) for before, width in pairwise((1, *widths)))
     up = sum(8 * below * width + 27 * 3 * width * width for width, below in pairwise(widths))
     return down + up
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTensors:
+    """Bytes of the tensors of a training on one device.
+
+    Attributes:
+        weights: with buffers.
+        gradients: of the weights.
+        optimizer: its state, and the running average of the weights.
+        activations: what a step makes in addition, at its peak.
+        windows: what a pass of windows without gradients makes, at its peak.
+        step_gaps: what else a step keeps resident on a CPU: gaps between tensors, and oneDNN's scratch memory.
+        window_gaps: the same of a pass of windows after steps.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    windows: int
+    step_gaps: int = 0
+    window_gaps: int = 0
+
+
+def count_tensors(
+    network: NetworkConfig,
+    loss: LossConfig,
+    optimizer: OptimizerConfig,
+    precision: PrecisionConfig,
+    *,
+    batch_bcxyz: Sequence[int],
+    windows_bcxyz: Sequence[int],
+    num_outputs: int,
+    regions: Sequence[Sequence[int]] = (),
+    ignored: int | None = None,
+    device: torch.device,
+) -> StepTensors:
+    """The tensors of a step and of a pass of windows, counted by computing both with shapes alone, without memory.
+
+    Takes tenths of a second, seconds the first time. A compiled network may keep less.
+
+    Args:
+        network: what is trained.
+        loss: what a step minimizes.
+        optimizer: how weights follow.
+        precision: of the step.
+        batch_bcxyz: shape of a batch.
+        windows_bcxyz: shape of a pass of windows.
+        num_outputs: channels of the logits.
+        regions: as for `build_loss`.
+        ignored: as for `build_loss`.
+        device: where the step runs.
+
+    Raises:
+        ConfigError: the user's own network reads values, so it cannot be computed with shapes alone.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    # SciPy computes distances on the host, one float for each logit.
+    distance = 2 * 4 * num_outputs * batch_bcxyz[0] * math.prod(batch_bcxyz[2:]) if loss.boundary_weight else 0
+    compute_loss = build_loss(loss.model_copy(update={"boundary_weight": 0.0}), regions=regions, ignored=ignored)
+    heap, counting = Heap(), torch.device("cpu")
+    with FakeTensorMode(), device:
+        with peak_bytes(counting, heap):
+            trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
+        parameters = [*trained.parameters()]
+        updates = build_optimizer(optimizer, parameters)
+        image, label = torch.empty([*batch_bcxyz]), torch.empty((batch_bcxyz[0], *batch_bcxyz[2:]), dtype=torch.uint8)
+
+        def gradients() -> None:
+            updates.zero_grad(set_to_none=True)
+            laid_out = image.to(memory_format=precision.memory_format)
+            with autocast(precision, device):
+                logits = trained(laid_out)
+            value = compute_loss(logits, label)
+            del logits
+            value.backward()  # type: ignore[no-untyped-call]
+
+        def update() -> None:
+            torch.nn.utils.clip_grad_norm_(parameters, optimizer.clip_norm)
+            updates.step()
+
+        try:
+            # The state of the optimizer begins with its first step, and gaps grow with the next.
+            with peak_bytes(counting, heap):
+                for _ in range(_STEPS_BEFORE):
+                    gradients()
+                    update()
+                updates.zero_grad(set_to_none=True)
+            with peak_bytes(counting, heap) as computing:
+                gradients()
+            with peak_bytes(counting, heap) as updating:
+                update()
+            step_bytes, heap.most_bytes = heap.most_bytes, heap.resident_bytes
+            with peak_bytes(counting, heap) as passing, torch.no_grad(), autocast(precision, device):
+                trained.eval()(torch.empty([*windows_bcxyz]))
+            window_bytes = heap.most_bytes
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"plan: the tensors of network {network.name} {network.factory} cannot be counted from shapes alone "
+                f"({first}); a network must not read values of its features for that"
+            ) from None
+        weights = _total_bytes([*parameters, *trained.buffers()])
+        average = weights if optimizer.average_decay else 0
+        gradient, state = _total_bytes(parameters), _total_bytes(tree_leaves(updates.state_dict()["state"]))
+        activations = max(computing() - gradient, updating())
+        kept = weights + gradient + state
+        on_cpu = device.type == "cpu"
+        return StepTensors(
+            weights=weights,
+            gradients=gradient,
+            optimizer=state + average,
+            activations=activations + distance,
+            windows=passing(),
+            step_gaps=max(0, step_bytes - kept - activations) if on_cpu else 0,
+            window_gaps=max(0, window_bytes - kept - passing()) if on_cpu else 0,
+        )
+
+
+def _total_bytes(values: Sequence[object]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))

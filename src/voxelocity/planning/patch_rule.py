@@ -208,7 +208,7 @@ def _needed_bytes(facts: PlanFacts, network: dict[str, object], patch: Sequence[
         patch_voxel=(x, y, z),
         batch_size=batch_size,
         num_channels=len(facts.data.channels),
-        num_classes=len(facts.data.class_names),
+        num_classes=facts.data.num_outputs,
         is_half=planned_compute(facts) != "float32",
     )
 

@@ -117,6 +117,7 @@ def _task(facts: PlanFacts) -> StepTask | None:
         optimizer=optimizer,
         num_channels=len(facts.data.channels),
         num_classes=len(facts.data.class_names),
+        num_regions=len(facts.data.regions),
         patch_voxel=(x, y, z),
         batch_size=int(facts.settled["data"]["batch_size"]),
     )

@@ -52,6 +52,8 @@ class StepTask:
     Attributes:
         patch_voxel: shape of a patch, a multiple of the network's divisor.
         batch_size: patches in a batch.
+        num_classes: of the labels.
+        num_regions: overlapping classes, if these are what is learned; the network then has an output for each.
     """
 
     network: NetworkConfig
@@ -61,6 +63,16 @@ class StepTask:
     num_classes: int
     patch_voxel: Index3
     batch_size: int
+    num_regions: int = 0
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_regions or self.num_classes
+
+    @property
+    def regions(self) -> tuple[tuple[int, ...], ...]:
+        """A class index for each region: which ones a region has changes no time."""
+        return tuple((index % self.num_classes,) for index in range(1, self.num_regions + 1))
 
 
 class StepTimer(Protocol):
@@ -210,11 +222,15 @@ class _Step:
 
     def __init__(self, task: StepTask, way: StepVariant, device: torch.device) -> None:
         network = build_network(
-            task.network, num_channels=task.num_channels, num_classes=task.num_classes, seed=0
+            task.network, num_channels=task.num_channels, num_classes=task.num_outputs, seed=0
         ).train()
         self.device, self._way, self._rate = device, way, task.optimizer.learning_rate
         self._step = TrainingStep(
-            network, build_loss(task.loss), optimizer=task.optimizer, precision=way.precision, device=device
+            network,
+            build_loss(task.loss, regions=task.regions),
+            optimizer=task.optimizer,
+            precision=way.precision,
+            device=device,
         )
 
     def __call__(self, batch: Batch) -> None:

@@ -83,7 +83,8 @@ def build_loss(
         sizes = _overlap_sizes(probability, is_class, alpha)
         if config.boundary_weight > 0.0:
             distance = _signed_distance_voxel(is_class.view_as(probability), 0 if regions else 1)
-            mean = mean + config.boundary_weight * (probability * distance).mean()
+            # The probability of voxels that do not count is 0 by now.
+            mean = mean + config.boundary_weight * _mean((probability * distance).mean(1), is_known)
         count = mean.new_full((), float(len(label))) if is_known is None else is_known.sum().float()
         first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:

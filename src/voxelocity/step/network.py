@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,21 @@ def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) ->
         raise ConfigError(
             f"network: network.factory {config.factory!r} returned a {type(network).__name__}, not a torch.nn.Module"
         )
+    network.register_forward_hook(partial(_check_outputs, config.factory, num_classes))
     return network
+
+
+def _check_outputs(factory: str, num_classes: int, module: torch.nn.Module, arguments: Any, logits: Any) -> None:
+    """Of the user's own network. Reads shapes only, so the device never waits."""
+    image = arguments[0]
+    wanted = (len(image), num_classes, *image.shape[2:])
+    if not isinstance(logits, torch.Tensor) or logits.shape != wanted:
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        raise ConfigError(
+            f"network: the module of network.factory {factory!r} answers an image of shape {tuple(image.shape)} with "
+            f"{found}; the data set asks for logits of shape {wanted}: {num_classes} outputs, one for each class, "
+            "background included, or for each region. Build it with the num_classes that the factory is called with"
+        )
 
 
 def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.config import flatten, set_value
 from voxelocity.core.volume import VolumeRef
-from voxelocity.planning import Plan, Planned
+from voxelocity.planning import Planned
+from voxelocity.planning.config import plan_with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class MeasureTask:
         Raises:
             ConfigError: they do not fit the plan.
         """
-        planned = replace(self.planned, plan=plan_with(self.planned.plan, keys))
+        planned = replace(self.planned, plan=plan_with(self.planned.plan, keys, where="tune"))
         return replace(self, planned=planned, device_limit_bytes=device_limit_bytes)
 
     def write(self, path: Path) -> None:
@@ -56,15 +56,3 @@ class MeasureTask:
         task = pickle.loads(path.read_bytes())
         assert isinstance(task, cls), f"{path} holds a {type(task).__name__}"
         return task
-
-
-def plan_with(plan: Plan, keys: Mapping[str, Any]) -> Plan:
-    """The plan with these dotted keys.
-
-    Raises:
-        ConfigError: they do not fit the plan.
-    """
-    values: dict[str, Any] = {}
-    for key, value in {**flatten(Plan, plan.to_plain()), **keys}.items():
-        set_value(values, key, value)
-    return Plan.parse(values, where="tune")

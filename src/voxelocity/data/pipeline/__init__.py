@@ -5,7 +5,7 @@ from voxelocity.data.pipeline.config import DataConfig, FeedConfig
 from voxelocity.data.pipeline.describe import FolderDescription, describe_folder, write_description
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
-from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases
+from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases, read_spec
 
 __all__ = [
     "CachingFacts",
@@ -18,5 +18,6 @@ __all__ = [
     "declare_channels",
     "declare_labels",
     "describe_folder",
+    "read_spec",
     "write_description",
 ]

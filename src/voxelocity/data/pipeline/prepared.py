@@ -128,7 +128,7 @@ class PreparedCases:
         Raises:
             ScanError: a header cannot be read.
         """
-        spec = self._preparation.describe(_read_spec(self.refs[index])).spec
+        spec = self._preparation.describe(read_spec(self.refs[index])).spec
         return spec.image_bytes + spec.grid.num_voxels
 
     def shape(self, index: int) -> Index3:
@@ -137,7 +137,7 @@ class PreparedCases:
         Raises:
             ScanError: a header cannot be read.
         """
-        return self._preparation.describe(_read_spec(self.refs[index])).spec.grid.shape
+        return self._preparation.describe(read_spec(self.refs[index])).spec.grid.shape
 
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
@@ -284,13 +284,18 @@ class PreparedCases:
     def _work_bytes(self, ref: VolumeRef) -> int:
         """An upper bound of the memory that preparing a case takes temporarily."""
         try:
-            spec = _read_spec(ref)
+            spec = read_spec(ref)
         except ScanError:
             return 0  # reading the case reports what is wrong, and where
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
 
 
-def _read_spec(ref: VolumeRef) -> VolumeSpec:
+def read_spec(ref: VolumeRef) -> VolumeSpec:
+    """What the headers of a case say of its volume.
+
+    Raises:
+        ScanError: a header cannot be read.
+    """
     headers = [read_header(path) for path in ref.images]
     return VolumeSpec(
         num_channels=sum(header.num_channels for header in headers),

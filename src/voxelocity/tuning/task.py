@@ -1,4 +1,4 @@
-"""What a trial of our own runs is told: the plan with its settings, the cases, and how long to measure."""
+"""What a trial of our own runs receives: the plan with its settings, the cases, and how long to measure."""
 
 from __future__ import annotations
 

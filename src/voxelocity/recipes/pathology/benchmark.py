@@ -105,7 +105,7 @@ def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence
 
 
 def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> Comparison:
-    """The same network and optimizer on batches of both, until patches of the held-out pieces are told apart."""
+    """The same network and optimizer on batches of both, until they separate patches of the held-out pieces."""
     held = OpenPieces([piece for piece in pieces if piece.fold in _HELD_FOLDS])
     opened = OpenPieces([piece for piece in pieces if piece.fold not in _HELD_FOLDS])
 

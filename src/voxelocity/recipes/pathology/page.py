@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.recipes.pages import number_text, training_blocks
 from voxelocity.recipes.pathology.annotations import Mask
 from voxelocity.recipes.pathology.slides import Pixels
@@ -97,11 +97,12 @@ def slides_document(
         cards.append(
             Card(name="FROC", value=number_text(figures.froc_score), note="mean at 1/4 to 8 false positives a slide")
         )
-    verdict = f"{len(drawn)} slides were predicted; nothing is known of them to compare with."
+    verdict = f"Predicted {count_text(len(drawn), 'slide')}, without annotations to compare with."
     if scores:
         verdict = (
-            f"Of {len(scores)} pieces that were held out, patches are told apart with an AUC of "
-            f"{number_text(figures.patch_auc, 3)}, and squares of heat maps with {number_text(figures.square_auc, 3)}."
+            f"On {count_text(len(scores), 'held-out piece')}, tumor is separated from other tissue with an AUC of "
+            f"{number_text(figures.patch_auc, 3)} for patches and {number_text(figures.square_auc, 3)} for squares of "
+            "the heat maps."
         )
     return Document(
         kind="pathology report",

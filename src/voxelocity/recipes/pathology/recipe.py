@@ -107,7 +107,7 @@ def predict(call: Call) -> None:
         raise InputError(f"pathology: all pieces of {call.data} were trained on, so none can be predicted")
     opened, blocks, notices = OpenPieces(chosen), Blocks(config.cache_bytes), []
     if left := len(pieces) - len(chosen):
-        notices.append(f"{left} of {len(pieces)} pieces were trained on by every network, and are left out.")
+        notices.append(f"Every network was trained on {left} of the {len(pieces)} pieces; they are not scored.")
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
     scores: list[PieceScore] = []
     of_patches, of_squares = [], []

@@ -1,4 +1,4 @@
-"""How well patches and squares of a heat map are told apart: the area under the ROC curve."""
+"""How well tumor is separated from other tissue in patches and heat maps: the area under the ROC curve."""
 
 from __future__ import annotations
 

@@ -57,7 +57,13 @@ def memory_lines(record: dict[str, Any]) -> list[str]:
         )
         for name, one in record["found"].items()
     ]
-    return [*markdown_table((*heads, *figures), rows), "", source_line(record)]
+    ratios = [
+        one["estimated"][part] / one["measured"][part]
+        for one in record["found"].values()
+        for part in ("training", "run")
+    ]
+    span = f"Estimated over measured: {min(ratios):.2f} to {max(ratios):.2f}. "
+    return [*markdown_table((*heads, *figures), rows), "", f"{span}{source_line(record)}"]
 
 
 def _peaks(estimated: int, measured: int) -> tuple[str, str, str]:

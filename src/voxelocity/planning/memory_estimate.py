@@ -23,7 +23,7 @@ from voxelocity.data.pipeline import read_spec
 from voxelocity.infer import ModelSpec
 from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.planning.config import plan_with
-from voxelocity.planning.make import Planned, model_spec
+from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, StepTensors, count_tensors
 from voxelocity.report.document import Document, Section, Table
 
@@ -133,7 +133,7 @@ def _changed(planned: Planned, keys: dict[str, Any]) -> tuple[Planned, int]:
     num_outputs = keys.pop(CLASSES, 0)
     if not isinstance(num_outputs, int) or isinstance(num_outputs, bool) or num_outputs < 0 or num_outputs == 1:
         raise ConfigError(f"plan: {CLASSES}={num_outputs!r} is no number of outputs; give a whole number from 2")
-    plan = planned.plan
+    plan, keys = planned.plan, read_overrides(keys)
     shape = "data.patch.shape_voxel"
     if shape in keys and plan.window.shape_voxel == plan.data.patch.shape_voxel:
         keys = {"window.shape_voxel": keys[shape], "data.patch.growth": [], **keys}

@@ -39,7 +39,7 @@ from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.planning import DeviceChoice, Machine, survey
 from voxelocity.report.document import Block, Code, Text, fact_table
 from voxelocity.tuning.costs import RunTime
-from voxelocity.tuning.page import write_tuning_page
+from voxelocity.tuning.page import sides, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import Search, Study, StudyResult, locked
@@ -56,8 +56,8 @@ _SCALE = TrialScale(window_s=1.0, num_windows=3)
 _FEW_TRIALS = 10
 _NOTE = (
     "patches_per_step is what the template trains on at once, whichever of its keys sets that. It changes what is "
-    "learned, as in Auto3DSeg's own customization; the number of epochs follows, so that a training sees as many patches "
-    "as before. A range of one value, such as [2, 2], keeps it."
+    "learned, as in Auto3DSeg's own customization; the number of epochs follows, so that a training sees as many "
+    "patches as before. A range of one value, such as [2, 2], keeps it."
 )
 
 
@@ -337,6 +337,7 @@ class _GroupSearch:
             kept=self._first.originals.place.parent if keys else None,
         )  # fmt: skip
         write_tuning_page(result, use=self._use(keys))
+        console.print(verdict(result, *sides(result)), highlight=False)
         return result
 
     def _own_settings(self, *, overwrite: bool) -> OwnSettings:

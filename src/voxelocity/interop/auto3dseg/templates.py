@@ -1,8 +1,8 @@
 """What sets the batch on the device in each of Auto3DSeg's templates, and the keys that say so.
 
-segresnet and segresnet2d step on `num_crops_per_image` patches of one image, or on `batch_size` images where `crop_mode`
-is not "ratio"; `num_images_per_batch` sets nothing once `batch_size` is filled in. Windows at once are fixed to 1 unless
-`sliding_inferrer` says otherwise, whose `device` is where a prediction is put together.
+segresnet and segresnet2d step on `num_crops_per_image` patches of one image, or on `batch_size` images where
+`crop_mode` is not "ratio"; `num_images_per_batch` sets nothing once `batch_size` is filled in. Windows at once are
+fixed to 1 unless `sliding_inferrer` says otherwise, whose `device` is where a prediction is put together.
 
 dints and swinunetr step on `num_patches_per_iter` of the patches that `num_images_per_batch` images give; the latter
 fills main memory alone. `num_sw_batch_size` and `sw_input_on_cpu` are of the validation.

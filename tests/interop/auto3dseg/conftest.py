@@ -7,15 +7,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import nibabel
 import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("optuna")
-pytest.importorskip("fire", reason="MONAI's templates import fire")
+from auto3dseg_on_cpu import seeming_gpu, shrink
 
 SHAPE = (48, 44, 40)
 # The statistics of a data set of 4 cases that the templates are filled with.
@@ -25,7 +23,7 @@ STATS = {
         "image_stats": {
             "channels": {"max": 1},
             "shape": {name: [*SHAPE] for name in ("max", "mean")},
-            "sizemm": {name: [float(n) for n in SHAPE] for name in ("max", "median", "percentile_90_0", "percentile_99_5")},
+            "sizemm": {name: [*map(float, SHAPE)] for name in ("max", "median", "percentile_90_0", "percentile_99_5")},
             "spacing": {
                 name: [1.0, 1.0, 1.0]
                 for name in ("median", "percentile_10_0", "percentile_00_5", "percentile_99_5")
@@ -40,6 +38,8 @@ STATS = {
 @pytest.fixture(scope="session")
 def templates() -> Path:
     """MONAI's templates, which no registry holds."""
+    pytest.importorskip("optuna")
+    pytest.importorskip("fire", reason="MONAI's templates import fire, which is not installed")
     default = Path(__file__).resolve().parents[3].parent / "shared" / "peers"
     folder = Path(os.environ.get("VOXELOCITY_PEERS", default)) / "auto3dseg" / "algorithm_templates"
     if not folder.is_dir():
@@ -65,45 +65,13 @@ def write_inputs(folder: Path) -> dict[str, str]:
     return {"data_stats_filename": str(folder / "datastats.yaml"), "data_src_cfg_name": str(folder / "input.yaml")}
 
 
-def plant_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What filling the templates asks of a GPU, without which swinunetr's cannot be filled."""
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (16 << 30, 16 << 30))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=16 << 30))
-    # The templates set the first; the second keeps segresnet2d in spite of isotropic voxels.
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
-    monkeypatch.setenv("SEGRESNET2D_ALWAYS", "1")
-
-
-def shrink(work: Path) -> None:
-    """Makes networks and patches small, as a person does in the files."""
-    for file in work.glob("*_[01]/configs/*.yaml"):
-        values = yaml.safe_load(file.read_text())
-        inner = values.get("training", values)
-        if "network" in values and "init_filters" in values["network"]:
-            values["network"] |= {"init_filters": 8, "blocks_down": [1, 1, 1]}
-            values |= {"auto_scale_batch": False, "roi_size": [32, 32, 16]}
-        elif "roi_size_valid" in inner:
-            # Fewer voxels leave SwinUNETR nothing to normalize.
-            side = 64 if inner is values else 32
-            inner |= {"roi_size": [side] * 3, "roi_size_valid": [side] * 3}
-        elif "training_network" in values:
-            values["training_network"]["dints_space"]["channel_mul"] = 0.25
-        elif "network" in values:
-            values["network"]["feature_size"] = 12
-        file.write_text(yaml.safe_dump(values, sort_keys=False))
-
-
 @pytest.fixture(scope="session")
 def filled(templates, tmp_path_factory):
     """A work folder as MONAI's own BundleGen makes it: four algorithms, two folds."""
     from monai.apps.auto3dseg import BundleGen
 
     root = tmp_path_factory.mktemp("auto3dseg")
-    with pytest.MonkeyPatch.context() as patch:
-        plant_gpu(patch)
+    with seeming_gpu(16 << 30):
         made = BundleGen(str(root / "work"), templates_path_or_url=str(templates), **write_inputs(root))
         made.generate(str(root / "work"), num_fold=2)
     shrink(root / "work")
@@ -111,10 +79,10 @@ def filled(templates, tmp_path_factory):
 
 
 @pytest.fixture
-def inputs(tmp_path, monkeypatch):
-    """What a person's own BundleGen is told, on a machine that seems to have a GPU until `customize` looks."""
-    plant_gpu(monkeypatch)
-    return write_inputs(tmp_path)
+def inputs(tmp_path):
+    """What a person's own BundleGen is told."""
+    with seeming_gpu(16 << 30):
+        yield write_inputs(tmp_path)
 
 
 @pytest.fixture
@@ -133,8 +101,8 @@ import json, pathlib, signal, sys, time
 task, answer = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
 def write(measurements, **about): answer.write_text(json.dumps({"measurements": measurements, "about": about}))
 if task["settings"] is None:
-    own = dict(patches=2, windows=1, data_on="cpu", patches_per_case=1200, num_cases=2, num_validations=10, epoch_crops=4,
-               images_per_batch=2, epochs_per_validation=2, crop_mode="ratio", fixed={})
+    own = dict(patches=2, windows=1, data_on="cpu", patches_per_case=1200, num_cases=2, num_validations=10,
+               epoch_crops=4, images_per_batch=2, epochs_per_validation=2, crop_mode="ratio", fixed={})
     OWN
     write({"found": [1.0]}, own=own)
     sys.exit()
@@ -150,7 +118,7 @@ def trials(monkeypatch):
     def plant(lines="write({'images_per_s': [float(patches)], 'validation_s': [1.0 / windows]})", own="pass"):
         code = _TRIAL.replace("LINES", lines).replace("OWN", own)
         monkeypatch.setattr(
-            "voxelocity.interop.auto3dseg.customize._process",
+            "voxelocity.interop.auto3dseg.customizing._process",
             lambda task, answer: [sys.executable, "-I", "-S", "-c", code, str(task), str(answer)],
         )
 

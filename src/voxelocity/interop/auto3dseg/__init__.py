@@ -6,7 +6,7 @@ from voxelocity.interop.auto3dseg import quiet as quiet  # first: imports MONAI'
 
 # isort: split
 from voxelocity.interop.auto3dseg.bundle_gen import BundleGen
-from voxelocity.interop.auto3dseg.customize import customize, holds_algorithms, undo
+from voxelocity.interop.auto3dseg.customizing import customize, undo
 from voxelocity.interop.auto3dseg.specs import read_specs
 
-__all__ = ["BundleGen", "customize", "holds_algorithms", "read_specs", "undo"]
+__all__ = ["BundleGen", "customize", "read_specs", "undo"]

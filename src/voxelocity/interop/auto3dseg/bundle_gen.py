@@ -8,7 +8,8 @@ from typing import Any
 from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
 from monai.utils.enums import AlgoKeys
 
-from voxelocity.interop.auto3dseg.customize import algorithms_in, customize
+from voxelocity.interop.auto3dseg.algorithms import algorithms_in
+from voxelocity.interop.auto3dseg.customizing import customize
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types

@@ -2,8 +2,9 @@
 
 python benchmarks/auto3dseg_on_cpu.py ANSWER SCRIPT ARGUMENTS
 
-CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the seconds
-that the script ran and the patches that its network trained on. Whoever starts it ends it if it takes too much memory.
+CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the
+seconds that the script ran and the patches that its network trained on. Whoever starts it ends it if it takes too much
+memory.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Device(metaclass=_AsDevice):
 @contextlib.contextmanager
 def seeming_gpu(memory_bytes: int) -> Iterator[None]:
     """Within the block torch reports one GPU with this memory, for code that asks how much there is."""
-    reported = {
+    reported: dict[str, Any] = {
         "device_count": lambda: 1,
         "mem_get_info": lambda device=None: (memory_bytes, memory_bytes),
         "get_device_properties": lambda index: SimpleNamespace(total_memory=memory_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,34 +109,35 @@ def customize(
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
     with locked(work, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, algos, say=lambda text: shown.print(text, highlight=False))
+        machine = survey(device, cache_folder=default_cache_folder())
+        for each in chosen:
+            if specs[each.name].validation_data_device == "gpu" and machine.device == "cpu":
+                raise ConfigError(
+                    f"tune: specs of {each.name} put validation_data_device on the gpu, and there is none to use; "
+                    "write cpu, or leave it out"
+                )
         for each in chosen:
             if each.originals.exist:
                 # Trials begin from what the algorithm was, not from what an earlier customization made of it.
                 each.originals.put_back() if each.originals.are_current else each.originals.forget()
-        chosen = [each for each in algorithms_in(work) if each.id in {one.id for one in chosen}]
-        machine = survey(device, cache_folder=default_cache_folder())
-        for name in {each.name for each in chosen}:
-            if specs[name].validation_data_device == "gpu" and machine.device == "cpu":
-                raise ConfigError(
-                    f"tune: specs of {name} put validation_data_device on the gpu, and torch sees none; "
-                    "write cpu, or leave it out"
-                )
-        limits = trial_limits(machine, memory_limit_bytes, time_budget_s)
-        found = {}
-        for members in alike(chosen):
-            search = _GroupSearch(
-                members,
-                specs[members[0].name],
-                machine,
-                limits,
-                (Path(out) if out else work / TUNE_FOLDER),
-                scale,
-                seed,
-            )
-            found[members[0].id] = search.run(
-                memory_limit_bytes, time_budget_s, overwrite=overwrite, console=shown, clock=clock
-            )
-        return found
+        ids = {each.id for each in chosen}
+        groups = alike(each for each in algorithms_in(work) if each.id in ids)
+        return {
+            members[0].id: _GroupSearch(
+                members=members,
+                specs=specs[members[0].name],
+                machine=machine,
+                out=Path(out) if out else work / TUNE_FOLDER,
+                memory_limit_bytes=memory_limit_bytes,
+                time_budget_s=time_budget_s,
+                seed=seed,
+                overwrite=overwrite,
+                scale=scale,
+                console=shown,
+                clock=clock,
+            ).run()
+            for members in groups
+        }
 
 
 def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None = None) -> tuple[str, ...]:
@@ -160,111 +161,110 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     return tuple(each.id for each in kept)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _GroupSearch:
     """One search, for algorithms that differ in their fold alone; the first is measured."""
 
-    def __init__(
-        self,
-        members: Sequence[WorkAlgorithm],
-        specs: AlgorithmSpecs,
-        machine: Machine,
-        limits: TrialLimits,
-        out: Path,
-        scale: TrialScale,
-        seed: int,
-    ) -> None:
-        self._members, self._first, self._specs, self._machine = members, members[0], specs, machine
-        self._limits, self._scale, self._seed = limits, scale, seed
-        self._folder = out / self._first.id
-        self._digest = configuration_digest(self._first.folder)
-        device = "cpu" if machine.device == "cpu" else f"cuda:{machine.device_index or 0}"
-        parameters = read_parameters(self._first.folder, self._first.name)
-        self._task = AlgorithmTask(
-            name=self._first.name,
-            folder=str(self._first.folder),
-            device=device,
-            case_shape=largest_case(self._first, parameters),
-            window_s=scale.window_s,
-            num_windows=scale.num_windows,
-            validation_s=scale.validation_s,
-        )
+    members: Sequence[WorkAlgorithm]
+    specs: AlgorithmSpecs
+    machine: Machine
+    out: Path
+    memory_limit_bytes: int
+    time_budget_s: float
+    seed: int
+    overwrite: bool
+    scale: TrialScale
+    console: Console
+    clock: Clock
 
-    def run(
-        self, memory_limit_bytes: int, time_budget_s: float, *, overwrite: bool, console: Console, clock: Clock
-    ) -> MeasuredTuning:
+    @property
+    def first(self) -> WorkAlgorithm:
+        return self.members[0]
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.first.id
+
+    def run(self) -> MeasuredTuning:
         """Searches, confirms, writes and shows."""
-        own = self._own_settings(overwrite=overwrite)
-        on_device = self._machine.device == "cuda"
-        knobs = algorithm_knobs(self._specs, own, has_gpu=on_device)
-        console.print(f"{self._first.id}: {', '.join(each.id for each in self._members)}", highlight=False)
-        confirmations = 1 if self._specs.num_trials < _FEW_TRIALS else 2
+        first, console, on_device = self.first, self.console, self.machine.device == "cuda"
+        limits = trial_limits(self.machine, self.memory_limit_bytes, self.time_budget_s)
+        digest = configuration_digest(first.folder)
+        task = AlgorithmTask(
+            name=first.name,
+            folder=str(first.folder),
+            device=f"cuda:{self.machine.device_index or 0}" if on_device else "cpu",
+            case_shape=largest_case(first, read_parameters(first.folder, first.name)),
+            window_s=self.scale.window_s,
+            num_windows=self.scale.num_windows,
+            validation_s=self.scale.validation_s,
+        )
+        own = self._own_settings(task, digest, TrialLimits(seconds=limits.seconds))
+        knobs = algorithm_knobs(self.specs, own, has_gpu=on_device)
+
+        def command(settings: Settings, *, answer: Path, limits: TrialLimits) -> Sequence[str]:
+            asked = replace(task, settings=settings, own=own, device_limit_bytes=limits.device_bytes)
+            return _process(write_whole(answer.with_suffix(".task"), asked.to_json().encode()), answer)
+
+        console.print(f"{first.id}: {', '.join(each.id for each in self.members)}", highlight=False)
+        confirmations = 1 if self.specs.num_trials < _FEW_TRIALS else 2
         search = Search(
             knobs=knobs,
-            limits=self._limits,
-            num_trials=max(1, self._specs.num_trials - 2 * confirmations),
+            limits=limits,
+            num_trials=max(1, self.specs.num_trials - 2 * confirmations),
             num_confirmations=confirmations,
-            time_budget_s=time_budget_s,
-            seed=self._seed,
+            time_budget_s=self.time_budget_s,
+            seed=self.seed,
             about={
-                "algorithm": self._first.name,
-                "configuration": self._digest,
-                "device": self._machine.device_name,
-                "memory limit": memory_limit_bytes,
-                "scale": vars(self._scale),
+                "algorithm": first.name,
+                "configuration": digest,
+                "device": self.machine.device_name,
+                "memory limit": self.memory_limit_bytes,
+                "scale": vars(self.scale),
             },
         )
         cost = RunTime(num_images=own.num_patches, num_validations=own.num_validations)
         study = Study(
-            self._folder,
+            self.folder,
             search,
-            command=lambda settings, *, answer, limits: self._command(settings, own, answer, limits),
+            command=command,
             cost=cost,
             environ=trial_environ(),
-            overwrite=overwrite,
+            overwrite=self.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
-            clock=clock,
+            clock=self.clock,
         ).run()
-        keys = _keys(self._first.name, own, study, has_gpu=on_device)
-        for each in self._members if keys else ():
+        keys = _keys(first.name, own, study, has_gpu=on_device)
+        for each in self.members if keys else ():
             each.write(keys)
         result = MeasuredTuning(
-            folder=self._folder, goal="throughput", subject=self._first.id, where=machine_text(self._machine),
+            folder=self.folder, goal="throughput", subject=first.id, where=machine_text(self.machine),
             owner="the algorithm", smaller="make its network or patch smaller", note=_NOTE, knobs=knobs, study=study,
-            time=cost, memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=keys,
-            kept=self._first.originals.place.parent if keys else None,
+            time=cost, memory_limit_bytes=self.memory_limit_bytes, on_device=on_device, values=keys,
+            kept=first.originals.place.parent if keys else None,
         )  # fmt: skip
         write_tuning_page(result, use=self._use(keys))
         console.print(verdict(result, *sides(result)), highlight=False)
         return result
 
-    def _own_settings(self, *, overwrite: bool) -> OwnSettings:
+    def _own_settings(self, task: AlgorithmTask, digest: str, limits: TrialLimits) -> OwnSettings:
         """The algorithm's own settings, found once for a study: a template scales them by the memory that is free."""
-        place = self._folder / "own.json"
-        if not overwrite and place.exists():
+        place, answer = self.folder / "own.json", self.folder / "own.answer"
+        if not self.overwrite and place.exists():
             before = json.loads(place.read_bytes())
-            if before["configuration"] == self._digest:
+            if before["configuration"] == digest:
                 return OwnSettings(**before["own"])
-        task = write_whole(self._folder / "own.task", self._task.to_json().encode())
-        answer = self._folder / "own.answer"
-        outcome = run_trial(
-            _process(task, answer),
-            answer=answer,
-            log=self._folder / "own.log",
-            limits=TrialLimits(seconds=self._limits.seconds),
-            environ=trial_environ(),
-        )
+        process = _process(write_whole(self.folder / "own.task", task.to_json().encode()), answer)
+        log = self.folder / "own.log"
+        outcome = run_trial(process, answer=answer, log=log, limits=limits, environ=trial_environ())
         if not outcome.is_finished:
             raise InputError(
-                f"tune: {self._first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"
+                f"tune: {self.first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"
                 "Generate the folder again with BundleGen, or leave the algorithm out by algos"
             )
         own = OwnSettings(**outcome.about["own"])
-        write_whole(place, json.dumps({"configuration": self._digest, "own": asdict(own)}).encode())
+        write_whole(place, json.dumps({"configuration": digest, "own": asdict(own)}).encode())
         return own
-
-    def _command(self, settings: Settings, own: OwnSettings, answer: Path, limits: TrialLimits) -> Sequence[str]:
-        task = replace(self._task, settings=settings, own=own, device_limit_bytes=limits.device_bytes)
-        return _process(write_whole(answer.with_suffix(".task"), task.to_json().encode()), answer)
 
     def _use(self, keys: Mapping[str, Any]) -> list[Block]:
         if not keys:
@@ -273,9 +273,9 @@ class _GroupSearch:
             fact_table(
                 "Written",
                 [
-                    ("into", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self._members)),
-                    ("what was there before", str(self._first.originals.place.parent)),
-                    ("to put it back", f"voxelocity tune {self._first.folder.parent} --undo"),
+                    ("into", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
+                    ("what was there before", str(self.first.originals.place.parent)),
+                    ("to put it back", f"voxelocity tune {self.first.folder.parent} --undo"),
                 ],
             ),
             Text(text="The keys:"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -85,28 +85,6 @@ class AlgorithmTask:
         return written_keys(self.name, self.own, self.settings, has_gpu=self.device != "cpu")
 
 
-class Algorithm(Protocol):
-    """A template's training and validation, as one step each."""
-
-    network: torch.nn.Module
-
-    def own_settings(self) -> OwnSettings:
-        """What it would run with by itself."""
-        ...
-
-    def prepare(self, settings: Settings) -> None:
-        """Makes what the steps need."""
-        ...
-
-    def train(self) -> None:
-        """One training step."""
-        ...
-
-    def validate(self, network: torch.nn.Module) -> None:
-        """Predicts the largest case."""
-        ...
-
-
 class SegmenterAlgorithm:
     """segresnet and segresnet2d: the steps are methods of the class in their scripts."""
 
@@ -152,6 +130,7 @@ class SegmenterAlgorithm:
         )
 
     def prepare(self, settings: Settings) -> None:
+        """Makes the optimizer and the voxels of a step and of a validation."""
         from monai.data import DataLoader, MetaTensor
 
         config = self._segmenter.config
@@ -184,6 +163,7 @@ class SegmenterAlgorithm:
         }
 
     def train(self) -> None:
+        """One training step."""
         self._segmenter.train_epoch(
             model=self.network,
             train_loader=[self._batch],
@@ -194,6 +174,7 @@ class SegmenterAlgorithm:
         )
 
     def validate(self, network: torch.nn.Module) -> None:
+        """Predicts the case, and judges it."""
         self._segmenter.val_epoch(
             model=network,
             val_loader=self._cases,
@@ -264,6 +245,7 @@ class ScriptAlgorithm:
         )
 
     def prepare(self, settings: Settings) -> None:
+        """As for the other algorithms."""
         num_patches, self._windows = settings[PATCHES], settings[WINDOWS]
         classes, self._softmax = self._get("output_classes"), self._get("softmax")
         channels, roi = self._get("input_channels"), self._get("roi_size")
@@ -281,6 +263,7 @@ class ScriptAlgorithm:
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._amp)
 
     def train(self) -> None:
+        """One training step."""
         self.network.train()
         inputs, labels = self._image.to(self._device), self._label.to(self._device)
         for parameter in self.network.parameters():
@@ -296,6 +279,7 @@ class ScriptAlgorithm:
 
     @torch.no_grad()
     def validate(self, network: torch.nn.Module) -> None:
+        """Predicts the case."""
         from monai.inferers import sliding_window_inference
 
         network.eval()
@@ -372,8 +356,7 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
     limit_device_memory(device, task.device_limit_bytes)
     sys.path.insert(0, str(Path(task.folder, "scripts")))
     with tempfile.TemporaryDirectory(prefix="voxelocity-auto3dseg-") as scratch:
-        make = SegmenterAlgorithm if task.name in SEGMENTERS else ScriptAlgorithm
-        algorithm: Algorithm = make(task, Path(scratch))
+        algorithm = (SegmenterAlgorithm if task.name in SEGMENTERS else ScriptAlgorithm)(task, Path(scratch))
         if task.settings is None:
             write_answer(answer, {"found": [1.0]}, own=asdict(algorithm.own_settings()))
             return
@@ -389,7 +372,11 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
 
 
 def _rates(
-    algorithm: Algorithm, task: AlgorithmTask, num_patches: int, sync: Callable[[], None], clock: Clock
+    algorithm: SegmenterAlgorithm | ScriptAlgorithm,
+    task: AlgorithmTask,
+    num_patches: int,
+    sync: Callable[[], None],
+    clock: Clock,
 ) -> list[float]:
     """Patches a second of each window."""
     for _ in range(_WARM_UP_STEPS):
@@ -406,7 +393,9 @@ def _rates(
     return rates
 
 
-def _validations(algorithm: Algorithm, task: AlgorithmTask, sync: Callable[[], None], clock: Clock) -> list[float]:
+def _validations(
+    algorithm: SegmenterAlgorithm | ScriptAlgorithm, task: AlgorithmTask, sync: Callable[[], None], clock: Clock
+) -> list[float]:
     """Seconds of each repeat; one at the least."""
     seconds, total = list[float](), Stopwatch(clock)
     while not seconds or (len(seconds) < _NUM_VALIDATIONS and total.elapsed_s + seconds[-1] < task.validation_s):

@@ -3,8 +3,8 @@
 python benchmarks/auto3dseg_on_cpu.py ANSWER SCRIPT ARGUMENTS
 
 CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the
-seconds that the script ran and the patches that its network trained on. Whoever starts it ends it if it takes too much
-memory.
+seconds that the script ran, the patches that its network trained on, in how many steps, and the most windows that it
+took at once. Whoever starts it ends it if it takes too much memory.
 """
 
 from __future__ import annotations
@@ -63,13 +63,12 @@ def shrink(work: Path) -> None:
             values["network"] |= {"init_filters": 8, "blocks_down": [1, 1, 1]}
             values |= {"auto_scale_batch": False, "roi_size": [32, 32, 16]}
         elif "roi_size_valid" in inner:
-            # Fewer voxels leave SwinUNETR nothing to normalize.
-            side = 64 if inner is values else 32
-            inner |= {"roi_size": [side] * 3, "roi_size_valid": [side] * 3}
+            inner |= {"roi_size": [32] * 3, "roi_size_valid": [32] * 3}
         elif "training_network" in values:
             values["training_network"]["dints_space"]["channel_mul"] = 0.25
         elif "network" in values:
-            values["network"]["feature_size"] = 12
+            # A single voxel is left at the bottom, which its usual norm cannot take.
+            values["network"] |= {"feature_size": 12, "norm_name": ["group", {"num_groups": 1}]}
         file.write_text(yaml.safe_dump(values, sort_keys=False))
 
 
@@ -82,19 +81,24 @@ def main() -> None:
     amp["autocast"] = lambda device_type="cpu", *args, **options: autocast("cpu", enabled=False)
     amp["GradScaler"] = lambda device="cpu", *args, **options: scaler("cpu", enabled=False)
     network: list[torch.nn.Module] = []
-    patches: list[int] = []
+    patches, windows = list[int](), [0]
 
     def note(module: torch.nn.Module, given: tuple[Any, ...]) -> None:
         if not network and given and isinstance(given[0], torch.Tensor) and given[0].ndim == 5:
             network.append(module)
-        if network and module is network[0] and torch.is_grad_enabled():
-            patches.append(len(given[0]))
+        if network and module is network[0]:
+            (patches if torch.is_grad_enabled() else windows).append(len(given[0]))
 
     register_module_forward_pre_hook(note)
     begin_s = time.perf_counter()
     with seeming_gpu(int(os.environ["AUTO3DSEG_MEMORY"])):
         runpy.run_path(script, run_name="__main__")
-    found = {"seconds": [time.perf_counter() - begin_s], "patches": [sum(patches)], "steps": [len(patches)]}
+    found = {
+        "seconds": time.perf_counter() - begin_s,
+        "patches": sum(patches),
+        "steps": len(patches),
+        "windows": max(windows),
+    }
     answer.write_text(json.dumps({"measurements": found}))
 
 

@@ -21,6 +21,7 @@ _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmar
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
+    "auto3dseg.md": {"the two searches": tuning.auto3dseg_lines},
     "data-sets.md": {"a server": ranks.remote_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,

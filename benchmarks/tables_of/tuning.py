@@ -1,7 +1,8 @@
-"""The tables of `voxelocity tune`, by data set and limit, and of the memory that plans are expected to take."""
+"""The tables of `voxelocity tune`, by data set and limit, of Auto3DSeg's search, and of estimated memory."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from tables_of.results import markdown_table, of_records, source_line
@@ -68,6 +69,41 @@ def memory_lines(record: dict[str, Any]) -> list[str]:
 
 def _peaks(estimated: int, measured: int) -> tuple[str, str, str]:
     return bytes_text(estimated), bytes_text(measured), f"{estimated / measured:.2f}"
+
+
+@of_records("auto3dseg.json")
+def auto3dseg_lines(record: dict[str, Any]) -> list[str]:
+    """For each template and side: what it chose in how many trials, and what became of two epochs with that."""
+    heads = ("template", "search", "trials", "written", "two epochs within the limit", "time of them", "s a patch")
+    names = {"default": "none", "theirs": "Auto3DSeg's", "ours": "ours"}
+    rows = [
+        (name, text, *_searched(row[side]), *_epochs(row[side]["runs"]))
+        for name, row in record["found"].items()
+        for side, text in names.items()
+    ]
+    return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+def _searched(side: dict[str, Any]) -> tuple[str, str]:
+    if "trials" not in side:
+        return "none", "nothing"
+    ended = side.get("would_have_ended_at")
+    stop = "" if ended is None else f", would have ended at trial {ended}"
+    chosen = {key: value for key, value in side["chosen"].items() if not isinstance(value, (dict, list))}
+    failed = f", {side['failed']} failed" if side["failed"] else ""
+    text = ", ".join(f"`{key.split('#')[-1]}` {value_text(value, key)}" for key, value in chosen.items())
+    return f"{side['trials']} in {duration_text(side['seconds'])}{failed}{stop}", text or "nothing"
+
+
+def _epochs(runs: list[dict[str, Any]]) -> tuple[str, str, str]:
+    ran = [run for run in runs if run["kind"] == "finished"]
+    kinds = ", ".join(sorted({run["kind"].replace("_", " ") for run in runs}))
+    if len(ran) < len(runs) or not ran:
+        return kinds, "n/a", "n/a"
+    seconds = [run["seconds"] for run in ran]
+    each = [run["seconds"] / run["patches"] for run in ran]
+    spread = f"{duration_text(min(seconds))} to {duration_text(max(seconds))}, n = {len(seconds)}"
+    return "yes", f"{duration_text(median(seconds))} ({spread})", f"{median(each):.3g}"
 
 
 def _row(name: str, row: dict[str, Any]) -> tuple[str, ...]:

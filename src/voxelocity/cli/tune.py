@@ -19,7 +19,8 @@ def tune(
     dataset: Annotated[
         Path,
         typer.Argument(
-            help="A data set, as for `train`, or the folder of a run, whose plan is then the one to improve."
+            help="A data set, as for `train`; the folder of a run, whose plan is then the one to improve; or a work "
+            "folder of MONAI's Auto3DSeg, whose algorithms are then tuned."
         ),
     ],
     out: Annotated[
@@ -67,8 +68,29 @@ def tune(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin again, even if the folder holds trials.")
     ] = False,
+    specs: Annotated[
+        Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
+    ] = None,
+    algos: Annotated[
+        str, typer.Option("--algos", help="Of a work folder: these algorithms alone: segresnet,dints.")
+    ] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")] = False,
 ) -> None:
     """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
+    if specs is not None or algos or undo or any(dataset.glob("*/algo_object.json")):
+        for name in ("goal", "trials", "only", "pairs", "train", "fold", "config", "sets", "keep"):
+            if options.is_given(context, name):
+                flag = {"goal": "for", "sets": "set"}.get(name, name)
+                raise ConfigError(
+                    f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or "
+                    "leave it out"
+                )
+        names = [name.strip() for name in algos.split(",") if name.strip()] or None
+        if undo:
+            _put_back(dataset, names)
+        else:
+            _customize(dataset, names, specs, out, time_budget, memory_limit, device, seed, overwrite=overwrite)
+        return
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.quantities import parse_bytes, parse_duration_s
@@ -119,6 +141,36 @@ def tune(
     if result.kept is not None and result.values:
         console.print(f"later plans take this; kept in {result.kept}", highlight=False, soft_wrap=True)
     console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _customize(
+    work: Path, algos: list[str] | None, specs: Path | None, out: Path | None, time_budget: str, memory_limit: str,
+    device: str, seed: int, *, overwrite: bool,
+) -> None:  # fmt: skip
+    chosen_device = options.read_device(device)
+    from voxelocity.core.quantities import parse_bytes, parse_duration_s
+    from voxelocity.interop.auto3dseg import customize, read_specs
+    from voxelocity.tuning.result import PAGE
+
+    found = customize(
+        work,
+        algos,
+        None if specs is None else read_specs(specs),
+        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else 0,
+        time_budget_s=parse_duration_s(time_budget) if time_budget else 0.0,
+        device=chosen_device,
+        out=out,
+        seed=seed,
+        overwrite=overwrite,
+    )
+    for result in found.values():
+        typer.echo(f"see {result.folder / PAGE}")
+
+
+def _put_back(work: Path, algos: list[str] | None) -> None:
+    from voxelocity.interop.auto3dseg import undo
+
+    typer.echo(f"as before: {', '.join(undo(work, algos))}")
 
 
 def _base_of(dataset: Path) -> tuple[SavedRun | None, Path]:

@@ -25,7 +25,7 @@ from voxelocity.report.charts import Points, Series, time_chart, xy_chart
 from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Pair, Section, Table, Text, fact_table
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT, peak_bytes
 from voxelocity.tuning.knobs import ROUNDINGS
-from voxelocity.tuning.result import PAGE, RECORD, TuneResult, changes_text, outcome_text
+from voxelocity.tuning.result import PAGE, RECORD, MeasuredTuning, changes_text, outcome_text
 from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.trial import TrialOutcome
 
@@ -37,7 +37,7 @@ _ENDED = {
     "exhausted": "nothing was left to try",
 }
 _PHASES = {
-    "default": "the plan's own settings",
+    "default": "own settings",
     "size": "how large it may be",
     "search": "search",
     "confirm": "measured again",
@@ -49,7 +49,8 @@ class Side:
     """What was measured of the plan's own settings, or of the tuned ones, in all their confirmations.
 
     Attributes:
-        rates: images a second, by window. `validations_s` and `waits` likewise, by repeat and by window.
+        rates: images a second, by window. `validations_s` and `waits` likewise, by repeat and by window; no `waits` of
+            trials that train without a feed.
         peak_bytes: the most memory of all.
     """
 
@@ -64,7 +65,7 @@ class Side:
         finished = [trial.outcome for trial in trials if trial.outcome.is_finished]
 
         def values(name: str) -> tuple[float, ...]:
-            return tuple(value for outcome in finished for value in outcome.measurements[name])
+            return tuple(value for outcome in finished for value in outcome.measurements.get(name, ()))
 
         if not finished:
             return None
@@ -76,32 +77,34 @@ class Side:
         )
 
 
-def write_tuning_page(result: TuneResult) -> Path:
+def write_tuning_page(result: MeasuredTuning, *, use: Sequence[Block] | None = None) -> Path:
     """Writes the page and, for programs, its figures into the folder; returns the page.
+
+    Args:
+        result: what is shown.
+        use: how to use what was found, in place of how a plan does.
 
     Raises:
         OutputError: one cannot be written.
     """
-    document = tuning_document(result)
+    document = tuning_document(result, use=use)
     content = json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n"
     write_whole(result.folder / RECORD, content.encode())
     return write_page(document, result.folder / PAGE)
 
 
-def tuning_document(result: TuneResult) -> Document:
-    """The page as plain data."""
+def tuning_document(result: MeasuredTuning, *, use: Sequence[Block] | None = None) -> Document:
+    """The page as plain data; see `write_tuning_page`."""
     study = result.study
     before, after = sides(result)
-    planned, machine = result.planned, result.planned.machine
-    where = machine.device_name if machine.device == "cuda" else f"{count_text(machine.num_cpus, 'core')} of a CPU"
     limit = f", with at most {bytes_text(result.memory_limit_bytes)}" if result.memory_limit_bytes else ""
     searched = sum(trial.phase != "confirm" for trial in study.trials)
     return Document(
         kind="tuning",
-        title=f"Tuned for {result.goal}: {planned.cases.name}",
+        title=f"Tuned for {result.goal}: {result.subject}",
         verdict=verdict(result, before, after),
         summary=(
-            f"Settings of a run on {where}{limit}: {count_text(searched, 'trial')} and "
+            f"Settings of a run on {result.where}{limit}: {count_text(searched, 'trial')} and "
             f"{count_text(len(study.trials) - searched, 'confirmation')} in {duration_text(study.seconds)}, each in a "
             f"process of its own; {_ENDED[study.ended]}."
         ),
@@ -111,14 +114,14 @@ def tuning_document(result: TuneResult) -> Document:
             Section(title="Trainings", blocks=_run_blocks(result.runs)),
             Section(title="Settings", blocks=_settings(result)),
             Section(title="Trials", blocks=_trials(result)),
-            Section(title="To use it", blocks=_use(result)),
+            Section(title="To use it", blocks=_use(result) if use is None else use),
         ],
         footer=f"Measured on this machine. `{result.folder / 'study.db'}` opens in Optuna's dashboard.",
         values=_values(result, before, after),
     )
 
 
-def sides(result: TuneResult) -> tuple[Side | None, Side | None]:
+def sides(result: MeasuredTuning) -> tuple[Side | None, Side | None]:
     """The plan's own settings and the tuned ones; None where they did not fit, or nothing did."""
     study = result.study
     default = study.default_trials or [trial for trial in study.trials if trial.phase == "default"]
@@ -128,26 +131,23 @@ def sides(result: TuneResult) -> tuple[Side | None, Side | None]:
     )
 
 
-def verdict(result: TuneResult, before: Side | None, after: Side | None) -> str:
+def verdict(result: MeasuredTuning, before: Side | None, after: Side | None) -> str:
     """What was gained and what it costs, in two sentences."""
-    study = result.study
+    study, owner = result.study, result.owner
     if study.winner is None or after is None:
         peaks = [trial.outcome.peak_host_bytes for trial in study.trials if trial.outcome.kind == "out_of_memory"]
         least = f"; the smallest try took {bytes_text(min(peaks))}" if any(peaks) else ""
         if all(trial.outcome.kind == "out_of_memory" for trial in study.trials):
-            return (
-                f"No settings fit into the memory{least}. Raise --memory-limit, or plan a smaller run: "
-                "--set data.batch_size=1, or a smaller data.patch.shape_voxel."
-            )
+            return f"No settings fit into the memory{least}. Raise --memory-limit, or {result.smaller}."
         first = next(trial.outcome for trial in study.trials)
         return f"No settings finished. The first trial: {first.kind.replace('_', ' ')}, {first.reason}"
     if before is None:
         return (
-            f"The plan's own settings did not fit; with the tuned ones a run trains on {_middle(after.rates)} images "
-            f"a second and takes {bytes_text(after.peak_bytes)}."
+            f"{owner.capitalize()}'s own settings did not fit; with the tuned ones a run trains on "
+            f"{_middle(after.rates)} images a second and takes {bytes_text(after.peak_bytes)}."
         )
     if not result.values:
-        return "Nothing was clearly better than the plan's own settings, so nothing changes."
+        return f"Nothing was clearly better than {owner}'s own settings, so nothing changes."
     ratio = statistics.median(result.time_ratios)
     gained = (
         f"A run takes {ratio:.2f} times as long as before: {_middle(after.rates)} images a second instead of "
@@ -157,7 +157,7 @@ def verdict(result: TuneResult, before: Side | None, after: Side | None) -> str:
     return f"{gained} {_costs(result, before, after)}"
 
 
-def _costs(result: TuneResult, before: Side, after: Side) -> str:
+def _costs(result: MeasuredTuning, before: Side, after: Side) -> str:
     changes = after.peak_bytes - before.peak_bytes
     more = "more" if changes >= 0 else "less"
     costs = [f"it takes {bytes_text(abs(changes))} {more} memory ({bytes_text(after.peak_bytes)})"]
@@ -171,7 +171,7 @@ def _middle(values: Sequence[float]) -> str:
     return rate_text(statistics.median(values))
 
 
-def _cards(result: TuneResult, before: Side | None, after: Side | None) -> list[Card]:
+def _cards(result: MeasuredTuning, before: Side | None, after: Side | None) -> list[Card]:
     failed = sum(not trial.outcome.is_finished for trial in result.study.trials)
     note = f"{failed} of them failed, which is a result too" if failed else "none of them failed"
     trials = Card(name="Trials", value=str(len(result.study.trials)), note=note)
@@ -198,16 +198,17 @@ def _cards(result: TuneResult, before: Side | None, after: Side | None) -> list[
     ]
 
 
-def _table(result: TuneResult, before: Side | None, after: Side | None) -> list[Block]:
+def _table(result: MeasuredTuning, before: Side | None, after: Side | None) -> list[Block]:
     known = [side for side in (before, after) if side is not None]
     if not known:
         return []
     heads = [name for name, side in ((BEFORE, before), (AFTER, after)) if side is not None]
     where = "device" if result.on_device else "host"
+    share = "share of the training in which the network computes"
     rows = [
         ["images a second", *(_spread(side.rates) for side in known)],
         ["seconds to validate the largest case", *(_spread(side.validations_s) for side in known)],
-        ["share of the training in which the network computes", *(_busy(side.waits) for side in known)],
+        *([[share, *(_busy(side.waits) for side in known)]] if all(side.waits for side in known) else []),
         [f"peak memory of the {where}", *(bytes_text(side.peak_bytes) for side in known)],
     ]
     table = Table(
@@ -261,7 +262,7 @@ def _run_blocks(runs: Sequence[RunFacts]) -> list[Block]:
     return [*factors, *run_curves(runs)]
 
 
-def _settings(result: TuneResult) -> list[Block]:
+def _settings(result: MeasuredTuning) -> list[Block]:
     winner = result.study.winner or {}
     rows = [
         [
@@ -278,15 +279,11 @@ def _settings(result: TuneResult) -> list[Block]:
     )  # fmt: skip
     return [
         table,
-        Text(
-            text="Batch size, learning rate and number format change what is learned. They stay as planned, and are "
-            "compared by the Dice of trainings with `--for time-to-dice`.",
-            is_hint=True,
-        ),
+        Text(text=result.note, is_hint=True),
     ]
 
 
-def _trials(result: TuneResult) -> list[Block]:
+def _trials(result: MeasuredTuning) -> list[Block]:
     study = result.study
     kinds = {"search": ("accent", "tried"), "confirm": ("class-1", "measured again")}
 
@@ -317,17 +314,17 @@ def _trials(result: TuneResult) -> list[Block]:
     return [chart, table]
 
 
-def _row(trial: TrialRecord, result: TuneResult) -> list[str]:
+def _row(trial: TrialRecord, result: MeasuredTuning) -> list[str]:
     changed = changes_text(trial.settings, result.knobs) or "nothing"
     return [str(trial.number), _PHASES[trial.phase], _outcome(trial.outcome, result), changed]
 
 
-def _outcome(outcome: TrialOutcome, result: TuneResult) -> str:
+def _outcome(outcome: TrialOutcome, result: MeasuredTuning) -> str:
     text = outcome_text(outcome, on_device=result.on_device)
     return text if outcome.is_finished else f"{text}: {outcome.reason.splitlines()[0] if outcome.reason else ''}"
 
 
-def _use(result: TuneResult) -> list[Block]:
+def _use(result: MeasuredTuning) -> list[Block]:
     if not result.values:
         return []
     sets = " ".join(f"--set {key}={json.dumps(value)}" for key, value in result.values.items())
@@ -348,7 +345,7 @@ def _use(result: TuneResult) -> list[Block]:
     ]
 
 
-def _values(result: TuneResult, before: Side | None, after: Side | None) -> dict[str, object]:
+def _values(result: MeasuredTuning, before: Side | None, after: Side | None) -> dict[str, object]:
     values: dict[str, object] = plain_data(
         {
             "goal": result.goal,

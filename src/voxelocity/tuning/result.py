@@ -1,4 +1,4 @@
-"""What a tuning of our own runs came to, as a record and in lines of text."""
+"""What a tuning came to, as a record and in lines of text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.quantities import bytes_text, duration_text, rate_text, value_text
-from voxelocity.planning import Planned
+from voxelocity.core.quantities import bytes_text, count_text, duration_text, rate_text, value_text
+from voxelocity.planning import Machine, Planned
 from voxelocity.report import RunFacts
 from voxelocity.tuning.costs import RATE, RunTime, peak_bytes
 from voxelocity.tuning.knobs import Goal
@@ -22,26 +22,34 @@ PAGE, RECORD = "tune.html", "tune.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneResult:
-    """What a tuning came to.
+class MeasuredTuning:
+    """What a tuning by trials came to, whoever wrote the training that is tuned.
 
     Attributes:
         folder: with the study, the page and what each trial printed.
         goal: what was tuned for.
-        planned: the plan that it began with.
+        subject: what was tuned.
+        where: the machine, for a reader.
+        owner: whose settings the search begins with.
+        smaller: how a run can be made smaller that does not fit.
+        note: what the page says below the settings.
         knobs: what was searched.
         study: the trials and the winner.
         time: of a run, by what a trial measured.
         memory_limit_bytes: 0 if none was set.
         on_device: whether memory of the device counts, not of the host.
-        values: keys of the plan whose values change, with the new ones; empty if nothing was better.
-        kept: the file in which the plan finds them; None if they were not kept.
+        values: keys of the configuration whose values change, with the new ones; empty if nothing was better.
+        kept: the file in which the plan finds them, or the folder of what they replaced; None if they were not kept.
         runs: a training with the plan's own settings and one with the tuned ones, if they were asked for.
     """
 
     folder: Path
     goal: Goal
-    planned: Planned
+    subject: str
+    where: str
+    owner: str
+    smaller: str
+    note: str
     knobs: tuple[Knob, ...]
     study: StudyResult
     time: RunTime
@@ -53,13 +61,29 @@ class TuneResult:
 
     @property
     def time_ratios(self) -> tuple[float, ...]:
-        """Seconds of a run with the tuned settings over seconds with the plan's own, by round of confirmations."""
+        """Seconds of a run with the tuned settings over seconds with the owner's, by round of confirmations."""
         pairs = zip(self.study.winner_trials, self.study.default_trials, strict=False)
         return tuple(
             self.time.seconds(ours.outcome) / self.time.seconds(theirs.outcome)
             for ours, theirs in pairs
             if ours.outcome.is_finished and theirs.outcome.is_finished
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneResult(MeasuredTuning):
+    """What a tuning of our own runs came to.
+
+    Attributes:
+        planned: the plan that it began with.
+    """
+
+    planned: Planned
+
+
+def machine_text(machine: Machine) -> str:
+    """The device that trials run on, for a reader."""
+    return machine.device_name if machine.device == "cuda" else f"{count_text(machine.num_cpus, 'core')} of a CPU"
 
 
 def trial_line(record: TrialRecord, knobs: Sequence[Knob], *, on_device: bool) -> str:

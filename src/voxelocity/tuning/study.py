@@ -345,8 +345,12 @@ def cost_ratios(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> t
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, cure: str = "choose another folder with -o") -> Iterator[None]:
     """Keeps other tunings out of the folder, which is created; the system frees the lock if this process dies.
+
+    Args:
+        folder: of one study, or of what several tune.
+        cure: what else can be done where it cannot be had.
 
     Raises:
         OutputError: another process is tuning there, or the folder cannot be written.
@@ -356,12 +360,10 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise OutputError(
-            f"tune: another process is tuning in {folder} now; wait for it, or choose another folder with -o"
-        ) from None
+        raise OutputError(f"tune: another process is tuning in {folder} now; wait for it, or {cure}") from None
     except OSError as error:
         why = "no space left" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        raise OutputError(f"tune: cannot write into {folder} ({why}); choose another folder with -o") from None
+        raise OutputError(f"tune: cannot write into {folder} ({why}); {cure}") from None
     try:
         yield
     finally:

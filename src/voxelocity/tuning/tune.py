@@ -22,7 +22,7 @@ from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.parallel import joined
-from voxelocity.planning import DeviceChoice, Plan, Planned, make_plan, read_overrides, tuned_key
+from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan, read_overrides, tuned_key
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
@@ -31,7 +31,7 @@ from voxelocity.tuning.dice import Length, Trainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
-from voxelocity.tuning.result import TuneResult, changed_values, trial_line
+from voxelocity.tuning.result import TuneResult, changed_values, machine_text, trial_line
 from voxelocity.tuning.space import Knob, Settings
 from voxelocity.tuning.study import Cost, Search, Study
 from voxelocity.tuning.task import MeasureTask
@@ -46,6 +46,12 @@ _DICE_BUDGET_S = 600.0
 _TRIAL_LIMIT_S = 900.0
 # Settings that lower the memory may make a run longer by this share.
 _MEMORY_MARGIN = 0.03
+# What the page says of a plan.
+_SMALLER = "plan a smaller run: --set data.batch_size=1, or a smaller data.patch.shape_voxel"
+_NOTE = (
+    "Batch size, learning rate and number format change what is learned. They stay as planned, and are compared by the "
+    "Dice of trainings with `--for time-to-dice`."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +139,7 @@ def tune(
             planned = plan_to_tune(
                 cases, fold=fold, seed=seed, device=device, overrides=overrides or {}, base=base, cache_folder=folder
             )
-            limits = _limits(planned, memory_limit_bytes, time_budget_s)
+            limits = trial_limits(planned.machine, memory_limit_bytes, time_budget_s)
             if LEARNING_RATE in only:
                 return find_learning_rate(
                     measure_task(planned, scale), Path(out), limits=limits, environ=trial_environ(),
@@ -173,9 +179,8 @@ def _check(goal: str, memory_limit_bytes: int, only: Sequence[str]) -> None:
         raise ConfigError("tune: only searches settings by speed or memory; leave it out for time-to-dice")
 
 
-def _limits(planned: Planned, memory_limit_bytes: int, time_budget_s: float) -> TrialLimits:
+def trial_limits(machine: Machine, memory_limit_bytes: int, time_budget_s: float) -> TrialLimits:
     """The user's limit or, without one, what is free: a trial must not push other programs out."""
-    machine = planned.machine
     on_device = machine.device == "cuda"
     memory_limit_bytes = memory_limit_bytes or (machine.device_free_bytes if on_device else machine.memory_bytes)
     return TrialLimits(
@@ -249,7 +254,8 @@ def _search(
         found = study.run()
     changed = {} if found.winner is None else changed_values(found.winner, knobs)
     result = TuneResult(
-        folder=out, goal=goal, planned=planned, knobs=knobs, study=found, time=time_of_run,
+        folder=out, goal=goal, planned=planned, subject=planned.cases.name, where=machine_text(planned.machine),
+        owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found, time=time_of_run,
         memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
     if keep_in is None or found.winner is None:

@@ -1,6 +1,6 @@
 """What a MONAI script imports instead of MONAI's own: the same names, signatures and results, faster.
 
-The code is in `voxelocity.interop.monai`; this module only re-exports it.
+The code is in `voxelocity.interop.monai`; this package only re-exports it.
 """
 
 from __future__ import annotations

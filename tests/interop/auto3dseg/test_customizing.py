@@ -1,0 +1,342 @@
+"""What customizing writes, keeps, puts back and refuses; its trials take milliseconds here."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from filelock import FileLock
+from rich.console import Console
+
+from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.monai.auto3dseg import BundleGen, customize, undo
+
+SPECS = {"universal": {"num_trials": 6, "range_num_images_per_batch": [1, 8], "range_num_sw_batch_size": [1, 4]}}
+# A trial that notes that it ran.
+NOTED = """
+(answer.parent.parent / 'ran').open('a').write('x')
+write({'images_per_s': [float(patches)], 'validation_s': [1.0]})
+"""
+
+
+def quiet():
+    return Console(quiet=True)
+
+
+def parameters(work, name):
+    return yaml.safe_load((work / name / "configs" / "hyper_parameters.yaml").read_text())
+
+
+def every_file(work, part=""):
+    found = [*work.glob(f"{part}*/configs/*"), *work.glob(f"{part}*/algo_object.json")]
+    return {str(path.relative_to(work)): path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("segresnet", {"batch_size": 1, "num_crops_per_image": 8, "auto_scale_allowed": False}),
+        ("segresnet2d", {"num_crops_per_image": 8, "auto_scale_allowed": False}),
+        ("dints", {"num_patches_per_iter": 8, "auto_scale_allowed": False}),
+        ("swinunetr", {"num_patches_per_iter": 8, "num_crops_per_image": 16, "auto_scale_allowed": False}),
+    ],
+)  # fmt: skip
+def test_the_winner_is_written_into_the_files_of_every_fold_and_into_monais_object(work, trials, name, written):
+    from monai.auto3dseg import algo_from_json
+
+    trials()
+    found = customize(work, name, SPECS, console=quiet())
+    assert list(found) == [f"{name}_0"]
+    result = found[f"{name}_0"]
+    assert result.study.winner["patches_per_step"] == 8
+    for fold in (0, 1):
+        values = parameters(work, f"{name}_{fold}")
+        assert written.items() <= values.get("training", values).items()
+        assert values["fold"] == fold
+        algo, _ = algo_from_json(str(work / f"{name}_{fold}" / "algo_object.json"))
+        assert result.values.items() <= algo.fill_records["hyper_parameters.yaml"].items()
+    page = (result.folder / "tune.html").read_text()
+    assert "--undo" in page
+    assert "patches_per_step" in page
+
+
+def test_undo_puts_every_file_back_byte_for_byte(work, trials):
+    trials()
+    before = every_file(work)
+    customize(work, None, SPECS, console=quiet())
+    changed = {path for path, content in every_file(work).items() if content != before[path]}
+    assert len(changed) == 2 * 8
+    assert undo(work, "dints", console=quiet()) == ("dints_0", "dints_1")
+    assert every_file(work, "dints") == {path: before[path] for path in before if path.startswith("dints")}
+    assert len(undo(work, console=quiet())) == 6
+    assert every_file(work) == before
+    with pytest.raises(InputError, match="nothing to undo"):
+        undo(work, console=quiet())
+
+
+def test_undo_keeps_what_was_changed_after_it_was_written(work, trials):
+    trials()
+    before = every_file(work)
+    customize(work, ["segresnet"], SPECS, console=quiet())
+    file = work / "segresnet_0" / "configs" / "hyper_parameters.yaml"
+    edited = file.read_text() + "# mine\n"
+    file.write_text(edited)
+    undo(work, console=quiet())
+    assert every_file(work) == before
+    assert (work / "tune" / "changed" / "segresnet_0" / "configs" / "hyper_parameters.yaml").read_text() == edited
+
+
+def test_a_second_customization_begins_with_what_the_algorithm_was(work, trials):
+    trials()
+    before = every_file(work)
+    customize(work, "dints", SPECS, console=quiet())
+    first = parameters(work, "dints_0")
+    customize(work, "dints", SPECS, console=quiet())
+    assert parameters(work, "dints_0") == first
+    undo(work, console=quiet())
+    assert every_file(work) == before
+
+
+def test_nothing_is_written_where_the_algorithms_own_settings_are_best(work, trials):
+    trials("write({'images_per_s': [10.0 if (patches, windows) == (2, 1) else 1.0], 'validation_s': [1.0]})")
+    before = every_file(work)
+    found = customize(work, "swinunetr", SPECS, console=quiet())["swinunetr_0"]
+    assert found.values == {}
+    assert found.kept is None
+    assert every_file(work) == before
+
+
+def test_no_memory_at_all_writes_nothing_and_says_so(work, trials, capsys):
+    trials("raise MemoryError")
+    before = every_file(work)
+    found = customize(work, "segresnet", SPECS, memory_limit_bytes=4 * 10**9)["segresnet_0"]
+    assert found.study.winner is None
+    assert {trial.outcome.kind for trial in found.study.trials} == {"out_of_memory"}
+    assert every_file(work) == before
+    assert "No settings fit into the memory" in capsys.readouterr().out
+
+
+def test_the_largest_batch_that_fits_is_found_and_failures_are_outcomes(work, trials):
+    trials("""
+if patches > 4: raise MemoryError
+if windows == 2: sys.exit(3)
+write({'images_per_s': [float(patches)], 'validation_s': [1.0]})
+""")
+    specs = {"dints": {**SPECS["universal"], "num_trials": 12}}
+    found = customize(work, "dints", specs, console=quiet())["dints_0"]
+    assert found.study.winner["patches_per_step"] == 4
+    assert {"out_of_memory", "crashed"} <= {trial.outcome.kind for trial in found.study.trials}
+
+
+def test_no_more_trials_are_made_than_were_asked_for(work, trials):
+    trials()
+    found = customize(work, "dints", {"dints": {"num_trials": 7}}, console=quiet())["dints_0"]
+    assert len(found.study.trials) <= 7
+
+
+def test_a_killed_customization_continues(work, trials):
+    trials(NOTED)
+
+    class Killed(Console):
+        def print(self, *words, **options):
+            if " size " in str(words):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        customize(work, "dints", SPECS, console=Killed(quiet=True))
+    folder = work / "tune" / "dints_0"
+    assert (folder / "ran").read_text() == "xx"
+    before = every_file(work)
+    found = customize(work, "dints", SPECS, console=quiet())["dints_0"]
+    assert len((folder / "ran").read_text()) == len(found.study.trials)
+    assert every_file(work) != before
+
+
+def test_what_a_kill_left_half_written_is_put_back(work, trials):
+    from voxelocity.interop.auto3dseg.algorithms import algorithms_in
+
+    trials()
+    before = every_file(work)
+    one = next(each for each in algorithms_in(work) if each.id == "dints_0")
+    one.originals.keep()
+    (work / "dints_0" / "configs" / "hyper_parameters.yaml").write_text("half")
+    undo(work, console=quiet())
+    assert every_file(work) == before
+
+
+def test_two_at_once_in_one_folder_are_refused(work, trials):
+    trials()
+    code = "import sys; from filelock import FileLock\nwith FileLock(sys.argv[1]): print('held', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, work / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        for call in (lambda: customize(work, "dints", SPECS, console=quiet()), lambda: undo(work, console=quiet())):
+            with pytest.raises(OutputError, match="another process is tuning") as caught:
+                call()
+            assert str(work) in str(caught.value)
+    finally:
+        other.communicate("\n")
+    with FileLock(work / ".lock", blocking=False):
+        pass
+
+
+@pytest.mark.parametrize("at", ["algo_to_json", "ConfigParser.export_config_file"])
+def test_a_disk_that_fills_while_the_files_are_written_leaves_them_as_they_were(work, trials, monkeypatch, at):
+    def full(*args, **options):
+        (work / "dints_0" / "algo_object.json").write_text("")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trials()
+    before = every_file(work)
+    monkeypatch.setattr(f"voxelocity.interop.auto3dseg.algorithms.{at}", full)
+    with pytest.raises(OutputError, match="no space left") as caught:
+        customize(work, "dints", SPECS, console=quiet())
+    assert "dints_0" in str(caught.value)
+    assert every_file(work) == before
+    monkeypatch.undo()
+    trials("raise RuntimeError('all trials are there already')")
+    assert customize(work, "dints", SPECS, console=quiet())["dints_0"].values
+
+
+def test_a_disk_that_is_full_when_the_originals_are_kept_changes_nothing(work, trials, monkeypatch):
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trials()
+    before = every_file(work)
+    monkeypatch.setattr("voxelocity.interop.auto3dseg.originals.shutil.copy2", full)
+    with pytest.raises(OutputError, match="no space left"):
+        customize(work, "dints", SPECS, console=quiet())
+    assert every_file(work) == before
+    with pytest.raises(InputError, match="nothing to undo"):
+        undo(work, console=quiet())
+
+
+@pytest.mark.parametrize(
+    ("algos", "ids"),
+    [
+        ("dints", ["dints_0"]),
+        (["dints", "segresnet"], ["dints_0", "segresnet_0"]),
+        ({"swinunetr": {"_target_": "swinunetr.scripts.algo.SwinunetrAlgo"}}, ["swinunetr_0"]),
+        ("dints_1", ["dints_1"]),
+        (None, ["dints_0", "segresnet2d_0", "segresnet_0", "swinunetr_0"]),
+    ],
+)
+def test_algorithms_are_chosen_as_bundlegen_takes_them(work, trials, algos, ids):
+    trials()
+    assert sorted(customize(work, algos, {"universal": {"num_trials": 1}}, console=quiet())) == ids
+
+
+@pytest.mark.parametrize(
+    ("algos", "specs", "words"),
+    [
+        ("segresne", None, ["segresne'", "segresnet"]),
+        (None, {"dints": {"num_trial": 2}}, ["num_trial'", "num_trials"]),
+        ("dints", {"dints": {"validation_data_device": "gpu"}}, ["dints", "gpu", "cpu"]),
+    ],
+)
+def test_a_wrong_word_is_named_before_anything_is_measured(work, trials, algos, specs, words):
+    trials("raise RuntimeError")
+    with pytest.raises(ConfigError) as caught:
+        customize(work, algos, specs, console=quiet())
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert not list(work.glob("tune/*/study.db"))
+
+
+def test_a_folder_without_algorithms_is_named(tmp_path):
+    for call in (customize, undo):
+        with pytest.raises(InputError, match="holds no algorithms") as caught:
+            call(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_an_algorithm_that_cannot_be_loaded_is_named_with_the_missing_package(work, monkeypatch):
+    for file in work.glob("*/algo_object.json"):
+        file.write_text(file.read_text().replace(".scripts.algo.", ".scripts.gone."))
+    with pytest.raises(InputError, match="fire") as caught:
+        customize(work, console=quiet())
+    assert str(work) in str(caught.value)
+
+
+def test_a_template_of_ones_own_stays_as_it_is(work, trials, capsys):
+    trials()
+    file = work / "dints_0" / "algo_object.json"
+    state = json.loads(file.read_text())
+    state["_state_"]["name"] = "mine"
+    file.write_text(json.dumps(state))
+    customize(work, None, {"universal": {"num_trials": 1}})
+    assert "dints_0 stays as it is" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="cannot be measured"):
+        customize(work, "mine", console=quiet())
+
+
+def test_folds_that_differ_are_searched_apart(work, trials):
+    trials()
+    file = work / "dints_1" / "configs" / "hyper_parameters.yaml"
+    file.write_text(file.read_text().replace("amp: true", "amp: false"))
+    assert sorted(customize(work, "dints", SPECS, console=quiet())) == ["dints_0", "dints_1"]
+
+
+def test_an_algorithm_that_fails_by_itself_is_named_with_what_it_said(work, trials):
+    trials(own="print('the network has a hole'); sys.exit(1)")
+    with pytest.raises(InputError, match="the network has a hole") as caught:
+        customize(work, "dints", SPECS, console=quiet())
+    assert "dints_0" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "stats_summary: {image_stats: {}}"], ids=["missing", "incomplete"])
+def test_statistics_that_are_not_there_are_named(work, trials, content):
+    trials()
+    for file in work.glob("*/algo_object.json"):
+        file.write_text(file.read_text().replace("/datastats.yaml", "/other.yaml"))
+    for folder in (work, work.parent):
+        (folder / "datastats.yaml").unlink(missing_ok=True)
+    if content is not None:
+        (work / "datastats.yaml").write_text(content)
+    with pytest.raises(InputError, match="DataAnalyzer"):
+        customize(work, "dints", SPECS, console=quiet())
+
+
+def test_a_script_of_monais_customizes_by_us_after_one_import(templates, tmp_path, inputs, trials):
+    trials()
+    made = BundleGen(str(tmp_path), algos=["dints"], templates_path_or_url=str(templates), **inputs)
+    made.generate(str(tmp_path / "work"), num_fold=2, gpu_customization=True, gpu_customization_specs=SPECS)
+    assert parameters(tmp_path / "work", "dints_1")["training"]["num_patches_per_iter"] == 8
+    history = made.get_history()
+    assert [entry["identifier"] for entry in history] == ["dints_0", "dints_1"]
+    assert history[1]["algo_instance"].fill_records["hyper_parameters.yaml"]["training#num_patches_per_iter"] == 8
+
+
+def test_without_gpu_customization_bundlegen_is_monais(templates, tmp_path, inputs, trials):
+    trials("raise RuntimeError")
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **inputs)
+    made.generate(str(tmp_path / "work"), num_fold=1)
+    assert parameters(tmp_path / "work", "dints_0")["training"]["auto_scale_allowed"] is True
+    assert not (tmp_path / "work" / "tune").exists()
+
+
+def test_the_command_line_tunes_and_undoes(work, trials, voxelocity, tmp_path):
+    trials()
+    before = every_file(work)
+    (tmp_path / "specs.yaml").write_text(yaml.safe_dump(SPECS))
+    ended = voxelocity("tune", work, "--specs", tmp_path / "specs.yaml", "--algos", "dints", "--memory-limit", "4GB")
+    assert ended.status == 0, ended.err
+    assert "tune.html" in ended.out
+    assert every_file(work) != before
+    ended = voxelocity("tune", work, "--undo")
+    assert ended.status == 0, ended.err
+    assert "dints_0, dints_1" in ended.out
+    assert every_file(work) == before
+
+
+@pytest.mark.parametrize("option", [("--trials", "3"), ("--for", "memory"), ("--set", "seed=1"), ("--no-keep",)])
+def test_options_of_our_own_runs_are_refused_for_a_work_folder(work, voxelocity, option):
+    ended = voxelocity("tune", work, *option)
+    assert ended.status == 2
+    assert option[0].replace("no-", "") in ended.err

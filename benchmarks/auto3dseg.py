@@ -2,8 +2,8 @@
 
 For each template: what each search chose in how many trials, whether two epochs of the template's own training ran
 within the limit with that, and their time. Auto3DSeg's search needs a GPU, so a CPU stands in for one
-(auto3dseg_on_cpu.py). A trial that runs out of memory ends its study as it is; here it is told of it as its code
-expects, and the record says at which trial it would have ended. Ours has half the trials.
+(auto3dseg_on_cpu.py). Out of memory, its study ends at once; here the error is raised as its code expects it, and
+the record says at which trial it would have ended. Ours has half the trials.
 
 python benchmarks/auto3dseg.py                     # all four, some hours on two cores
 python benchmarks/auto3dseg.py --only dints

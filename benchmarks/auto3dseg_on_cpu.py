@@ -4,7 +4,7 @@ python benchmarks/auto3dseg_on_cpu.py ANSWER SCRIPT ARGUMENTS
 
 CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the
 seconds that the script ran, the patches that its network trained on, in how many steps, and the most windows that it
-took at once. Whoever starts it ends it if it takes too much memory.
+took at once. The process that starts it ends it if it takes too much memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def seeming_gpu(memory_bytes: int) -> Iterator[None]:
 
 
 def shrink(work: Path) -> None:
-    """Makes networks and patches small, as a person does in the files of a work folder."""
+    """Makes networks and patches small, as users do in the files of a work folder."""
     for file in work.glob("*_[0-9]/configs/*.yaml"):
         values = yaml.safe_load(file.read_text())
         inner = values.get("training", values)

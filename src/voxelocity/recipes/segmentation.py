@@ -25,7 +25,7 @@ _NUM_SEEDS = 3
 def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
     """Trains with fold 0 held out; `keys` are those of the plan, and `call.overrides` change any.
 
-    A finished run that is to be resumed stays as it is.
+    A finished run that is to be resumed stays unchanged.
     """
     if call.resume and RunFolder(call.out).is_finished():
         call.console.print(f"the training in {call.out} is finished", highlight=False, soft_wrap=True)

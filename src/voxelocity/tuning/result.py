@@ -23,7 +23,7 @@ PAGE, RECORD = "tune.html", "tune.json"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTuning:
-    """What a tuning by trials came to, whoever wrote the training that is tuned.
+    """What a tuning by trials came to, of our own training or of another program.
 
     Attributes:
         folder: with the study, the page and what each trial printed.

@@ -48,7 +48,7 @@ def templates() -> Path:
 
 
 def write_inputs(folder: Path) -> dict[str, str]:
-    """Four cases with their list and statistics; returns what BundleGen is told of them."""
+    """Four cases with their list and statistics; returns the arguments of BundleGen that describe them."""
     rng = np.random.default_rng(0)
     items = []
     for number in range(4):
@@ -80,7 +80,7 @@ def filled(templates, tmp_path_factory):
 
 @pytest.fixture
 def inputs(tmp_path):
-    """What a person's own BundleGen is told."""
+    """The arguments of a user's own BundleGen."""
     with seeming_gpu(16 << 30):
         yield write_inputs(tmp_path)
 

@@ -271,7 +271,7 @@ def test_a_template_of_ones_own_stays_as_it_is(work, trials, capsys):
     state["_state_"]["name"] = "mine"
     file.write_text(json.dumps(state))
     customize(work, None, {"universal": {"num_trials": 1}})
-    assert "dints_0 stays as it is" in capsys.readouterr().out
+    assert "dints_0 stays unchanged" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="cannot be measured"):
         customize(work, "mine", console=quiet())
 

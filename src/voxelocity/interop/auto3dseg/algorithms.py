@@ -98,7 +98,7 @@ def chosen_algorithms(work: Path, algos: Algos, *, say: Callable[[str], None]) -
     if algos is None:
         for each in there:
             if each.name not in ALGORITHMS:
-                say(f"{each.id} stays as it is: only {', '.join(ALGORITHMS)} can be measured")
+                say(f"{each.id} stays unchanged: only {', '.join(ALGORITHMS)} can be measured")
         return [each for each in there if each.name in ALGORITHMS]
     names = [algos] if isinstance(algos, str) else [*algos]
     known = sorted({each.name for each in there} | {each.id for each in there})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _FIRST_THRESHOLD, _LAST_THRESHOLD = 2**17, 2**25
+_PAGE, _HEADER = 4096, 16
 
 
 class Heap:
@@ -11,7 +12,8 @@ class Heap:
     Gaps stay resident, which is what a process takes beyond its tensors. Neighboring gaps do not join: the small blocks
     of Python and of autograd stand between aligned tensors. In six trainings without data, peaks came out at 0.89 to
     1.10 of the measured ones; with gaps that join, at 0.54 to 0.86 (docs/log.md). Blocks above a threshold are mapped
-    alone, and unmapped when they are given back; each raises the threshold to its size, up to 32 MiB (mallopt(3)).
+    alone, and unmapped when they are given back; each raises the threshold to its size in pages, up to 32 MiB, so the
+    next one of that size is not mapped (mallopt(3)).
 
     Attributes:
         resident_bytes: now.
@@ -44,5 +46,6 @@ class Heap:
             self._gaps.append(num_bytes)
             return
         self.resident_bytes -= num_bytes
-        if num_bytes <= _LAST_THRESHOLD:
-            self._threshold = max(self._threshold, num_bytes)
+        mapped_bytes = -(-(num_bytes + _HEADER) // _PAGE) * _PAGE
+        if mapped_bytes <= _LAST_THRESHOLD:
+            self._threshold = max(self._threshold, mapped_bytes)

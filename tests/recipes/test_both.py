@@ -144,7 +144,16 @@ def test_a_stopped_command_continues_where_it_was_and_leads_to_pictures(name, nu
         assert any(out.glob(pattern)), pattern
 
 
+@pytest.fixture
+def _listens_to_ctrl_c():
+    """Tests started in the background of a shell begin with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @_EACH
+@pytest.mark.usefixtures("_listens_to_ctrl_c")
 def test_ctrl_c_and_a_full_disk_while_predicting_lose_nothing(trial, request, tmp_path, voxelocity, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data, out, fsync = request.getfixturevalue(trial.data), tmp_path / "run", os.fsync

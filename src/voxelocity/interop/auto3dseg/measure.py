@@ -356,7 +356,9 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
     limit_device_memory(device, task.device_limit_bytes)
     sys.path.insert(0, str(Path(task.folder, "scripts")))
     with tempfile.TemporaryDirectory(prefix="voxelocity-auto3dseg-") as scratch:
-        algorithm = (SegmenterAlgorithm if task.name in SEGMENTERS else ScriptAlgorithm)(task, Path(scratch))
+        algorithm: SegmenterAlgorithm | ScriptAlgorithm = (
+            SegmenterAlgorithm(task, Path(scratch)) if task.name in SEGMENTERS else ScriptAlgorithm(task, Path(scratch))
+        )
         if task.settings is None:
             write_answer(answer, {"found": [1.0]}, own=asdict(algorithm.own_settings()))
             return

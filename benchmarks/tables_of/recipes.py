@@ -78,7 +78,7 @@ def pathology_lines(record: dict[str, Any]) -> list[str]:
 @of_records("recipe_slide.json")
 def slide_lines(record: dict[str, Any]) -> list[str]:
     """AUC of a whole slide, each tile by a network that has not seen it, and the comparison with MONAI."""
-    aucs = record["found"][0]["details"]["square_auc"]
+    aucs = record["found"][0]["square_auc"]
     words = ", ".join(f"{name} {auc:.3f}" for name, auc in aucs.items())
     return [*_aucs(record["scores"]), *_example(record), "", f"AUC of the squares of the whole slide: {words}."]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.errors import InputError
-from voxelocity.recipes.pathology.slides import Box, Slide
+from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 
 Mask = npt.NDArray[np.bool_]
 Outline = npt.NDArray[np.float64]
@@ -28,6 +28,7 @@ class Annotation:
         path: a mask (an image or a slide, above half of the range is tumor), or outlines: JSON as NCRF has it,
             `{"positive": [[[x, y], ...], ...], "negative": ...}`, or XML of ASAP, as CAMELYON16 comes.
         slide: that it belongs to.
+        blocks: keeps what is read of a mask; by default the last 64 MiB of this one.
 
     Attributes:
         num_outlines: outlines; 0 for a mask.
@@ -36,8 +37,8 @@ class Annotation:
         InputError: the file cannot be read, or does not fit to the slide.
     """
 
-    def __init__(self, path: Path, slide: Slide) -> None:
-        self._path, self._slide = path, slide
+    def __init__(self, path: Path, slide: Slide, blocks: Blocks | None = None) -> None:
+        self._path, self._slide, self._blocks = path, slide, blocks or Blocks(2**26)
         self._tumor: list[Outline] = []
         self._holes: list[Outline] = []
         self._mask: Slide | None = None
@@ -72,7 +73,7 @@ class Annotation:
         level = self._mask.level_of(downsample)
         ratio = downsample / self._mask.downsamples[level]
         if ratio == 1.0:
-            return _read_mask(self._mask, box, level)
+            return self._read_mask(self._mask, box, level)
         rows = np.floor((np.arange(box.height) + box.y + 0.5) * ratio).astype(int)
         columns = np.floor((np.arange(box.width) + box.x + 0.5) * ratio).astype(int)
         around = Box(
@@ -81,17 +82,16 @@ class Annotation:
             height=int(rows[-1] - rows[0]) + 1,
             width=int(columns[-1] - columns[0]) + 1,
         )
-        return _read_mask(self._mask, around, level)[np.ix_(rows - rows[0], columns - columns[0])]
+        return self._read_mask(self._mask, around, level)[np.ix_(rows - rows[0], columns - columns[0])]
 
-
-def _read_mask(mask: Slide, box: Box, level: int) -> Mask:
-    """False outside of the slide."""
-    inside = box.clip(*mask.shapes[level])
-    found = np.zeros((box.height, box.width), bool)
-    if inside.height and inside.width:
-        part = Box(y=inside.y - box.y, x=inside.x - box.x, height=inside.height, width=inside.width)
-        found[part.slices] = mask.read(inside, level)[0] > 127
-    return found
+    def _read_mask(self, mask: Slide, box: Box, level: int) -> Mask:
+        """False outside of the slide."""
+        inside = box.clip(*mask.shapes[level])
+        found = np.zeros((box.height, box.width), bool)
+        if inside.height and inside.width:
+            part = Box(y=inside.y - box.y, x=inside.x - box.x, height=inside.height, width=inside.width)
+            found[part.slices] = self._blocks.read(mask, inside, level)[0] > 127
+        return found
 
 
 def read_outlines(path: Path) -> tuple[list[Outline], list[Outline]]:

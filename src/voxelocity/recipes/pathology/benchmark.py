@@ -286,8 +286,8 @@ def _whole(opened: OpenPieces, trained: TrainedPatches, call: Call, aucs: dict[s
         return seconds
 
     sides = [
-        BenchSide(name="Voxelocity, dense", once=ours(True)),
         BenchSide(name="Voxelocity, by patches", once=ours(False)),
+        BenchSide(name="Voxelocity, dense", once=ours(True)),
         BenchSide(name="MONAI", once=theirs),
     ]
     return compare("A whole slide", "s", sides, repeats=_ROUNDS, warmup=0)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
 from voxelocity.recipes.pathology.annotations import Annotation
-from voxelocity.recipes.pathology.slides import SLIDES, Box, Slide
+from voxelocity.recipes.pathology.slides import SLIDES, Blocks, Box, Slide
 
 TABLE = "slides.csv"
 _NUM_FOLDS = 4
+# For pixels of masks, of all slides together.
+_MASK_CACHE_BYTES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +47,12 @@ class OpenPieces:
         self.pieces = tuple(pieces)
         self._slides: dict[Path, Slide] = {}
         self._annotations: dict[tuple[Path, Path], Annotation] = {}
+        blocks = Blocks(_MASK_CACHE_BYTES)
         for piece in pieces:
             if piece.slide not in self._slides:
                 self._slides[piece.slide] = Slide(piece.slide)
             if piece.annotation is not None and (piece.slide, piece.annotation) not in self._annotations:
-                annotation = Annotation(piece.annotation, self._slides[piece.slide])
+                annotation = Annotation(piece.annotation, self._slides[piece.slide], blocks)
                 self._annotations[piece.slide, piece.annotation] = annotation
 
     def slide(self, piece: Piece) -> Slide:

@@ -172,8 +172,8 @@ class PatchBatches:
         label_of_pixels = torch.empty((len(draws), 1, side, side), dtype=torch.uint8)
         augment(sources, regions, params, image, label_of_pixels, engine=config.engine)
         self._effects.apply(draws, image, label_of_pixels, seed=self._seed)
-        squares = label_of_pixels.view(len(draws), side // SQUARE, SQUARE, side // SQUARE, SQUARE)
-        label = squares.amax(dim=(2, 4)).float()
+        squares = label_of_pixels.numpy().reshape(len(draws), side // SQUARE, SQUARE, side // SQUARE, SQUARE)
+        label = torch.from_numpy(squares.max(axis=(2, 4)).astype(np.float32))
         return Batch(image=image[:, :, 0], label=label, draws=tuple(draws), regions=(), step=step)
 
 

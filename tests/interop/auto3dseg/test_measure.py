@@ -34,7 +34,15 @@ def run(task, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["segresnet", "segresnet2d", "dints", "swinunetr"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segresnet",
+        "dints",
+        pytest.param("segresnet2d", marks=pytest.mark.nightly),
+        pytest.param("swinunetr", marks=pytest.mark.nightly),
+    ],
+)
 def test_each_template_says_its_own_settings_and_measures_others(work, tmp_path, name):
     before = {path: path.read_bytes() for path in (work / f"{name}_0").rglob("*") if path.is_file()}
     task = AlgorithmTask(

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from voxelocity.interop.auto3dseg import quiet as quiet  # first: imports MONAI's and restores the process state
+from typing import TYPE_CHECKING
 
-# isort: split
-from voxelocity.interop.auto3dseg.bundle_gen import BundleGen
-from voxelocity.interop.auto3dseg.customizing import customize, undo
-from voxelocity.interop.auto3dseg.specs import read_specs
+from voxelocity.core.first_use import first_use
+from voxelocity.interop.auto3dseg import quiet as quiet  # imports MONAI's and restores the process state
+
+if TYPE_CHECKING:
+    from voxelocity.interop.auto3dseg.bundle_gen import BundleGen
+    from voxelocity.interop.auto3dseg.customizing import customize, undo
+    from voxelocity.interop.auto3dseg.specs import read_specs
 
 __all__ = ["BundleGen", "customize", "read_specs", "undo"]
+
+# A trial runs `measure`, which the others import, as a program.
+__getattr__ = first_use(
+    __name__, {"bundle_gen": ("BundleGen",), "customizing": ("customize", "undo"), "specs": ("read_specs",)}
+)

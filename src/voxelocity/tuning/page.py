@@ -164,7 +164,8 @@ def _costs(result: MeasuredTuning, before: Side, after: Side) -> str:
     if rounded := [key for key in result.values if key in ROUNDINGS]:
         costs.append(f"{' and '.join(rounded)} change results by roundings")
     costs.append(f"the search took {duration_text(result.study.seconds)}, once")
-    return joined(costs, "; ").capitalize() + "."
+    text = joined(costs, "; ")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _middle(values: Sequence[float]) -> str:

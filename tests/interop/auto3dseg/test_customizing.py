@@ -62,6 +62,8 @@ def test_the_winner_is_written_into_the_files_of_every_fold_and_into_monais_obje
     page = (result.folder / "tune.html").read_text()
     assert "--undo" in page
     assert "patches_per_step" in page
+    # Of the memory that it costs.
+    assert "MiB)" in page or "GiB)" in page or "KiB)" in page
 
 
 def test_undo_puts_every_file_back_byte_for_byte(work, trials):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.recipes.pages import number_text, training_blocks
 from voxelocity.recipes.pathology.annotations import Mask
@@ -116,21 +117,18 @@ def slides_document(
             Section(title="Pieces", blocks=[_table(scores)] if scores else [], key="pieces"),
             Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
         ],
-        values={
-            "patch_auc": _plain(figures.patch_auc),
-            "square_auc": _plain(figures.square_auc),
-            "froc": _plain(figures.froc_score),
-            "num_squares": figures.num_squares,
-            "seconds": figures.seconds,
-            "pieces": {
-                one.name: {"patch_auc": _plain(one.patch_auc), "square_auc": _plain(one.square_auc)} for one in scores
+        values=plain_data(
+            {
+                "patch_auc": figures.patch_auc,
+                "square_auc": figures.square_auc,
+                "froc": figures.froc_score,
+                "num_squares": figures.num_squares,
+                "seconds": figures.seconds,
+                "pieces": {one.name: {"patch_auc": one.patch_auc, "square_auc": one.square_auc} for one in scores},
             },
-        },
+            where="the scores",
+        ),
     )
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _table(scores: Sequence[PieceScore]) -> Table:

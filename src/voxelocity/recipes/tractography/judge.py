@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,6 @@ class Judgment:
     copied: float
     copied_real: float
     outside: float
-
-    def to_plain(self) -> dict[str, Any]:
-        """The values for JSON."""
-        return asdict(self)
 
 
 def voxels_of(streamlines: Points, *, voxel_mm: float = VOXEL_MM) -> Numbers:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import duration_text
 from voxelocity.recipes.pages import number_text, percent_text, training_blocks
 from voxelocity.recipes.tractography.judge import Judgment, mean_of
@@ -72,12 +73,8 @@ def tract_document(
             Section(title="Bundles", blocks=[*_pictures(drawn), _bundle_table(judgments)], key="bundles"),
             Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
         ],
-        values={"mean": _plain(mean), "bundles": {name: one.to_plain() for name, one in judgments.items()}},
+        values=plain_data({"mean": mean, "bundles": dict(judgments)}, where="the scores"),
     )
-
-
-def _plain(mean: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in mean.items()}
 
 
 def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:

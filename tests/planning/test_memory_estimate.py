@@ -85,7 +85,7 @@ def test_where_cases_are_kept_decides_what_they_take(planned, host):
         ({"data.batch_size": 0}, "batch_size"),
         ({"data.patch.shape_voxel": [9, 8, 8]}, "multiple of"),
         ({"classes": 1}, "whole number from 2"),
-        ({"classes": "many"}, "'many' is no number of outputs"),
+        ({"classes": "many"}, "'many' cannot be a number of outputs"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_cure(planned, keys, words):

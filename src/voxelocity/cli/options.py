@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.plain import parse_yaml
+from voxelocity.core.plain import parse_yaml, read_mapping
 
 if TYPE_CHECKING:
     # Imports numpy, which neither --help nor the doctor may need.
@@ -92,14 +92,7 @@ def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: boo
     """
     values: dict[str, Any] = {}
     if config is not None:
-        try:
-            loaded = parse_yaml(config.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"config: cannot read {config} ({error.strerror})") from None
-        except ValueError as error:
-            raise ConfigError(f"config: {config} is not YAML: {error}") from None
-        if not isinstance(loaded, dict):
-            raise ConfigError(f"config: {config} must hold keys and values, such as 'seed: 1'")
+        loaded = read_mapping(config, where="config", holds="keys and values, such as 'seed: 1'")
         # A run.yaml can be given unchanged: its plan is under one key.
         values |= loaded["plan"] if isinstance(loaded.get("plan"), dict) else loaded
     for text in sets or []:

@@ -7,10 +7,12 @@ import math
 import numbers
 import reprlib
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
+
+from voxelocity.core.errors import ConfigError
 
 # Reading run.yaml takes 5 ms with libyaml, 60 ms without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,6 +72,28 @@ def parse_yaml(text: str) -> Any:
     if has_aliases and _num_values(value, _MAX_VALUES) >= _MAX_VALUES:
         raise ValueError(f"its aliases stand for more than {_MAX_VALUES:,} values")
     return value
+
+
+def read_mapping(path: Path, *, where: str, holds: str) -> dict[Any, Any]:
+    """The mapping in a YAML or JSON file.
+
+    Args:
+        path: of the file.
+        where: begins errors.
+        holds: what such a file must hold, for errors.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML or holds something else.
+    """
+    try:
+        found = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {path} is not YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: {path} must hold {holds}")
+    return found
 
 
 def _check_depth(text: str) -> bool:

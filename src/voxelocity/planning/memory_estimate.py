@@ -132,7 +132,7 @@ def _changed(planned: Planned, keys: dict[str, Any]) -> tuple[Planned, int]:
     """The plan with these keys, and the number of outputs among them or 0."""
     num_outputs = keys.pop(CLASSES, 0)
     if not isinstance(num_outputs, int) or isinstance(num_outputs, bool) or num_outputs < 0 or num_outputs == 1:
-        raise ConfigError(f"plan: {CLASSES}={num_outputs!r} is no number of outputs; give a whole number from 2")
+        raise ConfigError(f"plan: {CLASSES}={num_outputs!r} cannot be a number of outputs; give a whole number from 2")
     plan, keys = planned.plan, read_overrides(keys)
     shape = "data.patch.shape_voxel"
     if shape in keys and plan.window.shape_voxel == plan.data.patch.shape_voxel:

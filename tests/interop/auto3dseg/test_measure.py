@@ -14,7 +14,8 @@ from monai.bundle import ConfigParser
 from rich.console import Console
 
 from auto3dseg import two_epochs
-from voxelocity.interop.auto3dseg.measure import AlgorithmTask, _Quickened
+from voxelocity.interop.auto3dseg.measure import _Quickened
+from voxelocity.interop.auto3dseg.steps import AlgorithmTask
 from voxelocity.interop.auto3dseg.templates import DATA_ON, PATCHES, WINDOWS, OwnSettings, written_keys
 from voxelocity.tuning.tune import TrialScale, trial_environ
 

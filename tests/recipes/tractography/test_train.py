@@ -176,7 +176,7 @@ def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
     recipe.predict(call)
     made = read_tracts([tmp_path / "run" / "generated.trx"])
     assert dict(zip(made.names, np.bincount(made.bundle), strict=True)) == {"left": 12, "right": 12}
-    # NaN, as of a mask that is not given, is no JSON.
+    # JSON does not allow NaN, the figure of a mask that is not given.
     scores = json.loads((tmp_path / "run" / "scores.json").read_text(), parse_constant=pytest.fail)
     assert set(scores["bundles"]) == {"left", "right"}
     assert scores["bundles"]["left"]["outside"] is None

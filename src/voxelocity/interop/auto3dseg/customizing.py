@@ -24,9 +24,9 @@ from voxelocity.interop.auto3dseg.algorithms import (
     holds_algorithms,
     largest_case,
 )
-from voxelocity.interop.auto3dseg.measure import AlgorithmTask
 from voxelocity.interop.auto3dseg.originals import TUNE_FOLDER
 from voxelocity.interop.auto3dseg.specs import AlgorithmSpecs, parse_specs
+from voxelocity.interop.auto3dseg.steps import AlgorithmTask
 from voxelocity.interop.auto3dseg.templates import (
     DATA_ON,
     PARAMETERS,

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.plain import parse_yaml, shortened
+from voxelocity.core.plain import read_mapping, shortened
 
 ALGORITHMS = ("segresnet", "segresnet2d", "dints", "swinunetr")
 """The templates that can be measured."""
@@ -49,15 +49,7 @@ def read_specs(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read or holds something else.
     """
-    try:
-        found = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"tune: cannot read {path} ({error.strerror}); give a file with --specs") from None
-    except ValueError as error:
-        raise ConfigError(f"tune: {path} is not YAML: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"tune: {path} must hold specs by algorithm, such as 'universal: {{num_trials: 10}}'")
-    return found
+    return read_mapping(path, where="tune", holds="specs by algorithm, such as 'universal: {num_trials: 10}'")
 
 
 def parse_specs(specs: Mapping[str, Any] | None) -> dict[str, AlgorithmSpecs]:

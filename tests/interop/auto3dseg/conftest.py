@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -71,11 +72,17 @@ def filled(templates, tmp_path_factory):
     from monai.apps.auto3dseg import BundleGen
 
     root = tmp_path_factory.mktemp("auto3dseg")
-    with seeming_gpu(16 << 30):
+    with seeming_gpu(16 << 30), contextlib.chdir(root):
         made = BundleGen(str(root / "work"), templates_path_or_url=str(templates), **write_inputs(root))
         made.generate(str(root / "work"), num_fold=2)
     shrink(root / "work")
     return root / "work"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The templates log into runner.log of the working directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -22,14 +22,24 @@ def changed(effect, image, seed=0):
     return copy, drawn
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_compiled_loop_agrees_with_plain_torch(seed):
-    effect, image = ColorAndStain(stain=0.4, hue=0.1), patch(seed)
+@pytest.mark.parametrize("stain", [0.4, 0.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_compiled_loop_agrees_with_plain_torch(seed, stain):
+    effect, image = ColorAndStain(stain=stain, stain_shift=stain / 10, hue=0.1), patch(seed)
     ours, drawn = changed(effect, image, seed)
     theirs = torch.from_numpy(image.copy())
     effect.apply_on_device(theirs, torch.zeros(image.shape[1:], dtype=torch.uint8), drawn)
     np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-6)
     assert not np.allclose(ours, image, atol=0.01)
+
+
+def test_a_stain_that_stays_is_left_out_and_colors_are_the_same():
+    effect, image = ColorAndStain(stain=0.0, stain_shift=0.0, contrast=0.5), patch()
+    ours, drawn = changed(effect, image)
+    assert not drawn.is_stained
+    slow = image.copy()
+    effect.apply(slow, np.zeros(image.shape[1:], np.uint8), drawn._replace(is_stained=True))
+    np.testing.assert_allclose(ours, slow, atol=2e-6)
 
 
 def test_without_strength_nothing_changes():

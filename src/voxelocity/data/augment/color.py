@@ -36,11 +36,13 @@ class ColorChange(NamedTuple):
         density: (3, 4) float32: the matrix for optical densities, and what is added.
         color: (3, 3) float32: the matrix for intensities.
         contrast: factor of the distance to the patch's mean gray.
+        is_stained: whether the densities change.
     """
 
     density: _Float32
     color: _Float32
     contrast: np.float32
+    is_stained: bool
 
 
 class ColorAndStain:
@@ -85,6 +87,7 @@ class ColorAndStain:
             density=np.column_stack([density, added @ _STAINS]).astype(np.float32),
             color=(brightness * _FROM_YIQ @ turn @ _TO_YIQ).astype(np.float32),
             contrast=np.float32(contrast),
+            is_stained=self._stain > 0.0 or self._stain_shift > 0.0,
         )
 
     def apply(self, image: _Float32, label: npt.NDArray[np.uint8], drawn: ColorChange) -> None:
@@ -93,7 +96,9 @@ class ColorAndStain:
             with kernel_imports:
                 from voxelocity.data.augment import numba_color
 
-            numba_color.change(image.reshape(3, -1), *drawn, _GRAY, _LEAST)
+            numba_color.change(
+                image.reshape(3, -1), drawn.density, drawn.color, drawn.contrast, _GRAY, _LEAST, drawn.is_stained
+            )
             return
         self.apply_on_device(torch.from_numpy(image), torch.from_numpy(label), drawn)
 
@@ -101,9 +106,11 @@ class ColorAndStain:
         """The same on any device, in plain torch; it is also what the compiled loop is compared with."""
         density, color = (torch.from_numpy(part).to(image.device) for part in (drawn.density, drawn.color))
         flat = image.view(3, -1)
-        flat.clamp_(float(_LEAST), 1.0).log_().neg_()
-        stained = torch.addmm(density[:, 3:], density[:, :3], flat).neg_().exp_().clamp_(0.0, 1.0)
-        colored = color @ stained
+        flat.clamp_(float(_LEAST), 1.0)
+        if drawn.is_stained:
+            flat.log_().neg_()
+            flat = torch.addmm(density[:, 3:], density[:, :3], flat).neg_().exp_().clamp_(0.0, 1.0)
+        colored = color @ flat
         gray = torch.from_numpy(_GRAY).to(image.device) @ colored
         mean = gray.mean()
-        flat.copy_((mean + (colored - mean) * float(drawn.contrast)).clamp_(0.0, 1.0))
+        image.view(3, -1).copy_((mean + (colored - mean) * float(drawn.contrast)).clamp_(0.0, 1.0))

@@ -13,7 +13,7 @@ _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 
 @kernel
-def change(image: Any, density: Any, color: Any, contrast: Any, gray: Any, least: Any) -> None:
+def change(image: Any, density: Any, color: Any, contrast: Any, gray: Any, least: Any, is_stained: bool) -> None:
     """Stain, then color, then contrast about the mean gray.
 
     Args:
@@ -23,16 +23,17 @@ def change(image: Any, density: Any, color: Any, contrast: Any, gray: Any, least
         contrast: float32.
         gray: (3,) float32, shares of red, green and blue in gray.
         least: float32; intensities below have the optical density of this one.
+        is_stained: whether `density` changes anything; logarithms take most of the time.
     """
     red, green, blue = image[0], image[1], image[2]
     total = 0.0
     for k in range(red.size):
-        r = -math.log(min(max(red[k], least), _ONE))
-        g = -math.log(min(max(green[k], least), _ONE))
-        b = -math.log(min(max(blue[k], least), _ONE))
-        p = min(math.exp(-(density[0, 0] * r + density[0, 1] * g + density[0, 2] * b + density[0, 3])), _ONE)
-        q = min(math.exp(-(density[1, 0] * r + density[1, 1] * g + density[1, 2] * b + density[1, 3])), _ONE)
-        s = min(math.exp(-(density[2, 0] * r + density[2, 1] * g + density[2, 2] * b + density[2, 3])), _ONE)
+        p, q, s = min(max(red[k], least), _ONE), min(max(green[k], least), _ONE), min(max(blue[k], least), _ONE)
+        if is_stained:
+            r, g, b = -math.log(p), -math.log(q), -math.log(s)
+            p = min(math.exp(-(density[0, 0] * r + density[0, 1] * g + density[0, 2] * b + density[0, 3])), _ONE)
+            q = min(math.exp(-(density[1, 0] * r + density[1, 1] * g + density[1, 2] * b + density[1, 3])), _ONE)
+            s = min(math.exp(-(density[2, 0] * r + density[2, 1] * g + density[2, 2] * b + density[2, 3])), _ONE)
         red[k] = color[0, 0] * p + color[0, 1] * q + color[0, 2] * s
         green[k] = color[1, 0] * p + color[1, 1] * q + color[1, 2] * s
         blue[k] = color[2, 0] * p + color[2, 1] * q + color[2, 2] * s

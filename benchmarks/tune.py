@@ -3,7 +3,7 @@
 For each: what was chosen, trials and minutes, images a second and seconds of a validation before and after, the images
 a second of MONAI's own recipe on the same network, and the Dice of paired trainings before and after with its interval.
 
-python benchmarks/tune.py                  # all, about two hours on two cores
+python benchmarks/tune.py                  # all, about an hour and a quarter on two cores
 python benchmarks/tune.py --only hippocampus-4GB
 python benchmarks/tune.py --tiny --out DIR # in a few minutes, to see that it runs; the figures mean nothing
 """
@@ -49,10 +49,10 @@ class Set:
 
     folder: str
     fold: Fold = 0
-    trials: int = 2 if TINY else 16
+    trials: int = 2 if TINY else 12
     num_pairs: int = 2 if TINY else 3
     # Of each training of a pair, and of MONAI's.
-    training_s: float = 20.0 if TINY else 120.0
+    training_s: float = 20.0 if TINY else 45.0
     scale: TrialScale = TrialScale(window_s=0.2, num_windows=2, num_cases=2, validation_s=2.0) if TINY else TrialScale()
 
 

@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig, build_loss
     from voxelocity.step.network import build_network
     from voxelocity.step.network_config import NetworkConfig
-    from voxelocity.step.optimizer import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
+    from voxelocity.step.optimizer import (
+        OptimizerConfig,
+        RunningAverage,
+        ScheduleConfig,
+        build_optimizer,
+        learning_rate_at,
+    )
     from voxelocity.step.precision import (
         BackendConfig,
         autocast,
@@ -26,6 +32,7 @@ __all__ = [
     "NetworkConfig",
     "OptimizerConfig",
     "PrecisionConfig",
+    "RunningAverage",
     "ScheduleConfig",
     "TrainingStep",
     "autocast",

@@ -41,7 +41,7 @@ from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.planning import DeviceChoice, Machine, survey
 from voxelocity.report.document import Block, Code, Text, fact_table
 from voxelocity.tuning.costs import RunTime
-from voxelocity.tuning.page import sides, verdict, write_tuning_page
+from voxelocity.tuning.page import before_and_after, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import Search, Study, StudyResult, locked
@@ -244,7 +244,7 @@ class _GroupSearch:
             kept=first.originals.place.parent if keys else None,
         )  # fmt: skip
         write_tuning_page(result, use=self._use(keys))
-        console.print(verdict(result, *sides(result)), highlight=False)
+        console.print(verdict(result, *before_and_after(result)), highlight=False)
         return result
 
     def _own_settings(self, task: AlgorithmTask, digest: str, limits: TrialLimits) -> OwnSettings:

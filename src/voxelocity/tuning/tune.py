@@ -260,15 +260,14 @@ def _search(
         owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found, time=time_of_run,
         memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
-    if keep_in is None or found.winner is None:
-        return result
+    return result if keep_in is None or found.winner is None else _kept(result, keep_in)
+
+
+def _kept(result: TuneResult, cache: Path) -> TuneResult:
+    """The result, after later plans were made to take it."""
+    peaks = [peak_bytes(trial.outcome, on_device=result.on_device) for trial in result.study.winner_trials]
     kept = keep_settings(
-        planned,
-        changed,
-        goal=goal,
-        ratios=result.time_ratios,
-        peak_bytes=max(peak_bytes(trial.outcome, on_device=on_device) for trial in found.winner_trials),
-        cache=keep_in,
+        result.planned, result.values, goal=result.goal, ratios=result.time_ratios, peak_bytes=max(peaks), cache=cache
     )
     return replace(result, kept=kept)
 

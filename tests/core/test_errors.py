@@ -1,6 +1,6 @@
 import pytest
 
-from voxelocity.core.errors import did_you_mean, nearest
+from voxelocity.core.errors import did_you_mean, nearest_name
 
 KEYS = ["data.batch_size", "step.learning_rate", "train.learning_rate"]
 
@@ -18,5 +18,5 @@ def test_a_misspelled_key_is_answered_by_the_nearest_one(name, meant):
 
 
 def test_another_word_is_no_misspelling():
-    assert nearest("case", ["phase"]) is None
+    assert nearest_name("case", ["phase"]) is None
     assert did_you_mean("epochs", KEYS) == ""

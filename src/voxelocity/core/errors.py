@@ -135,7 +135,7 @@ class InterruptedRunError(VoxelocityError):
         self.signal_number = signal_number
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
+def nearest_name(name: str, known: Collection[str]) -> str | None:
     """The known name that was probably meant; None if none is near."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_LEAST_LIKENESS)), None)
 
@@ -143,5 +143,5 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """The end of a sentence about an unknown name, with the nearest known one; of dotted keys the last part may do."""
     first_with = {key.rpartition(".")[2]: key for key in reversed(list(known))}
-    near = nearest(name, known) or first_with.get(nearest(name.rpartition(".")[2], first_with) or "")
+    near = nearest_name(name, known) or first_with.get(nearest_name(name.rpartition(".")[2], first_with) or "")
     return f"; did you mean '{near}'?" if near else ""

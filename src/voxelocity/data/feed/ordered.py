@@ -119,8 +119,7 @@ class ThreadBuffer(Generic[T]):
     """
 
     def __init__(self, source: Iterable[T], *, num_ahead: int = 1, turn: threading.Lock | None = None) -> None:
-        self._source = source
-        self._num_ahead = num_ahead
+        self._source, self._num_ahead = source, num_ahead
         self._turn = turn or threading.Lock()
         self._passes: set[OrderedPrefetch[T | _End]] = set()
 

@@ -27,8 +27,8 @@ from voxelocity.core.cases import Fold
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.planning import Planned
 from voxelocity.report import RunFacts, paired_trainings
-from voxelocity.tuning.dice import Length, Trainer
-from voxelocity.tuning.page import Side, sides
+from voxelocity.tuning.dice import Length, TrialTrainer
+from voxelocity.tuning.page import MeasuredSettings, before_and_after
 from voxelocity.tuning.result import TuneResult
 from voxelocity.tuning.trial import TrialLimits
 from voxelocity.tuning.tune import TrialScale, trial_environ, tune
@@ -78,7 +78,7 @@ def measured(one: Set, limit_gb: int) -> dict[str, Any]:
             overrides={**LIMITS, **PEER_KEYS}, scale=one.scale, keep=False, cache_folder=work / "cache",
         )  # fmt: skip
         assert isinstance(result, TuneResult)
-        before, after = sides(result)
+        before, after = before_and_after(result)
         peaks = [trial.outcome.peak_host_bytes for trial in result.study.winner_trials]
         return {
             "data": one.folder,
@@ -97,7 +97,7 @@ def measured(one: Set, limit_gb: int) -> dict[str, Any]:
         }
 
 
-def _figures(side: Side | None) -> dict[str, Any] | None:
+def _figures(side: MeasuredSettings | None) -> dict[str, Any] | None:
     if side is None:
         return None
     values = {"images_per_s": side.rates, "validation_s": side.validations_s}
@@ -128,7 +128,7 @@ def _dice(one: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, 
     if not result.values:
         return None
     limits = TrialLimits(seconds=10 * one.training_s, host_bytes=limit_gb * GB)
-    trainer = Trainer(result.planned, work / "pairs", limits, trial_environ(), lambda training: None)
+    trainer = TrialTrainer(result.planned, work / "pairs", limits, trial_environ(), lambda training: None)
     pairs: list[tuple[RunFacts, RunFacts]] = []
     for number in range(one.num_pairs):
         seed = result.planned.plan.seed + number

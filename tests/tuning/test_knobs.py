@@ -8,7 +8,7 @@ import pytest
 
 import voxelocity as vx
 from voxelocity.core.errors import ConfigError
-from voxelocity.tuning.costs import Memory, RunTime
+from voxelocity.tuning.costs import PeakMemory, RunTime
 from voxelocity.tuning.dice import candidates
 from voxelocity.tuning.knobs import CHANGE_RESULTS, run_knobs
 from voxelocity.tuning.trial import TrialOutcome
@@ -84,7 +84,7 @@ def test_the_cost_is_the_time_of_the_run(planned):
 
 
 def test_memory_counts_only_where_speed_is_kept():
-    cost = Memory(time=RunTime(num_images=100, num_validations=0), margin=0.03, on_device=False)
+    cost = PeakMemory(time=RunTime(num_images=100, num_validations=0), margin=0.03, on_device=False)
     default = outcome(10.0, 0.0, 1000)
     assert cost(outcome(9.8, 0.0, 500), default) == 500.0
     assert cost(outcome(9.0, 0.0, 500), default) is None

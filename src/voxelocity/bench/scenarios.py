@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from voxelocity.bench.comparison import Comparison, Record
 from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import BenchFolders, PhantomSet, real_data, work_folder
 from voxelocity.bench.switched import SWITCHES
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, did_you_mean
 from voxelocity.observe import environment
 
 if TYPE_CHECKING:
@@ -101,7 +100,9 @@ def run_scenario(
         OutputError: the work folder cannot be written.
     """
     if name not in NAMES:
-        raise InputError(f"bench: unknown scenario '{name}'{nearest(name, (*NAMES, *SWITCHES))}")
+        known = (*NAMES, *SWITCHES)
+        hint = did_you_mean(name, known)
+        raise InputError(f"bench: unknown scenario '{name}'{hint}; choose one of {', '.join(known)}")
     settings, run = _SCENARIOS[name]
     if not quick:
         settings = type(settings)()
@@ -117,10 +118,3 @@ def run_scenario(
         comparisons=tuple(comparisons),
         environment={**environment(), "peers": versions()},
     )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest one, if any is near, and all of them."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{hint}; choose one of {', '.join(known)}"

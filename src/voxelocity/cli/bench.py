@@ -7,57 +7,61 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from voxelocity.cli import interrupt
+from voxelocity.cli import interrupt, options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from voxelocity.report import RunFacts
 
+_Scenario = Annotated[
+    str,
+    typer.Argument(
+        help="Voxelocity and its peers: cache, patches, transforms, feed, windows, build, training or monai; all "
+        "of these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; "
+        "on a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
+    ),
+]
+_Quick = Annotated[
+    bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, not how fast.")
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--out", help="Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written."
+    ),
+]
+_Data = Annotated[Path | None, typer.Option("--data", help="Folder of real scans; $VOXELOCITY_DATA if not given.")]
+_Work = Annotated[
+    Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
+]
+_Task = Annotated[str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs, openkbp or bodies.")]
+_Seeds = Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings per side.")]
+_TimeBudget = Annotated[
+    str, typer.Option("--time-budget", help="time-to-target: compare Dice after this time, not time to a Dice.")
+]
+_Sides = Annotated[
+    str,
+    typer.Option(
+        "--sides", help="time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given."
+    ),
+]
+_Equal = Annotated[
+    bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network with their optimizer.")
+]
+
 
 def bench(
-    scenario: Annotated[
-        str,
-        typer.Argument(
-            help="Voxelocity and its peers: cache, patches, transforms, feed, windows, build, training or monai; all "
-            "of these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; "
-            "on a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
-        ),
-    ] = "",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, not how fast.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written.",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder of real scans; $VOXELOCITY_DATA if not given.")
-    ] = None,
-    work: Annotated[
-        Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
-    ] = None,
-    task: Annotated[
-        str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs, openkbp or bodies.")
-    ] = "phantoms",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings per side.")] = 5,
-    time_budget: Annotated[
-        str, typer.Option("--time-budget", help="time-to-target: compare Dice after this time, not time to a Dice.")
-    ] = "",
-    sides: Annotated[
-        str,
-        typer.Option(
-            "--sides",
-            help="time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given.",
-        ),
-    ] = "",
-    equal: Annotated[
-        bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network with their optimizer.")
-    ] = False,
+    scenario: _Scenario = "",
+    quick: _Quick = False,
+    out: _Out = None,
+    data: _Data = None,
+    work: _Work = None,
+    task: _Task = "phantoms",
+    seeds: _Seeds = 5,
+    time_budget: _TimeBudget = "",
+    sides: _Sides = "",
+    equal: _Equal = False,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
     from voxelocity.bench import NAMES, SWITCHES, comparison_section, run_scenario
@@ -98,10 +102,9 @@ def _bench_race(
 ) -> None:
     from voxelocity.bench import comparison_section
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
-    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.report import TableView, accuracy_sentence, section_view
 
-    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    budget_s = options.read_budget_s(time_budget)
     names = check_sides([name for name in sides.split(",") if name])
     settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names, is_equal=is_equal)
     record, outcome = run_race(

@@ -67,19 +67,11 @@ def diagnose(
         session = diagnose_folder(folder, out)
     else:
         limits = Limits(
-            seconds=seconds,
-            is_whole=whole,
-            has_experiments=not no_experiments,
-            has_nsys=nsys,
-            keeps_saves=keep_saves,
+            seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys, keeps_saves=keep_saves
         )
         with _stdout_is_stderr() if as_json else contextlib.nullcontext(), interrupt.is_raised():
             session = diagnose_command(
-                given,
-                out,
-                limits=limits,
-                on_start=lambda: _tell(_announced(given, limits)),
-                tell=_tell,
+                given, out, limits=limits, on_start=lambda: _tell(_announced(given, limits)), tell=_tell
             )
     if session.diagnosis is None:
         _tell(session.problem)

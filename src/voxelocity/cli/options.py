@@ -11,6 +11,7 @@ import typer
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import parse_yaml, read_mapping
+from voxelocity.core.quantities import parse_duration_s
 
 if TYPE_CHECKING:
     # Imports numpy, which neither --help nor the doctor may need.
@@ -82,6 +83,15 @@ def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
     if text not in known:
         raise ConfigError(f"config: --device {text!r} is not known; choose {', '.join(known[:-1])} or {known[-1]}")
     return text
+
+
+def read_budget_s(text: str) -> float:
+    """Seconds of a time budget; 0 if none is given.
+
+    Raises:
+        ConfigError: the text is not a duration.
+    """
+    return parse_duration_s(text) if text else 0.0
 
 
 def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: bool = False) -> dict[str, Any]:

@@ -40,10 +40,9 @@ def plan(
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.config import AUTO
-    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.data.source import open_cases
 
-    budget_s = parse_duration_s(time_budget) if time_budget else AUTO
+    budget_s = options.read_budget_s(time_budget) or AUTO
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import phase

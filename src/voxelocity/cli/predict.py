@@ -18,63 +18,73 @@ if TYPE_CHECKING:
 # On the line of each scan; the table at the end shows all of them.
 _SHOWN_CLASSES = 5
 
+_Model = Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training or a MONAI bundle.")]
+_Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Scans (NIfTI, NRRD, MHA, a DICOM series), folders of them, or a .csv that lists them. More models "
+        "may come first: their logits are averaged.",
+        metavar="[MODEL...] INPUT...",
+    ),
+]
+_Out = Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")]
+_Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="Of the predictions: nii.gz, nrrd or dicom-seg. auto: NRRD if all scans are, DICOM SEG if all are "
+        "DICOM series, else nii.gz.",
+    ),
+]
+_Device = Annotated[
+    str, typer.Option("--device", help="cpu, cuda, all or auto. all: every GPU that is visible; they share the scans.")
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")]
+_Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Also write those of every class, to OUT/probabilities.")
+]
+_Previews = Annotated[bool, typer.Option("--previews", help="Also write a picture of each scan, to OUT/previews.")]
+_NoPage = Annotated[bool, typer.Option("--no-page", help="Write no predictions.html.")]
+_NoPostprocess = Annotated[
+    bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
+]
+_Network = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        help="Code that may run: the builder of the run's network, if it is your own (package.module:name), or "
+        "the compiled file of an export (network.pt2).",
+    ),
+]
+_Runtime = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        help="What runs the network: eager, compile, cuda-graphs, aot-inductor, onnxruntime, openvino, tensorrt; "
+        "or auto, the quickest by measurement.",
+    ),
+]
+
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training or a MONAI bundle.")],
-    inputs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Scans (NIfTI, NRRD, MHA, a DICOM series), folders of them, or a .csv that lists them. More models "
-            "may come first: their logits are averaged.",
-            metavar="[MODEL...] INPUT...",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="Of the predictions: nii.gz, nrrd or dicom-seg. auto: NRRD if all scans are, DICOM SEG if all are "
-            "DICOM series, else nii.gz.",
-        ),
-    ] = "auto",
-    device: Annotated[
-        str,
-        typer.Option("--device", help="cpu, cuda, all or auto. all: every GPU that is visible; they share the scans."),
-    ] = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
-    ] = False,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Also write those of every class, to OUT/probabilities.")
-    ] = False,
-    previews: Annotated[
-        bool, typer.Option("--previews", help="Also write a picture of each scan, to OUT/previews.")
-    ] = False,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Write no predictions.html.")] = False,
-    no_postprocess: Annotated[
-        bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
-    ] = False,
-    network: Annotated[
-        str,
-        typer.Option(
-            "--network",
-            help="Code that may run: the builder of the run's network, if it is your own (package.module:name), or "
-            "the compiled file of an export (network.pt2).",
-        ),
-    ] = "",
-    runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime",
-            help="What runs the network: eager, compile, cuda-graphs, aot-inductor, onnxruntime, openvino, tensorrt; "
-            "or auto, the quickest by measurement.",
-        ),
-    ] = "eager",
+    model: _Model,
+    inputs: _Inputs,
+    out: _Out,
+    format: _Format = "auto",
+    device: _Device = "auto",
+    overwrite: _Overwrite = False,
+    resume: _Resume = False,
+    probabilities: _Probabilities = False,
+    previews: _Previews = False,
+    no_page: _NoPage = False,
+    no_postprocess: _NoPostprocess = False,
+    dry_run: _DryRun = False,
+    network: _Network = "",
+    runtime: _Runtime = "eager",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
     is_shared = device == "all"
@@ -106,22 +116,11 @@ def predict(
     try:
         with interrupt.is_raised(), phase("predict", color="gold"), screen:
             written = predict_files(
-                models,
-                scans,
-                out,
-                device=devices,
-                num_threads=cpu_budget(),
-                runtime=runtime,
-                postprocess=not no_postprocess,
-                page=not no_page,
-                probabilities=probabilities,
-                previews=previews,
-                on_start=screen.start,
-                on_windows=screen.show_pass,
-                on_case=screen.show,
-                on_runtime=screen.say,
+                models, scans, out, device=devices, num_threads=cpu_budget(), runtime=runtime,
+                postprocess=not no_postprocess, page=not no_page, probabilities=probabilities, previews=previews,
+                on_start=screen.start, on_windows=screen.show_pass, on_case=screen.show, on_runtime=screen.say,
                 **options_of_files,
-            )
+            )  # fmt: skip
     finally:
         if screen.volumes:
             console.print(volume_table(screen.volumes))

@@ -35,7 +35,6 @@ def recipe(
     """Run a complete example: a task from data to results, by one command."""
     overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
     from voxelocity.core.console import PlainConsole
-    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.observe import default_cache_folder, process_age_s
     from voxelocity.observe.sinks import choose_sinks
     from voxelocity.parallel import read_place
@@ -50,7 +49,7 @@ def recipe(
         fast_bfloat16=machine.fast_bfloat16,
         console=PlainConsole(),
         seed=seed,
-        time_budget_s=parse_duration_s(time_budget) if time_budget else 0.0,
+        time_budget_s=options.read_budget_s(time_budget),
         overrides=overrides,
         resume=resume,
         overwrite=overwrite,

@@ -11,55 +11,64 @@ from voxelocity.cli import options
 from voxelocity.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from voxelocity.training import FoldsResult
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.training import FoldsResult, RunResult
+
+_Dataset = Annotated[
+    Path | None,
+    typer.Argument(
+        help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; "
+        "with --resume and without -o, the folder of the run."
+    ),
+]
+_Out = Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run.")]
+_Folds = Annotated[
+    str, typer.Option("--folds", help="Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2.")
+]
+_StartFrom = Annotated[
+    Path | None,
+    typer.Option("--from", help="Fine-tune: start from the weights of this finished run, with its network."),
+]
+_Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began."
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
+_FullValidation = Annotated[
+    bool,
+    typer.Option(
+        "--full-validation",
+        help="Never shorten the final validation to meet a time budget; with --resume, also for a finished run.",
+    ),
+]
+_SkipBroken = Annotated[
+    bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and report which and why.")
+]
+_Log = Annotated[
+    list[str] | None, typer.Option("--log", help="Also log the run to tensorboard, wandb, mlflow or openmetrics.")
+]
 
 
 def train(
     context: typer.Context,
-    dataset: Annotated[
-        Path | None,
-        typer.Argument(
-            help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; "
-            "with --resume and without -o, the folder of the run."
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run.")] = None,
+    dataset: _Dataset = None,
+    out: _Out = None,
     fold: options.FoldText = "0",
-    folds: Annotated[
-        str,
-        typer.Option("--folds", help="Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2."),
-    ] = "",
-    start_from: Annotated[
-        Path | None,
-        typer.Option("--from", help="Fine-tune: start from the weights of this finished run, with its network."),
-    ] = None,
+    folds: _Folds = "",
+    start_from: _StartFrom = None,
     time_budget: options.Budget = "",
     seed: options.Seed = 0,
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began."
-        ),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
-    full_validation: Annotated[
-        bool,
-        typer.Option(
-            "--full-validation",
-            help="Never shorten the final validation to meet a time budget; with --resume, also for a finished run.",
-        ),
-    ] = False,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and report which and why.")
-    ] = False,
-    log: Annotated[
-        list[str] | None,
-        typer.Option("--log", help="Also log the run to tensorboard, wandb, mlflow or openmetrics."),
-    ] = None,
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
+    full_validation: _FullValidation = False,
+    skip_broken: _SkipBroken = False,
+    log: _Log = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
     if folds and options.is_given(context, "fold"):
@@ -69,40 +78,36 @@ def train(
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     chosen_folds = options.read_folds(folds) if folds else ()
     from voxelocity.core.config import AUTO
-    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.data.source import open_cases
     from voxelocity.observe.sinks import choose_sinks
 
     sinks = choose_sinks(log or [])
-    budget_s = parse_duration_s(time_budget) if time_budget else AUTO
+    budget_s = options.read_budget_s(time_budget) or AUTO
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
-    from voxelocity.core.quantities import dice_text
     from voxelocity.observe import process_age_s
     from voxelocity.parallel import read_place
-    from voxelocity.report import duration_text, score_table
     from voxelocity.training import train as run_training
     from voxelocity.training import train_folds
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
     common: dict[str, Any] = {
-        "time_budget_s": budget_s,
-        "seed": seed if options.is_given(context, "seed") else AUTO,
-        "device": chosen_device,
-        "overrides": overrides,
-        "overwrite": overwrite,
-        "full_validation": full_validation,
-        "skip_broken": skip_broken,
-        "start_from": start_from,
-        "console": console,
-        "spent_s": process_age_s(),
-    }
+        "time_budget_s": budget_s, "seed": seed if options.is_given(context, "seed") else AUTO,
+        "device": chosen_device, "overrides": overrides, "overwrite": overwrite, "full_validation": full_validation,
+        "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
+    }  # fmt: skip
     if folds:
         _show_folds(train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common))
         return
     chosen = chosen_fold if options.is_given(context, "fold") else AUTO
-    result = run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common)
+    _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
+
+
+def _show_run(result: RunResult, console: PlainConsole) -> None:
+    from voxelocity.core.quantities import dice_text
+    from voxelocity.report import duration_text, score_table
+
     console.print(score_table(result.scores))
     console.print(
         f"mean foreground Dice {dice_text(result.mean_dice)} after {duration_text(result.seconds)} "

@@ -9,82 +9,83 @@ import typer
 
 from voxelocity.cli import options
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.quantities import parse_bytes
 
 if TYPE_CHECKING:
+    from voxelocity.core.console import PlainConsole
     from voxelocity.training.resume import SavedRun
+    from voxelocity.tuning.tune import Tuning
+
+_Dataset = Annotated[
+    Path,
+    typer.Argument(
+        help="A data set, as for `train`; the folder of a run, whose plan is then the one to improve; or a work folder "
+        "of MONAI's Auto3DSeg, whose algorithms are then tuned."
+    ),
+]
+_Out = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Folder of the trials and the page; tune-NAME if left out.")
+]
+_Goal = Annotated[
+    str,
+    typer.Option("--for", help="throughput: the shortest run; memory: the least memory; time-to-dice: by trainings."),
+]
+_Trials = Annotated[int, typer.Option("--trials", min=1, help="Trials of the search.")]
+_Budget = Annotated[str, typer.Option("--time-budget", help="End by then: 90s, 5m, 1h.")]
+_MemoryLimit = Annotated[
+    str,
+    typer.Option("--memory-limit", help="Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."),
+]
+_Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Search this key alone; repeat for more. learning-rate makes a range test."),
+]
+_Pairs = Annotated[
+    int, typer.Option("--pairs", min=2, help="Pairs of trainings that judge what time-to-dice has found.")
+]
+_Train = Annotated[
+    str,
+    typer.Option("--train", help="Then train this long with the plan's own settings and with those found, for curves."),
+]
+_Keep = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep/--no-keep", help="Whether later plans take what was found; a range test's rate by --keep only."
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again, even if the folder holds trials.")]
+_Specs = Annotated[
+    Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
+]
+_Algos = Annotated[str, typer.Option("--algos", help="Of a work folder: these algorithms alone: segresnet,dints.")]
+_Undo = Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")]
 
 
 def tune(
     context: typer.Context,
-    dataset: Annotated[
-        Path,
-        typer.Argument(
-            help="A data set, as for `train`; the folder of a run, whose plan is then the one to improve; or a work "
-            "folder of MONAI's Auto3DSeg, whose algorithms are then tuned."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of the trials and the page; tune-NAME if left out.")
-    ] = None,
-    goal: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            help="throughput: the shortest run; memory: the least memory; time-to-dice: by trainings.",
-        ),
-    ] = "throughput",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the search.")] = 20,
-    time_budget: Annotated[str, typer.Option("--time-budget", help="End by then: 90s, 5m, 1h.")] = "",
-    memory_limit: Annotated[
-        str,
-        typer.Option(
-            "--memory-limit", help="Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."
-        ),
-    ] = "",
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Search this key alone; repeat for more. learning-rate makes a range test."),
-    ] = None,
-    pairs: Annotated[
-        int, typer.Option("--pairs", min=2, help="Pairs of trainings that judge what time-to-dice has found.")
-    ] = 3,
-    train: Annotated[
-        str,
-        typer.Option(
-            "--train", help="Then train this long with the plan's own settings and with those found, for curves."
-        ),
-    ] = "",
+    dataset: _Dataset,
+    out: _Out = None,
+    goal: _Goal = "throughput",
+    trials: _Trials = 20,
+    time_budget: _Budget = "",
+    memory_limit: _MemoryLimit = "",
+    only: _Only = None,
+    pairs: _Pairs = 3,
+    train: _Train = "",
     fold: options.FoldText = "0",
     seed: options.Seed = 0,
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
-    keep: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep/--no-keep", help="Whether later plans take what was found; a range test's rate by --keep only."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin again, even if the folder holds trials.")
-    ] = False,
-    specs: Annotated[
-        Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
-    ] = None,
-    algos: Annotated[
-        str, typer.Option("--algos", help="Of a work folder: these algorithms alone: segresnet,dints.")
-    ] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")] = False,
+    keep: _Keep = None,
+    overwrite: _Overwrite = False,
+    specs: _Specs = None,
+    algos: _Algos = "",
+    undo: _Undo = False,
 ) -> None:
     """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
     if specs is not None or algos or undo or any(dataset.glob("*/algo_object.json")):
-        for name in ("goal", "trials", "only", "pairs", "train", "fold", "config", "sets", "keep"):
-            if options.is_given(context, name):
-                flag = {"goal": "for", "sets": "set"}.get(name, name)
-                raise ConfigError(
-                    f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or "
-                    "leave it out"
-                )
+        _refuse_options_of_runs(context)
         names = [name.strip() for name in algos.split(",") if name.strip()] or None
         if undo:
             _put_back(dataset, names)
@@ -93,47 +94,37 @@ def tune(
         return
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
-    from voxelocity.core.quantities import parse_bytes, parse_duration_s
     from voxelocity.data.source import open_cases
     from voxelocity.tuning.knobs import GOALS, Goal
 
     if goal not in GOALS:
         raise ConfigError(f"tune: --for {goal!r} is not known; choose {', '.join(GOALS)}")
     chosen_goal: Goal = goal
-    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    budget_s, train_s = options.read_budget_s(time_budget), options.read_budget_s(train)
     limit_bytes = parse_bytes(memory_limit) if memory_limit else 0
-    train_s = parse_duration_s(train) if train else 0.0
     base, place = _base_of(dataset)
     if base is not None and not options.is_given(context, "fold"):
         chosen_fold = base.fold
     from voxelocity.core.console import PlainConsole
     from voxelocity.parallel import read_place
     from voxelocity.report import read_run
-    from voxelocity.tuning.result import PAGE
     from voxelocity.tuning.tune import tune as run_tuning
 
-    cases = open_cases(place)
     console = PlainConsole(quiet=read_place().rank > 0)
     result = run_tuning(
-        cases,
-        out or (dataset / "tune" if base is not None else Path(f"tune-{dataset.resolve().stem}")),
-        goal=chosen_goal,
-        trials=trials,
-        time_budget_s=budget_s,
-        memory_limit_bytes=limit_bytes,
-        only=only or (),
-        num_pairs=pairs,
-        train_s=train_s,
-        fold=chosen_fold,
-        seed=seed,
-        device=chosen_device,
-        overrides=overrides,
-        base=None if base is None else base.plan,
-        run=None if base is None else read_run(dataset),
-        keep=keep,
-        overwrite=overwrite,
-        console=console,
-    )
+        open_cases(place), out or (dataset / "tune" if base is not None else Path(f"tune-{dataset.resolve().stem}")),
+        goal=chosen_goal, trials=trials, time_budget_s=budget_s, memory_limit_bytes=limit_bytes, only=only or (),
+        num_pairs=pairs, train_s=train_s, fold=chosen_fold, seed=seed, device=chosen_device, overrides=overrides,
+        base=None if base is None else base.plan, run=None if base is None else read_run(dataset), keep=keep,
+        overwrite=overwrite, console=console,
+    )  # fmt: skip
+    _show(result, console)
+
+
+def _show(result: Tuning, console: PlainConsole) -> None:
+    """What changes, where it is kept, and the page."""
+    from voxelocity.tuning.result import PAGE
+
     for key, value in result.values.items():
         console.print(f"{key}: {value}", highlight=False, soft_wrap=True)
     if not result.values:
@@ -143,26 +134,29 @@ def tune(
     console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
 
 
+def _refuse_options_of_runs(context: typer.Context) -> None:
+    """Returns if no option was given that only a run has; a ConfigError names it."""
+    for name in ("goal", "trials", "only", "pairs", "train", "fold", "config", "sets", "keep"):
+        if options.is_given(context, name):
+            flag = {"goal": "for", "sets": "set"}.get(name, name)
+            raise ConfigError(
+                f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or leave it out"
+            )
+
+
 def _customize(
     work: Path, algos: list[str] | None, specs: Path | None, out: Path | None, time_budget: str, memory_limit: str,
     device: str, seed: int, *, overwrite: bool,
 ) -> None:  # fmt: skip
     chosen_device = options.read_device(device)
-    from voxelocity.core.quantities import parse_bytes, parse_duration_s
     from voxelocity.interop.auto3dseg import customize, read_specs
     from voxelocity.tuning.result import PAGE
 
     found = customize(
-        work,
-        algos,
-        None if specs is None else read_specs(specs),
-        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else 0,
-        time_budget_s=parse_duration_s(time_budget) if time_budget else 0.0,
-        device=chosen_device,
-        out=out,
-        seed=seed,
-        overwrite=overwrite,
-    )
+        work, algos, None if specs is None else read_specs(specs), out=out, device=chosen_device, seed=seed,
+        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else 0, overwrite=overwrite,
+        time_budget_s=options.read_budget_s(time_budget),
+    )  # fmt: skip
     for result in found.values():
         typer.echo(f"see {result.folder / PAGE}")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, did_you_mean
 from voxelocity.core.quantities import read_printed, sequence_length
 
 Auto = Literal["auto"]
@@ -74,8 +73,7 @@ def check_key(model: type[Config], key: str) -> None:
     """
     keys = valid_keys(model)
     if key not in keys:
-        near = _nearest(key, keys)
-        raise ConfigError(f"config: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else ""))
+        raise ConfigError(f"config: unknown key '{key}'{did_you_mean(key, keys)}")
 
 
 def check_value(model: type[Config], key: str, value: Any) -> Any:
@@ -154,8 +152,7 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if not _is_union_branch(str(part)))
     if first["type"] == "extra_forbidden":
-        near = _nearest(key, valid_keys(model))
-        return f"{where}: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else "")
+        return f"{where}: unknown key '{key}'{did_you_mean(key, valid_keys(model))}"
     reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors() if e["loc"][:1] == first["loc"][:1]))
     return f"{where}: {key} = {first['input']!r} is not valid: {'; or: '.join(reasons)}"
 
@@ -163,14 +160,6 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
 def _is_union_branch(part: str) -> bool:
     # Matches the whole name, because a field may be called "intensity".
     return re.fullmatch(_UNION_BRANCH, part) is not None
-
-
-def _nearest(key: str, keys: Sequence[str]) -> str | None:
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    if close:
-        return close[0]
-    by_last_part = difflib.get_close_matches(key.split(".")[-1], [k.split(".")[-1] for k in keys], n=1, cutoff=0.5)
-    return next((k for k in keys if by_last_part and k.split(".")[-1] == by_last_part[0]), None)
 
 
 def _config_inside(annotation: Any) -> type[Config] | None:

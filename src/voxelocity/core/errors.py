@@ -22,7 +22,11 @@ VoxelocityError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+
+# Names that share less are another word, not a slip: "phase" is no misspelled "case".
+_LEAST_LIKENESS = 0.7
 
 
 class VoxelocityError(Exception):
@@ -129,3 +133,15 @@ class InterruptedRunError(VoxelocityError):
     def __init__(self, message: str, *, signal_number: int) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+def nearest_name(name: str, known: Collection[str]) -> str | None:
+    """The known name that was probably meant; None if none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_LEAST_LIKENESS)), None)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about an unknown name, with the nearest known one; of dotted keys the last part may do."""
+    first_with = {key.rpartition(".")[2]: key for key in reversed(list(known))}
+    near = nearest_name(name, known) or first_with.get(nearest_name(name.rpartition(".")[2], first_with) or "")
+    return f"; did you mean '{near}'?" if near else ""

@@ -6,14 +6,13 @@ other names.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, did_you_mean
 
 Pair = tuple[str, str]
 
@@ -90,8 +89,7 @@ def swapped_classes(class_names: Sequence[str], pairs: Sequence[Pair]) -> tuple[
     for pair in pairs:
         for name in pair:
             if name not in class_names[1:]:
-                near = difflib.get_close_matches(name, class_names[1:], n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; the classes are {', '.join(class_names[1:])}"
+                hint = did_you_mean(name, class_names[1:]) or f"; the classes are {', '.join(class_names[1:])}"
                 raise ConfigError(f"config: swap_pairs names {name!r}, which is not a class of this data set{hint}")
             if name in seen:
                 raise ConfigError(f"config: swap_pairs names {name!r} twice; keep it in one pair of two classes")

@@ -40,8 +40,8 @@ _FEW_STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """The program before or after the change.
+class StepCost:
+    """What a step of the program costs, before or after the change.
 
     Attributes:
         costs: seconds of one counted step, by part. Validation and saving are spread over the steps, on both sides as
@@ -71,8 +71,8 @@ class DiagnosisComparison:
         notices: what a reader must know before believing the figures.
     """
 
-    before: Side
-    after: Side
+    before: StepCost
+    after: StepCost
     achieved: float | None
     predicted: float | None
     gone: Sequence[Finding]
@@ -84,7 +84,7 @@ class DiagnosisComparison:
 def compare_diagnoses(a: Diagnosis, b: Diagnosis) -> DiagnosisComparison:
     """What became of the program between `a`, before, and `b`, after."""
     before, after = (
-        Side(pace=pace(one), costs=_costs(one.facts, a.facts), images=_images(one.facts)) for one in (a, b)
+        StepCost(pace=pace(one), costs=_costs(one.facts, a.facts), images=_images(one.facts)) for one in (a, b)
     )
     achieved = None
     if before.cost_s is not None and after.cost_s is not None:

@@ -217,29 +217,8 @@ def _watched(place: Place) -> Iterator[World]:
         yield World(place, watchdog)
 
 
-@contextlib.contextmanager
-def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[World]:
-    """The world of this process within the block; waits for all of its ranks.
-
-    Each rank takes the GPU of its number on its machine, and its share of the cores.
-
-    Args:
-        place: of this process; from the launcher's environment if not given.
-        uses_gpu: whether tensors on GPUs are exchanged.
-
-    Raises:
-        ConfigError: the environment says something impossible, or there are fewer GPUs than ranks.
-        RankLostError: the others cannot be reached.
-    """
-    place = read_place() if place is None else place
-    if place.is_alone:
-        yield World(place)
-        return
-    if dist.is_initialized():
-        # A program that joined its ranks itself keeps its own group.
-        with _watched(place) as world:
-            yield world
-        return
+def _meet(place: Place, *, uses_gpu: bool) -> None:
+    """Forms the group of all ranks; errors as `joined`."""
     if uses_gpu:
         num_gpus = torch.cuda.device_count()
         if place.local_rank >= num_gpus:
@@ -265,6 +244,32 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
             f"parallel: rank {place.rank} of {place.size} cannot reach rank 0 at {where} ({said}); check that the "
             "machines can connect to each other there"
         ) from None
+
+
+@contextlib.contextmanager
+def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[World]:
+    """The world of this process within the block; waits for all of its ranks.
+
+    Each rank takes the GPU of its number on its machine, and its share of the cores.
+
+    Args:
+        place: of this process; from the launcher's environment if not given.
+        uses_gpu: whether tensors on GPUs are exchanged.
+
+    Raises:
+        ConfigError: the environment says something impossible, or there are fewer GPUs than ranks.
+        RankLostError: the others cannot be reached.
+    """
+    place = read_place() if place is None else place
+    if place.is_alone:
+        yield World(place)
+        return
+    if dist.is_initialized():
+        # A program that joined its ranks itself keeps its own group.
+        with _watched(place) as world:
+            yield world
+        return
+    _meet(place, uses_gpu=uses_gpu)
     try:
         with _watched(place) as world:
             yield world

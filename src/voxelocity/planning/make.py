@@ -183,14 +183,7 @@ def make_plan(
     facts = _ruled(facts)
     if chosen.get("planner.use_tuned", True):
         facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
-    ruled = {choice.key for choice in facts.choices}
-    for key, value in chosen.items():
-        if key not in ruled:
-            facts.choices.append(Choice(key=key, value=value, reason="set by you"))
-            set_value(facts.settled, key, value)
-    for key, value in shared.values.items() if shared else ():
-        if key not in ruled and key not in chosen:
-            set_value(facts.settled, key, value)
+    _settle_without_rule(facts, {} if shared is None else shared.values)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":
         # Now, not after the cache is filled, when the first step would fail.
@@ -198,6 +191,18 @@ def make_plan(
     return Planned(
         plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
     )
+
+
+def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
+    """Settles what the user set or another run shares, where no rule decides."""
+    ruled = {choice.key for choice in facts.choices}
+    for key, value in facts.overrides.items():
+        if key not in ruled:
+            facts.choices.append(Choice(key=key, value=value, reason="set by you"))
+            set_value(facts.settled, key, value)
+    for key, value in shared.items():
+        if key not in ruled and key not in facts.overrides:
+            set_value(facts.settled, key, value)
 
 
 def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:

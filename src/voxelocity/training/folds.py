@@ -105,21 +105,10 @@ def train_folds(
         console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
         try:
             train(
-                cases,
-                folder.path,
-                fold=fold,
-                device=device,
-                resume=fold in begun,
-                overwrite=overwrite,
-                full_validation=full_validation,
-                skip_broken=skip_broken,
-                start_from=start_from,
-                shared=shared,
-                console=console,
-                spent_s=spent_s,
-                sinks=make_sinks(),
-                **asked,
-            )
+                cases, folder.path, fold=fold, device=device, resume=fold in begun, overwrite=overwrite,
+                full_validation=full_validation, skip_broken=skip_broken, start_from=start_from, shared=shared,
+                console=console, spent_s=spent_s, sinks=make_sinks(), **asked,
+            )  # fmt: skip
         # What is wrong with the command or with the data set is wrong for every fold.
         except (InterruptedRunError, ConfigError, DatasetError):
             raise

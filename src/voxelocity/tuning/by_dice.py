@@ -13,7 +13,7 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.planning import Planned
 from voxelocity.report import Document, comparison_document, write_page
 from voxelocity.report.document import Block, Code, Section, Table, Text
-from voxelocity.tuning.dice import DiceResult, Length, Training, affordable, candidates, compare_by_dice
+from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves
 from voxelocity.tuning.result import PAGE, RECORD
@@ -140,7 +140,7 @@ def _notice(found: DiceResult) -> str:
     return f"Not taken: {what} is neither clearly better nor the same and clearly sooner there."
 
 
-def _trainings(trainings: Sequence[Training]) -> Block:
+def _trainings(trainings: Sequence[DiceTrial]) -> Block:
     rows = []
     for number, training in enumerate(trainings, start=1):
         changed = ", ".join(f"{key} {value_text(value, key)}" for key, value in training.settings.items())
@@ -164,7 +164,7 @@ def _use(tuning: DiceTuning) -> list[Block]:
     return [Text(text=f"{kept}In another place:"), Code(text=sets)]
 
 
-def _line(training: Training) -> str:
+def _line(training: DiceTrial) -> str:
     what = ", ".join(f"{key.rpartition('.')[2]} {value_text(value, key)}" for key, value in training.settings.items())
     outcome = training.outcome
     result = f"Dice {dice_text(training.dice)}" if outcome.is_finished else outcome.kind.replace("_", " ")

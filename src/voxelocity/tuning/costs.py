@@ -45,7 +45,7 @@ class RunTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class PeakMemory:
     """The most memory, of the device or else of the host, of settings that lose no speed beyond a margin.
 
     Attributes:

@@ -73,7 +73,7 @@ class Length:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class DiceTrial:
     """A training that was tried.
 
     Attributes:
@@ -108,7 +108,7 @@ class DiceResult:
         is_taken: whether the candidate is better: a higher Dice, or the same one sooner.
     """
 
-    trainings: tuple[Training, ...]
+    trainings: tuple[DiceTrial, ...]
     candidate: Settings
     before: tuple[RunFacts, ...]
     after: tuple[RunFacts, ...]
@@ -188,7 +188,7 @@ def compare_by_dice(
     num_pairs: int,
     limits: TrialLimits,
     environ: Mapping[str, str],
-    on_training: Callable[[Training], None] = lambda training: None,
+    on_training: Callable[[DiceTrial], None] = lambda training: None,
 ) -> DiceResult:
     """Trains the candidates, the plan's own settings first, keeps the better half each time, and pairs the last one.
 
@@ -204,7 +204,7 @@ def compare_by_dice(
         environ: variables of the trainings.
         on_training: called after each.
     """
-    trainer = Trainer(planned, folder, limits, environ, on_training)
+    trainer = TrialTrainer(planned, folder, limits, environ, on_training)
     left, length, rung = [dict(each) for each in found], first, 0
     while len(left) > 1:
         tried = [trainer.train(rung, settings, planned.plan.seed, length) for settings in left]
@@ -230,7 +230,7 @@ def compare_by_dice(
 
 
 def _judged(
-    trainings: tuple[Training, ...], candidate: Settings, before: tuple[RunFacts, ...], after: tuple[RunFacts, ...]
+    trainings: tuple[DiceTrial, ...], candidate: Settings, before: tuple[RunFacts, ...], after: tuple[RunFacts, ...]
 ) -> DiceResult:
     parity = paired_trainings([run.scores for run in before], [run.scores for run in after]) if before else None
     target = highest_common_target([run.best_validation for run in (*before, *after)]) if before else None
@@ -252,7 +252,7 @@ def is_better(result: DiceResult) -> bool:
     return overall.judgment == "same" and bool(ratios) and statistics.median(ratios) <= _QUICKER
 
 
-class Trainer:
+class TrialTrainer:
     """Trains in processes of their own, into folders below one folder.
 
     Args:
@@ -272,18 +272,18 @@ class Trainer:
         folder: Path,
         limits: TrialLimits,
         environ: Mapping[str, str],
-        on_training: Callable[[Training], None],
+        on_training: Callable[[DiceTrial], None],
     ) -> None:
         self._planned, self._runs, self._limits, self._environ = planned, folder / RUNS_FOLDER, limits, dict(environ)
         self._on_training = on_training
-        self.trainings: list[Training] = []
+        self.trainings: list[DiceTrial] = []
         self._runs.mkdir(parents=True, exist_ok=True)
 
     @property
     def any_finished(self) -> bool:
         return any(training.outcome.is_finished for training in self.trainings)
 
-    def train(self, rung: int, settings: Settings, seed: int, length: Length, *, is_pair: bool = False) -> Training:
+    def train(self, rung: int, settings: Settings, seed: int, length: Length, *, is_pair: bool = False) -> DiceTrial:
         """A training with these settings, made now or earlier with the same ones."""
         keys = {
             **flatten(Plan, self._planned.plan.to_plain()),
@@ -304,7 +304,7 @@ class Trainer:
             "keys": keys,
         }
         outcome = self._earlier(out, task) or self._run(out, task, length)
-        training = Training(
+        training = DiceTrial(
             rung=rung, settings=settings, seed=seed, outcome=outcome, run=read_run(out) if outcome.is_finished else None
         )
         self.trainings.append(training)

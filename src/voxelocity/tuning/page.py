@@ -45,7 +45,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class MeasuredSettings:
     """What was measured of the plan's own settings, or of the tuned ones, in all their confirmations.
 
     Attributes:
@@ -60,7 +60,7 @@ class Side:
     peak_bytes: int
 
     @classmethod
-    def of(cls, trials: Sequence[TrialRecord], *, on_device: bool) -> Side | None:
+    def of(cls, trials: Sequence[TrialRecord], *, on_device: bool) -> MeasuredSettings | None:
         """None if no trial finished."""
         finished = [trial.outcome for trial in trials if trial.outcome.is_finished]
 
@@ -96,7 +96,7 @@ def write_tuning_page(result: MeasuredTuning, *, use: Sequence[Block] | None = N
 def tuning_document(result: MeasuredTuning, *, use: Sequence[Block] | None = None) -> Document:
     """The page as plain data; see `write_tuning_page`."""
     study = result.study
-    before, after = sides(result)
+    before, after = before_and_after(result)
     limit = f", with at most {bytes_text(result.memory_limit_bytes)}" if result.memory_limit_bytes else ""
     searched = sum(trial.phase != "confirm" for trial in study.trials)
     return Document(
@@ -121,17 +121,17 @@ def tuning_document(result: MeasuredTuning, *, use: Sequence[Block] | None = Non
     )
 
 
-def sides(result: MeasuredTuning) -> tuple[Side | None, Side | None]:
+def before_and_after(result: MeasuredTuning) -> tuple[MeasuredSettings | None, MeasuredSettings | None]:
     """The plan's own settings and the tuned ones; None where they did not fit, or nothing did."""
     study = result.study
     default = study.default_trials or [trial for trial in study.trials if trial.phase == "default"]
     return (
-        Side.of(default, on_device=result.on_device),
-        Side.of(study.winner_trials, on_device=result.on_device),
+        MeasuredSettings.of(default, on_device=result.on_device),
+        MeasuredSettings.of(study.winner_trials, on_device=result.on_device),
     )
 
 
-def verdict(result: MeasuredTuning, before: Side | None, after: Side | None) -> str:
+def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: MeasuredSettings | None) -> str:
     """What was gained and what it costs, in two sentences."""
     study, owner = result.study, result.owner
     if study.winner is None or after is None:
@@ -157,7 +157,7 @@ def verdict(result: MeasuredTuning, before: Side | None, after: Side | None) -> 
     return f"{gained} {_costs(result, before, after)}"
 
 
-def _costs(result: MeasuredTuning, before: Side, after: Side) -> str:
+def _costs(result: MeasuredTuning, before: MeasuredSettings, after: MeasuredSettings) -> str:
     changes = after.peak_bytes - before.peak_bytes
     more = "more" if changes >= 0 else "less"
     costs = [f"it takes {bytes_text(abs(changes))} {more} memory ({bytes_text(after.peak_bytes)})"]
@@ -172,7 +172,7 @@ def _middle(values: Sequence[float]) -> str:
     return rate_text(statistics.median(values))
 
 
-def _cards(result: MeasuredTuning, before: Side | None, after: Side | None) -> list[Card]:
+def _cards(result: MeasuredTuning, before: MeasuredSettings | None, after: MeasuredSettings | None) -> list[Card]:
     failed = sum(not trial.outcome.is_finished for trial in result.study.trials)
     note = f"{failed} of them failed, which is a result too" if failed else "none of them failed"
     trials = Card(name="Trials", value=str(len(result.study.trials)), note=note)
@@ -199,7 +199,7 @@ def _cards(result: MeasuredTuning, before: Side | None, after: Side | None) -> l
     ]
 
 
-def _table(result: MeasuredTuning, before: Side | None, after: Side | None) -> list[Block]:
+def _table(result: MeasuredTuning, before: MeasuredSettings | None, after: MeasuredSettings | None) -> list[Block]:
     known = [side for side in (before, after) if side is not None]
     if not known:
         return []
@@ -346,7 +346,9 @@ def _use(result: MeasuredTuning) -> list[Block]:
     ]
 
 
-def _values(result: MeasuredTuning, before: Side | None, after: Side | None) -> dict[str, object]:
+def _values(
+    result: MeasuredTuning, before: MeasuredSettings | None, after: MeasuredSettings | None
+) -> dict[str, object]:
     values: dict[str, object] = plain_data(
         {
             "goal": result.goal,

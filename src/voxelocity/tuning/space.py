@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, did_you_mean
 from voxelocity.core.plain import plain_data
 
 Settings = Mapping[str, Any]
@@ -77,8 +76,7 @@ def only(knobs: Sequence[Knob], names: Sequence[str]) -> tuple[Knob, ...]:
     known = [knob.name for knob in knobs]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; choose from {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
             raise ConfigError(f"tune: '{name}' is nothing that can be searched here{hint}")
     return tuple(
         knob

@@ -26,8 +26,8 @@ from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan,
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
-from voxelocity.tuning.costs import Memory, RunTime, peak_bytes
-from voxelocity.tuning.dice import Length, Trainer
+from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
+from voxelocity.tuning.dice import Length, TrialTrainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
@@ -229,7 +229,9 @@ def _search(
     on_device = planned.machine.device == "cuda"
     time_of_run = RunTime.of(planned)
     cost: Cost = (
-        time_of_run if goal == "throughput" else Memory(time=time_of_run, margin=_MEMORY_MARGIN, on_device=on_device)
+        time_of_run
+        if goal == "throughput"
+        else PeakMemory(time=time_of_run, margin=_MEMORY_MARGIN, on_device=on_device)
     )
     task = measure_task(planned, scale)
     search = Search(
@@ -258,22 +260,21 @@ def _search(
         owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found, time=time_of_run,
         memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
-    if keep_in is None or found.winner is None:
-        return result
+    return result if keep_in is None or found.winner is None else _kept(result, keep_in)
+
+
+def _kept(result: TuneResult, cache: Path) -> TuneResult:
+    """The result, after later plans were made to take it."""
+    peaks = [peak_bytes(trial.outcome, on_device=result.on_device) for trial in result.study.winner_trials]
     kept = keep_settings(
-        planned,
-        changed,
-        goal=goal,
-        ratios=result.time_ratios,
-        peak_bytes=max(peak_bytes(trial.outcome, on_device=on_device) for trial in found.winner_trials),
-        cache=keep_in,
+        result.planned, result.values, goal=result.goal, ratios=result.time_ratios, peak_bytes=max(peaks), cache=cache
     )
     return replace(result, kept=kept)
 
 
 def _both_trained(result: TuneResult, limits: TrialLimits, seconds: float) -> tuple[RunFacts, ...]:
     """A training with the plan's own settings and one with the tuned ones; fewer if one failed."""
-    trainer = Trainer(result.planned, result.folder, limits, trial_environ(), lambda training: None)
+    trainer = TrialTrainer(result.planned, result.folder, limits, trial_environ(), lambda training: None)
     seed, length = result.planned.plan.seed, Length(seconds=seconds)
     made = [trainer.train(0, settings, seed, length, is_pair=True) for settings in ({}, result.values)]
     return tuple(training.run for training in made if training.run is not None)

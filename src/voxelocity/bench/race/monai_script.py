@@ -165,7 +165,7 @@ def _as_tuple(value: Any) -> Any:
     return tuple(_as_tuple(inner) for inner in value) if isinstance(value, list) else value
 
 
-class Stopwatch:
+class ActivityTimer:
     """Seconds by activity and since the start; on a GPU the queue is drained before booking."""
 
     def __init__(self, device: torch.device, began_unix_s: float) -> None:
@@ -341,7 +341,7 @@ def learning_rate(settings: ScriptSettings, share: float) -> float:
 class Trainer:
     """One training; `epoch` and `validate` are called by `train`."""
 
-    def __init__(self, settings: ScriptSettings, watch: Stopwatch) -> None:
+    def __init__(self, settings: ScriptSettings, watch: ActivityTimer) -> None:
         self.settings, self.watch = settings, watch
         self.train_loader, self.held_out_loader = loaders(settings, watch.device)
         first = settings.training[0]["image"]
@@ -427,7 +427,7 @@ class Trainer:
 def train(settings: ScriptSettings, began_unix_s: float, max_epochs: int) -> tuple[dict[str, Any], torch.nn.Module]:
     """Trains until the target is reached or the budget is spent: the record that `--out` writes, and the network."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    watch = Stopwatch(device, began_unix_s)
+    watch = ActivityTimer(device, began_unix_s)
     set_determinism(settings.seed)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, True  # the seed is wanted, slowness not
     if device.type == "cpu":

@@ -91,7 +91,7 @@ def mirror_axes(flip_probability: Sequence[float], transpose_forward: Sequence[i
     return tuple(axis for axis, is_flipped in enumerate(flipped) if is_flipped) or None
 
 
-class Training:
+class SteppedTrainer:
     """nnU-Net's trainer, stepped until its time or its target comes."""
 
     def __init__(self, job: dict[str, Any], preprocessed: Path, began_unix_s: float) -> None:
@@ -207,7 +207,7 @@ def train(job: dict[str, Any], began_unix_s: float, predictions: Path | None) ->
         os.environ.update({f"nnUNet_{key}": str(folder) for key, folder in folders.items()} | {"nnUNet_compile": "f"})
         split = write_raw(job, folders["raw"])
         prepare(job, folders["preprocessed"], split)
-        training = Training(job, folders["preprocessed"], began_unix_s)
+        training = SteppedTrainer(job, folders["preprocessed"], began_unix_s)
         spent_s = {"start": training.since_start_s(), "data": 0.0, "step": 0.0, "validation": 0.0}
         losses, dices, epoch_s, reached = list[float](), list[list[float]](), list[float](), False
         while not losses or (not reached and training.since_start_s() < job["budget_s"]):

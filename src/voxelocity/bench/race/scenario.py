@@ -20,8 +20,7 @@ from voxelocity.bench.phantom import SIX_ORGANS, BenchFolders, phantom_table, re
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
-from voxelocity.bench.scenarios import nearest
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, did_you_mean
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
@@ -214,7 +213,8 @@ def run_race(
         VoxelocityError: a training failed.
     """
     if settings.task not in TASKS:
-        raise InputError(f"bench: unknown task '{settings.task}'{nearest(settings.task, TASKS)}")
+        hint = did_you_mean(settings.task, TASKS)
+        raise InputError(f"bench: unknown task '{settings.task}'{hint}; choose one of {', '.join(TASKS)}")
     task = TASKS[settings.task]
     folders = BenchFolders(work=work_folder(work), data=real_data(data))
     dataset = task.dataset(folders)

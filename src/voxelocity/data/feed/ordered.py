@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
@@ -109,26 +109,49 @@ class OrderedPrefetch(Generic[T]):
 class ThreadBuffer(Generic[T]):
     """The items of any iterable, taken ahead of their use by one thread. Each `for` loop is a fresh pass.
 
+    Leaving a loop ends its thread. Simultaneous passes take their items one at a time, so two threads never use the
+    source at once; over an iterator, they share its items.
+
     Args:
         source: one thread, not the consumer's, uses its iterator.
         num_ahead: items taken beyond those given, at least 1.
+        turn: held while an item is taken, for buffers that share a source; a lock of its own if not given.
     """
 
-    def __init__(self, source: Iterable[T], *, num_ahead: int = 1) -> None:
-        self._source = source
-        self._num_ahead = num_ahead
+    def __init__(self, source: Iterable[T], *, num_ahead: int = 1, turn: threading.Lock | None = None) -> None:
+        self._source, self._num_ahead = source, num_ahead
+        self._turn = turn or threading.Lock()
+        self._passes: set[OrderedPrefetch[T | _End]] = set()
 
-    def __iter__(self) -> Iterator[T]:
-        items = iter(self._source)
+    @property
+    def is_running(self) -> bool:
+        """Whether a pass is under way."""
+        return bool(self._passes)
+
+    def stop(self) -> None:
+        """Ends every pass and its thread; returns when items in progress are finished."""
+        for one in list(self._passes):
+            one.close()
+
+    def __iter__(self) -> Generator[T, None, None]:
+        # The thread references neither this object nor the passes, so a pass that nobody uses is collected.
+        source, turn, items = self._source, self._turn, list[Iterator[T]]()
 
         def take(_index: int) -> T | _End:
-            return next(items, _END)
+            with turn:
+                if not items:
+                    items.append(iter(source))
+                return next(items[0], _END)
 
         with OrderedPrefetch(take, num_threads=1, num_ahead=self._num_ahead) as taken:
-            for item in taken:
-                if isinstance(item, _End):
-                    return
-                yield item
+            self._passes.add(taken)
+            try:
+                for item in taken:
+                    if isinstance(item, _End):
+                        return
+                    yield item
+            finally:
+                self._passes.discard(taken)
 
 
 class _End:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.errors import DatasetError
+from voxelocity.core.errors import DatasetError, nearest_name
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import Description, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
@@ -174,9 +173,9 @@ def _check_spelling(path: Path, columns: Sequence[str]) -> None:
     """Refuses a misspelled optional column, because ignoring it would silently drop labels or folds."""
     others = [column for column in columns if column not in OPTIONAL_COLUMNS and not _is_image(column)]
     for wanted in OPTIONAL_COLUMNS:
-        near = difflib.get_close_matches(wanted, others, n=1, cutoff=0.7) if wanted not in columns else []
+        near = nearest_name(wanted, others) if wanted not in columns else None
         if near:
-            raise source_error(path, f"the column '{near[0]}' is not known; did you mean '{wanted}'? If not, rename it")
+            raise source_error(path, f"the column '{near}' is not known; did you mean '{wanted}'? If not, rename it")
 
 
 def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, joined
@@ -61,21 +61,36 @@ def check_gpus(driver: Driver) -> Iterator[Check]:
 
 
 def _check_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
-    name = f"GPU {gpu.index}"
-    found = partial(Check, "GPU", name)
+    found = partial(Check, "GPU", f"GPU {gpu.index}")
     yield found(_description(gpu))
+    yield from _check_formats(gpu)
+    yield from _check_modes(gpu, found, is_only_one=is_only_one)
+    yield from _check_condition(gpu, found)
+    if gpu.is_persistent is False:
+        yield found("persistence mode is off").note(
+            "if nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
+            "as administrator: nvidia-smi -pm 1, or the service nvidia-persistenced",
+            _PERSISTENCE,
+        )
+
+
+def _check_formats(gpu: Gpu) -> Iterator[Check]:
+    found = partial(Check, "GPU", f"GPU {gpu.index} formats")
     if gpu.capability is not None and gpu.capability >= _TENSOR_CORES:
         has_all = gpu.capability >= _AMPERE
         taken = ", ".join(kind for kind, since in _FORMATS.items() if gpu.capability >= since)
         lacking = "" if has_all else ", and neither bf16 nor TF32"
-        yield Check("GPU", f"{name} formats", f"tensor cores take {taken}{lacking}").note(
+        yield found(f"tensor cores take {taken}{lacking}").note(
             "mixed precision needs fp16 with a gradient scaler; in float32 its tensor cores are idle",
             "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler()",
             when=not has_all,
         )
     elif gpu.capability is not None:
-        no_cores = Check("GPU", f"{name} formats", "no tensor cores")
-        yield no_cores.note("mixed precision saves memory here, but little time")
+        yield found("no tensor cores").note("mixed precision saves memory here, but little time")
+
+
+def _check_modes(gpu: Gpu, found: Callable[[str], Check], *, is_only_one: bool) -> Iterator[Check]:
+    """Who may compute on it, and on which part."""
     if gpu.compute_mode == "prohibited":
         yield found("compute mode is 'prohibited': no program may compute on it").problem(
             "training on it fails at its first operation",
@@ -99,6 +114,10 @@ def _check_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
             "a process sees one slice, with its part of the cores and the memory",
             "choose one: CUDA_VISIBLE_DEVICES=MIG-... (nvidia-smi -L lists them)",
         )
+
+
+def _check_condition(gpu: Gpu, found: Callable[[str], Check]) -> Iterator[Check]:
+    """What is in use, its link and its memory."""
     used = gpu.memory_used_bytes
     if used is not None and gpu.memory_bytes and used > _USED_SHARE * gpu.memory_bytes:
         yield found(f"{bytes_text(used)} of {bytes_text(gpu.memory_bytes)} are used by other programs").warning(
@@ -108,21 +127,15 @@ def _check_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
     # The generation is not judged: an idle link slows down, and speeds up with the first copy.
     width, most = gpu.pcie_width, gpu.pcie_width_max
     if width is not None and most is not None and width < most:
-        yield Check("GPU", f"{name} link", f"PCIe x{width} of x{most}").warning(
+        yield Check("GPU", f"GPU {gpu.index} link", f"PCIe x{width} of x{most}").warning(
             f"batches reach the GPU at {width / most:.0%} of the possible speed",
             "reseat the card or use a slot with all lanes; a virtual machine may not offer more",
         )
     if gpu.num_uncorrected:
         errors = f"{count_text(gpu.num_uncorrected, 'error')} that ECC could not correct since the driver was loaded"
-        yield Check("GPU", f"{name} memory", errors).warning(
+        yield Check("GPU", f"GPU {gpu.index} memory", errors).warning(
             "they ended programs, and may do so again",
             f"reset the GPU when it is idle (nvidia-smi -i {gpu.index} -r); if they come back, have it replaced",
-        )
-    if gpu.is_persistent is False:
-        yield found("persistence mode is off").note(
-            "if nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
-            "as administrator: nvidia-smi -pm 1, or the service nvidia-persistenced",
-            _PERSISTENCE,
         )
 
 

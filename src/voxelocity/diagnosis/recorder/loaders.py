@@ -43,7 +43,6 @@ KNOWN_LOADERS = (
     KnownLoader("voxelocity.data.pipeline.build", "Feed", "next"),
     KnownLoader("voxelocity.data.feed.ordered", "ThreadBuffer", "iter"),
     KnownLoader("voxelocity.interop.monai.datasets.loader", "DataLoader", "iter", works_ahead=False),
-    KnownLoader("voxelocity.interop.monai.datasets.buffer", "ThreadBuffer", "iter"),
     KnownLoader("voxelocity.interop.monai.datasets.buffer", "ThreadDataLoader", "iter"),
     KnownLoader("batchgenerators.dataloading.multi_threaded_augmenter", "MultiThreadedAugmenter", "next"),
     KnownLoader("batchgenerators.dataloading.nondet_multi_threaded_augmenter", "NonDetMultiThreadedAugmenter", "next"),

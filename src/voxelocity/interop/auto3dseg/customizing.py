@@ -41,9 +41,9 @@ from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.planning import DeviceChoice, Machine, survey
 from voxelocity.report.document import Block, Code, Text, fact_table
 from voxelocity.tuning.costs import RunTime
-from voxelocity.tuning.page import sides, verdict, write_tuning_page
+from voxelocity.tuning.page import before_and_after, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line
-from voxelocity.tuning.space import Settings
+from voxelocity.tuning.space import Knob, Settings
 from voxelocity.tuning.study import Search, Study, StudyResult, locked
 from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
@@ -124,20 +124,12 @@ def customize(
         groups = alike(each for each in algorithms_in(work) if each.id in ids)
         return {
             members[0].id: _GroupSearch(
-                members=members,
-                specs=specs[members[0].name],
-                machine=machine,
-                out=Path(out) if out else work / TUNE_FOLDER,
-                memory_limit_bytes=memory_limit_bytes,
-                time_budget_s=time_budget_s,
-                seed=seed,
-                overwrite=overwrite,
-                scale=scale,
-                console=shown,
-                clock=clock,
+                members=members, specs=specs[members[0].name], machine=machine,
+                out=Path(out) if out else work / TUNE_FOLDER, memory_limit_bytes=memory_limit_bytes,
+                time_budget_s=time_budget_s, seed=seed, overwrite=overwrite, scale=scale, console=shown, clock=clock,
             ).run()
             for members in groups
-        }
+        }  # fmt: skip
 
 
 def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None = None) -> tuple[str, ...]:
@@ -207,26 +199,10 @@ class _GroupSearch:
             return _process(write_whole(answer.with_suffix(".task"), asked.to_json().encode()), answer)
 
         console.print(f"{first.id}: {', '.join(each.id for each in self.members)}", highlight=False)
-        confirmations = 1 if self.specs.num_trials < _FEW_TRIALS else 2
-        search = Search(
-            knobs=knobs,
-            limits=limits,
-            num_trials=max(1, self.specs.num_trials - 2 * confirmations),
-            num_confirmations=confirmations,
-            time_budget_s=self.time_budget_s,
-            seed=self.seed,
-            about={
-                "algorithm": first.name,
-                "configuration": digest,
-                "device": self.machine.device_name,
-                "memory limit": self.memory_limit_bytes,
-                "scale": vars(self.scale),
-            },
-        )
         cost = RunTime(num_images=own.num_patches, num_validations=own.num_validations)
         study = Study(
             self.folder,
-            search,
+            self._search(knobs, limits, digest),
             command=command,
             cost=cost,
             environ=trial_environ(),
@@ -244,8 +220,26 @@ class _GroupSearch:
             kept=first.originals.place.parent if keys else None,
         )  # fmt: skip
         write_tuning_page(result, use=self._use(keys))
-        console.print(verdict(result, *sides(result)), highlight=False)
+        console.print(verdict(result, *before_and_after(result)), highlight=False)
         return result
+
+    def _search(self, knobs: tuple[Knob, ...], limits: TrialLimits, digest: str) -> Search:
+        confirmations = 1 if self.specs.num_trials < _FEW_TRIALS else 2
+        return Search(
+            knobs=knobs,
+            limits=limits,
+            num_trials=max(1, self.specs.num_trials - 2 * confirmations),
+            num_confirmations=confirmations,
+            time_budget_s=self.time_budget_s,
+            seed=self.seed,
+            about={
+                "algorithm": self.first.name,
+                "configuration": digest,
+                "device": self.machine.device_name,
+                "memory limit": self.memory_limit_bytes,
+                "scale": vars(self.scale),
+            },
+        )
 
     def _own_settings(self, task: AlgorithmTask, digest: str, limits: TrialLimits) -> OwnSettings:
         """The algorithm's own settings, found once for a study: a template scales them by the memory that is free."""

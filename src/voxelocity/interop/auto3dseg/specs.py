@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from voxelocity.core.config import Config
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, did_you_mean
 from voxelocity.core.plain import read_mapping, shortened
 
 ALGORITHMS = ("segresnet", "segresnet2d", "dints", "swinunetr")
@@ -78,6 +77,5 @@ def check_name(name: str, known: Sequence[str], *, what: str) -> None:
         ConfigError: it is not; the nearest one is named.
     """
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(known)}"
-        raise ConfigError(f"tune: {what} '{name}', which is unknown here; {hint}")
+        hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
+        raise ConfigError(f"tune: {what} '{name}', which is unknown here{hint}")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from monai.data import DataLoader as MonaiDataLoader
 from monai.data import ThreadDataLoader as MonaiThreadDataLoader
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.data import feed
 from voxelocity.interop.monai.datasets.loader import batches_of
 
-_END: Final = object()
 
-
-class ThreadBuffer:
+class ThreadBuffer(feed.ThreadBuffer[Any]):
     """MONAI's `ThreadBuffer`: the items of `src`, taken by a thread ahead of their use. Each `for` loop is a pass.
 
     An error of the source is raised where its item would have come, with its traceback. Leaving a loop ends its thread.
@@ -42,48 +40,10 @@ class ThreadBuffer:
     def __init__(self, src: Iterable[Any], buffer_size: int = 1, timeout: float = 0.01) -> None:
         if timeout < 0:
             raise ConfigError(f"monai.ThreadBuffer: timeout = {timeout} is not valid: use 0 or more seconds")
+        super().__init__(src, num_ahead=_num_ahead(buffer_size))
         self.src = src
         self.buffer_size = buffer_size
         self.timeout = timeout
-        self._turn = threading.Lock()
-        self._passes: set[OrderedPrefetch[Any]] = set()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a pass is under way."""
-        return bool(self._passes)
-
-    def stop(self) -> None:
-        """Ends every pass and its thread; returns when items in progress are finished."""
-        for one in list(self._passes):
-            one.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        return _one_pass(self.src, self.buffer_size, self._turn, self._passes)
-
-
-def _one_pass(
-    source: Iterable[Any], buffer_size: int, turn: threading.Lock, passes: set[OrderedPrefetch[Any]]
-) -> Generator[Any, None, None]:
-    """The items of the source, each taken by a thread while it holds `turn`; listed in `passes` until it ends."""
-    items: list[Iterator[Any]] = []
-
-    def take(_index: int) -> Any:
-        with turn:
-            if not items:
-                items.append(iter(source))
-            return next(items[0], _END)
-
-    num_ahead = buffer_size + 1 if buffer_size > 0 else sys.maxsize
-    with OrderedPrefetch(take, num_threads=1, num_ahead=num_ahead) as taken:
-        passes.add(taken)
-        try:
-            for item in taken:
-                if item is _END:
-                    return
-                yield item
-        finally:
-            passes.discard(taken)
 
 
 class ThreadDataLoader(MonaiThreadDataLoader):  # type: ignore[misc]
@@ -120,9 +80,11 @@ class ThreadDataLoader(MonaiThreadDataLoader):  # type: ignore[misc]
         with contextlib.ExitStack() as ends:
             if own is not None:
                 ends.callback(own.close)
-            for batch in ends.enter_context(contextlib.closing(self._pass_of(batches))):
+            buffer = feed.ThreadBuffer(batches, num_ahead=_num_ahead(self.buffer_size), turn=self._turn)
+            for batch in ends.enter_context(contextlib.closing(iter(buffer))):
                 for _ in range(self.repeats):
                     yield batch
 
-    def _pass_of(self, batches: Iterator[Any]) -> Generator[Any, None, None]:
-        return _one_pass(batches, self.buffer_size, self._turn, set())
+
+def _num_ahead(buffer_size: int) -> int:
+    return buffer_size + 1 if buffer_size > 0 else sys.maxsize

@@ -52,7 +52,7 @@ __getattr__ = first_use(
         "loss": ("LossConfig", "build_loss"),
         "network": ("build_network",),
         "network_config": ("NetworkConfig",),
-        "optimizer": ("OptimizerConfig", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
+        "optimizer": ("OptimizerConfig", "RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
         "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "set_backend"),
         "precision_config": ("CompileMode", "PrecisionConfig", "precision_on"),
         "training_step": ("TrainingStep",),

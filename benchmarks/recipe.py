@@ -98,7 +98,7 @@ _TASKS = {
         quick={"folds": [0]},
     ),
     "slide": Task(
-        recipe="pathology", data="ocdc_oral_slide", budget="15m", keys={"folds": "all"}, quick={"folds": [0]}
+        recipe="pathology", data="ocdc_oral_slide", budget="10m", keys={"folds": "all"}, quick={"folds": [0]}
     ),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,10 @@ from voxelocity.step import RunningAverage, autocast
 # A tenth of a short training; blocks of slides are read once, in the first of them.
 _NUM_BATCHES = 128
 _ROUNDS = 3
-# Of trainings: the least a model that tells tissue apart reaches on the pieces of these folds, which are held out.
-_TARGET_AUC, _HELD_FOLDS = 0.95, (0, 1, 2)
-_LIMIT_S, _CHECK_S = 60.0, 3.0
+# Of trainings: what features made by hand reach. On the pieces of these folds, which are held out, networks level off
+# at 0.95, so that a target there is reached by chance (docs/log.md).
+_TARGET_AUC, _HELD_FOLDS = 0.9, (0, 1, 2)
+_LIMIT_S, _CHECK_S = 60.0, 2.0
 # The changes of MONAI's example, with its strengths; `_monai_transform` has them too.
 _COLOR = {"stain": 0.0, "stain_shift": 0.0, "brightness": 0.25, "contrast": 0.75, "saturation": 0.25, "hue": 0.04}
 _EXAMPLE = AugmentConfig.only(
@@ -118,20 +120,25 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
     opened = OpenPieces([piece for piece in pieces if piece.fold not in _HELD_FOLDS])
 
     def ours(augment: AugmentConfig) -> Callable[[], float]:
-        chosen = config.model_copy(update={"augment": augment})
+        chosen, seeds = config.model_copy(update={"augment": augment}), count(call.seed)
 
         def once() -> float:
-            batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=call.seed)
+            seed = next(seeds)
+            batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed)
             with OrderedPrefetch(batches, num_threads=1, num_ahead=4) as made:
-                return _seconds_to_auc(((one.image, one.label) for one in made), held, config, call, num_makers=1)
+                pairs = ((one.image, one.label) for one in made)
+                return _seconds_to_auc(pairs, held, config, call.device, seed=seed, num_makers=1)
 
         return once
 
     def theirs(num_workers: int) -> Callable[[], float]:
+        seeds = count(call.seed)
+
         def once() -> float:
-            batches = _monai_batches(opened, config, call.seed, True, num_workers, num_batches=2000)
+            seed = next(seeds)
+            batches = _monai_batches(opened, config, seed, True, num_workers, num_batches=2000)
             pairs = (((one["image"].as_tensor() + 1.0) / 2.0, one["label"].float()) for one in batches)
-            return _seconds_to_auc(pairs, held, config, call, num_makers=num_workers)
+            return _seconds_to_auc(pairs, held, config, call.device, seed=seed, num_makers=num_workers)
 
         return once
 
@@ -143,7 +150,10 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
             for workers in sorted({1, cpu_budget()})
         ),
     ]
-    note = f"Seconds until the AUC of held-out patches is {_TARGET_AUC}, at most {_LIMIT_S:.0f}; checks do not count."
+    note = (
+        f"Seconds until the AUC of held-out patches is {_TARGET_AUC}, at most {_LIMIT_S:.0f}; checks do not count. "
+        "Each round has another seed."
+    )
     return compare("Training", "s", sides, repeats=_ROUNDS, warmup=0, note=note)
 
 
@@ -151,8 +161,9 @@ def _seconds_to_auc(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     held: OpenPieces,
     config: PathologyConfig,
-    call: Call,
+    device: torch.device,
     *,
+    seed: int,
     num_makers: int,
 ) -> float:
     """Images (b, 3, y, x) from 0 to 1, with labels of all squares or of the one in the middle.
@@ -160,20 +171,21 @@ def _seconds_to_auc(
     The running average of the weights is judged, as in the recipe: between two steps, the AUC of the weights themselves
     changes by up to 0.2. The step leaves a core to each thread or process that makes batches.
     """
-    torch.manual_seed(call.seed)
+    torch.manual_seed(seed)
     before, num_threads = torch.get_num_threads(), max(1, cpu_budget() - num_makers)
-    network = PatchNet(config.network.width).to(call.device)
+    network = PatchNet(config.network.width).to(device)
     given = config.fit.optimizer
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=given.learning_rate, weight_decay=given.weight_decay, fused=True
     )
     average = RunningAverage(network, given.average_decay)
-    average.network.eval()
+    judged = average.network.eval()
+    assert isinstance(judged, PatchNet)
     blocks, spent_s, watch = Blocks(config.cache_bytes), 0.0, Stopwatch()
     for image, label in batches:
-        image, label = image.to(call.device), label.to(call.device)
+        image, label = image.to(device), label.to(device)
         torch.set_num_threads(num_threads)
-        with autocast(config.precision, call.device):
+        with autocast(config.precision, device):
             logits = (network(image) if label.ndim == 3 else network.patches(image)).float()
         torch.nn.functional.binary_cross_entropy_with_logits(logits, label).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -185,13 +197,7 @@ def _seconds_to_auc(
         torch.set_num_threads(before)
         found = [
             patch_scores(
-                average.network,
-                held.slide(piece),
-                annotation,
-                config,
-                box=held.box(piece),
-                device=call.device,
-                blocks=blocks,
+                judged, held.slide(piece), annotation, config, box=held.box(piece), device=device, blocks=blocks
             )
             for piece in held.pieces
             if (annotation := held.annotation(piece)) is not None

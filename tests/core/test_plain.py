@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxelocity.core.plain import parse_yaml, plain_data
+from voxelocity.core.plain import parse_yaml, plain_data, yaml_text
 
 
 @dataclass
@@ -41,6 +41,13 @@ def bomb(num_levels):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, num_levels)]
     return "\n".join(lines)
+
+
+def test_what_is_written_is_read_again_in_its_order():
+    values = {"name": "Größe: 3 µm", "b": [1, 2.5, None], "a": {"no": False, "long": "word " * 60}}
+    text = yaml_text(values)
+    assert "Größe" in text
+    assert list(parse_yaml(text).items()) == list(values.items())
 
 
 def test_plain_values_and_aliases_are_read():

@@ -1,11 +1,11 @@
 """A process that may not allocate what a prediction needs goes on with a file, and predicts the same."""
 
-import subprocess
-import sys
+from shared.forked import run_python
 
 _SCRIPT = """
-import re, resource, sys
+import os, re, resource, sys
 from pathlib import Path
+os.chdir(sys.argv[1])
 import torch
 from voxelocity.infer import WindowConfig
 from voxelocity.infer.sinks import ClassMap
@@ -30,9 +30,7 @@ print(len(told), told[0].split("; ")[1], torch.equal(found, expected))
 
 
 def test_a_real_limit_of_memory_moves_the_scores_to_a_file(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = run_python(_SCRIPT, [tmp_path])
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert ended.stdout == "1 they are kept in a file in ., which takes longer True\n"
     assert list(tmp_path.iterdir()) == []

@@ -49,7 +49,7 @@ def study(tmp_path, script):
                     Knob(name="word", choices=("a", "b", "c"), default="a"),
                 ),
                 "limits": TrialLimits(seconds=30.0),
-                "num_trials": 8,
+                "num_trials": 6,
                 "num_confirmations": 1,
                 **given,
             }

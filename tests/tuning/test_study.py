@@ -34,7 +34,7 @@ def test_it_finds_the_best_settings_that_fit(study):
 
 
 def test_the_largest_size_is_found_by_bisection(study):
-    result = study(FITS_4).run()
+    result = study(FITS_4, num_trials=4).run()
     sizes = [record.settings["size"] for record in result.trials if record.phase in ("default", "size")]
     assert sizes == [1, 16, 4, 8]
     kinds = [record.outcome.kind for record in result.trials[:4]]
@@ -53,7 +53,7 @@ def test_settings_that_need_more_than_what_ran_out_are_not_tried(study):
 
 
 def test_a_seed_gives_the_same_trials(study, tmp_path):
-    first, second = (study(FITS_4, folder=tmp_path / name).run() for name in "ab")
+    first, second = (study(FITS_4, folder=tmp_path / name, num_trials=8).run() for name in "ab")
     assert [record.settings for record in first.trials] == [record.settings for record in second.trials]
 
 
@@ -74,7 +74,7 @@ def test_memory_that_is_never_free_ends_in_no_winner(study):
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_running_out_of_memory_at_any_trial_does_not_end_the_search(study, tmp_path, number):
     lines = f"if answer.name == '{number:03d}.json': raise MemoryError\nmeasured(seconds=settings['size'])"
-    result = study(lines).run()
+    result = study(lines, num_trials=8).run()
     kinds = {record.number: record.outcome.kind for record in result.trials}
     assert kinds[number] == "out_of_memory"
     assert result.winner is not None
@@ -124,7 +124,7 @@ if is_first: seen.touch()
 measured(seconds=1.0 if is_first else 6.0 if settings["word"] == "b" else 5.0)
 """
     knobs = (Knob(name="word", choices=("a", "b"), default="a"),)
-    result = study(lines, knobs=knobs).run()
+    result = study(lines, knobs=knobs, num_trials=2).run()
     assert result.winner == {"word": "a"}
     assert result.refused == ({"word": "b"},)
 
@@ -194,7 +194,7 @@ def test_a_study_that_was_killed_continues(study, tmp_path):
     result = study(FITS_4, folder=folder, on_trial=new.append).run()
     # The two trials before the kill were not repeated.
     assert [record.number for record in result.trials[:2]] == [0, 1]
-    assert sum(record.phase != "confirm" for record in new) == 6
+    assert sum(record.phase != "confirm" for record in new) == 4
     assert result.winner is not None
 
 
@@ -218,7 +218,7 @@ def test_a_folder_with_another_study_is_refused_unless_it_is_overwritten(study):
     with pytest.raises(ConfigError, match=r"knobs.*--overwrite"):
         study(FITS_4, knobs=other).run()
     lines = "measured(seconds=1.0)"
-    assert study(lines, knobs=other, overwrite=True).run().winner == {"word": "a"}
+    assert study(lines, knobs=other, num_trials=2, overwrite=True).run().winner == {"word": "a"}
 
 
 def test_a_time_budget_leaves_time_for_confirmation(study):
@@ -269,10 +269,10 @@ place.write_text("x" * (number + 1))
 measured(seconds=5.0 if settings["word"] == "a" else 6.0 if number == 2 else 4.0)
 """
     knobs = (Knob(name="word", choices=("a", "b"), default="a"),)
-    assert study(lines, knobs=knobs, num_confirmations=3).run().winner == {"word": "a"}
+    assert study(lines, knobs=knobs, num_trials=2, num_confirmations=3).run().winner == {"word": "a"}
 
 
 def test_a_gain_within_the_noise_is_none(study):
     lines = "measured(seconds=5.0 if settings['word'] == 'a' else 4.95)"
     knobs = (Knob(name="word", choices=("a", "b"), default="a"),)
-    assert study(lines, knobs=knobs).run().winner == {"word": "a"}
+    assert study(lines, knobs=knobs, num_trials=2).run().winner == {"word": "a"}

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.plain import yaml_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
@@ -163,7 +163,7 @@ class RunFolder:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Writes `run.yaml`."""
-        put_in_place(self.record, yaml.safe_dump(dict(record), sort_keys=False, width=110, allow_unicode=True).encode())
+        put_in_place(self.record, yaml_text(record).encode())
 
     def write_scores(self, scores: Iterable[CaseScore]) -> None:
         """Writes `scores.json`."""

@@ -14,6 +14,7 @@ from monai.bundle import ConfigParser
 from rich.console import Console
 
 from auto3dseg import two_epochs
+from shared.forked import run_python
 from voxelocity.interop.auto3dseg.measure import _Quickened
 from voxelocity.interop.auto3dseg.steps import AlgorithmTask
 from voxelocity.interop.auto3dseg.templates import DATA_ON, PATCHES, WINDOWS, OwnSettings, written_keys
@@ -23,13 +24,16 @@ SHAPE = (48, 44, 40)
 SETTINGS = {PATCHES: 3, WINDOWS: 2, DATA_ON: "cpu"}
 
 
-def run(task, folder):
+def run(task, folder, *, forked=False):
     file, answer = folder / "task", folder / "answer"
     file.write_text(task.to_json())
-    done = subprocess.run(
-        [sys.executable, "-m", "voxelocity.interop.auto3dseg.measure", file, answer],
-        env={**trial_environ(), "PATH": ""}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    environment = {**trial_environ(), "PATH": ""}
+    if forked:
+        code = "from voxelocity.interop.auto3dseg.measure import main\nmain()"
+        done = run_python(code, [file, answer], environment)
+    else:
+        command = [sys.executable, "-m", "voxelocity.interop.auto3dseg.measure", file, answer]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(answer.read_text())
 
@@ -56,7 +60,7 @@ def test_each_template_says_its_own_settings_and_measures_others(work, tmp_path,
     assert own.data_on == "cpu"
     # What dints takes without a GPU, for which it assumes 16 GB; what swinunetr was filled with for one of 16 GB.
     assert own.patches == {"segresnet": 1, "segresnet2d": 1, "dints": 5, "swinunetr": 2}[name]
-    found = run(replace(task, settings=SETTINGS, own=own), tmp_path)["measurements"]
+    found = run(replace(task, settings=SETTINGS, own=own), tmp_path, forked=True)["measurements"]
     assert len(found["images_per_s"]) == 2
     assert min(found["images_per_s"] + found["validation_s"]) > 0.0
     after = {path: path.read_bytes() for path in (work / f"{name}_0").rglob("*") if path.is_file()}

@@ -10,7 +10,7 @@ from monai.data import MetaTensor
 from monai.data.utils import json_hashing
 from monai.transforms import Compose, Flip, Identity, Lambda, LoadImage, RandLambda
 
-from shared.forked import ForkedPython
+from shared.forked import ForkedPython, with_imports
 from voxelocity.core.errors import ConfigError, OutputError
 
 
@@ -228,11 +228,11 @@ def test_a_chain_that_cannot_be_fingerprinted_is_kept_for_this_data_set_alone(se
     assert entries(cache) == []
 
 
-def test_spawned_workers_find_what_this_process_has_made(sets, filled, tmp_path):
+def test_workers_without_the_memory_of_this_process_find_what_it_has_made(sets, filled, tmp_path):
     dataset = sets.PersistentDataset([np.ones((1, 2, 2, 2))] * 2, Compose([Flip(0)]), tmp_path)
     dataset[0]
     assert len(entries(tmp_path)) == 1
-    loader = sets.DataLoader(dataset, batch_size=1, num_workers=1, multiprocessing_context="spawn")
+    loader = sets.DataLoader(dataset, batch_size=1, num_workers=1, multiprocessing_context=with_imports())
     assert len(list(loader)) == 2
     assert len(entries(tmp_path)) == 1
     assert multiprocessing.active_children() == []

@@ -22,20 +22,13 @@ class ScoreSummary:
     """Means over cases.
 
     Attributes:
-        num_cases: number of scored cases.
         mean_dice: mean of `dice` over the foreground classes that have one; None if none has.
         dice: class name to mean Dice over the cases in which the class is in truth or prediction; None if it is in no
             case. The order of the means is nnU-Net's: over cases first, then over classes.
-        hd95_mm: class name to the mean over the cases that have a distance; None if none has.
-        num_hd95: class name to the number of those cases. A class that was missed completely has no distance, so a
-            small mean over few cases is not a good sign.
     """
 
-    num_cases: int
     mean_dice: float | None
     dice: Mapping[str, float | None]
-    hd95_mm: Mapping[str, float | None]
-    num_hd95: Mapping[str, int]
 
 
 def case_score(
@@ -137,14 +130,7 @@ def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
         raise DatasetError("metrics: there is no score to summarize; the validation set needs at least one case")
     names = list(scores[0].dice)
     dice = {name: _mean(score.dice[name] for score in scores) for name in names}
-    measured = {name: [mm for score in scores if (mm := score.hd95_mm.get(name)) is not None] for name in names}
-    return ScoreSummary(
-        num_cases=len(scores),
-        mean_dice=_mean(dice.values()),
-        dice=dice,
-        hd95_mm={name: _mean(values) for name, values in measured.items()},
-        num_hd95={name: len(values) for name, values in measured.items()},
-    )
+    return ScoreSummary(mean_dice=_mean(dice.values()), dice=dice)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -30,7 +30,6 @@ from voxelocity.report.document import Document, Section, Table
 PARTS = (
     "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
 )  # fmt: skip
-ACTIVITIES = ("preparing", "training", "validation")
 CLASSES = "classes"
 """What stands for the number of outputs among the keys of a plan that `with_keys` takes."""
 Parts = Mapping[str, int]
@@ -51,7 +50,7 @@ class LibraryMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """What a run takes at the peak of each of `ACTIVITIES`.
+    """What a run takes at the peak of preparing cases, of the training and of a validation.
 
     Attributes:
         host: bytes of main memory, by activity and by part (`PARTS`).

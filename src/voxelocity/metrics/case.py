@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
 from voxelocity.core.cases import scored_classes
 from voxelocity.core.errors import DatasetError, ScanError
-from voxelocity.core.records import CaseScore
+from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_pairs, merged_pairs
 from voxelocity.metrics.surface import NSD_TOLERANCE_MM, SurfaceDistance, surface_distances
@@ -129,10 +128,5 @@ def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
     if not scores:
         raise DatasetError("metrics: there is no score to summarize; the validation set needs at least one case")
     names = list(scores[0].dice)
-    dice = {name: _mean(score.dice[name] for score in scores) for name in names}
-    return ScoreSummary(mean_dice=_mean(dice.values()), dice=dice)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    dice = {name: mean_where_known(score.dice[name] for score in scores) for name in names}
+    return ScoreSummary(mean_dice=mean_where_known(dice.values()), dice=dice)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from voxelocity.bench.comparison import Comparison, Record, comparison_section
-from voxelocity.core.whole_file import put_in_place
 from voxelocity.recipes.call import Call
-from voxelocity.report import section_view, write_page
+from voxelocity.report import section_view, write_figures, write_page
 from voxelocity.report.charts import Series, time_chart
 from voxelocity.report.document import Block, Chart, Document, fact_table
 
 
 def write_report(call: Call, document: Document, results: Path) -> None:
     """Writes `scores.json` and `report.html` into the run's folder, and says so, and where the results are."""
-    put_in_place(call.out / "scores.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
+    write_figures(document, call.out / "scores.json")
     write_page(document, call.out / "report.html")
     call.console.print(document.verdict, highlight=False)
     call.console.print(f"see {call.out / 'report.html'} and {results}", highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from voxelocity.report.differences import factor_table
 from voxelocity.report.document import Document
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.found import found_document
-from voxelocity.report.html import write_page
+from voxelocity.report.html import write_figures, write_page
 from voxelocity.report.labeled import (
     LabeledRun,
     highest_common_target,
@@ -63,5 +63,6 @@ __all__ = [
     "score_table",
     "section_view",
     "volume_table",
+    "write_figures",
     "write_page",
 ]

@@ -30,7 +30,7 @@ def model(tmp_path):
                 "channels": list(channels),
                 "labels": {0: "background", 7: "organ"},
                 "prepare": {},
-                "window": {"shape_voxel": [16, 16, 16], "batch_size": 8},
+                "window": {"shape_voxel": [16, 16, 16], "batch_size": 2},
                 "precision": {"compute": "float32"},
             }
         )

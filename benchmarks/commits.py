@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import ROOT, head, parser_of, real_data, write_record
+from harness import ROOT, head, parser_of, real_data, run_fresh, write_record
 
 _HEAD = """
 import inspect, json, sys, time
@@ -134,15 +132,8 @@ def measure(sources: Mapping[str, Path], name: str, rounds: int, work: Path) -> 
 
 def _run(source: Path, name: str, work: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", _HEAD + WORKLOADS[name], str(real_data()), folder],
-            env={**os.environ, "PYTHONPATH": str(source / "src"), "NUMBA_CACHE_DIR": str(work / "numba")},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{name} failed on {source.name}:\n{done.stderr}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+        environ = {"PYTHONPATH": str(source / "src"), "NUMBA_CACHE_DIR": str(work / "numba")}
+        return run_fresh("-c", _HEAD + WORKLOADS[name], real_data(), folder, environ=environ)
 
 
 def _export(commit: str, folder: Path) -> Path:

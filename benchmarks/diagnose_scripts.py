@@ -38,6 +38,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from harness import ROOT, VOXELOCITY, head, parser_of, real_data, write_record
+from voxelocity.bench.comparison import spread
 
 SCRIPTS = ROOT / "benchmarks" / "slow_scripts"
 HELD_OUT = ROOT / "benchmarks" / "held_out"
@@ -203,7 +204,7 @@ def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) 
     return {
         "epoch_s": statistics.median(slow_s),
         "cured_epoch_s": statistics.median(cured_s),
-        "achieved": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+        "achieved": spread(ratios),
         "n": rounds,
     }
 

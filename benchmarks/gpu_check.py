@@ -38,7 +38,7 @@ from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, need
 from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.metrics.dice import DiceCounts
 from voxelocity.monitoring.files import read_monitor
-from voxelocity.observe import Clock, system_clock
+from voxelocity.observe import Clock, events_path, read_events, system_clock
 
 Row = dict[str, Any]
 LIMIT_S = 470.0
@@ -170,8 +170,7 @@ def train_on_phantoms(work: Path, compute: str, steps: int, limit_s: float) -> R
     arguments = ["train", dataset, "-o", out, "--device", "cuda", "--set", f"train.steps={steps}"]
     arguments += ["--set", f"precision.compute={compute}", "--set", f"data.cache.folder={work / 'cache'}"]
     run_voxelocity(arguments, limit_s)
-    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    finished = next(event for event in events if event["event"] == "run_finished")
+    finished = next(event for event in read_events(events_path(out)) if event["event"] == "run_finished")
     keys = ("seconds", "images_per_s", "wait_share", "mean_dice", "step", "peak_device_bytes")
     return {"what": compute, **{key: finished[key] for key in keys if key in finished}}
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from harness import head, parser_of, write_record
+from harness import head, parser_of, run_fresh, write_record
 
 _SIDE = 24
 _BATCH = 4
@@ -106,10 +104,7 @@ def main() -> None:
         return
     record, records = head("growth"), []
     for num_cases in options.cases:
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", str(num_cases)], check=True, capture_output=True, text=True
-        )
-        records.append(json.loads(done.stdout.splitlines()[-1]))
+        records.append(run_fresh(__file__, "--one", num_cases))
         print(records[-1])
     write_record(record | {"sizes": records}, "growth")
 

@@ -84,6 +84,23 @@ def measure_each(
         write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
 
 
+def sets_of(keys: Mapping[str, Any]) -> list[str]:
+    """The `--set` options of these settings."""
+    return [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def run_fresh(*words: object, environ: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The JSON that a fresh Python prints as its last line; its errors go to stderr.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    command, environment = [sys.executable, *map(str, words)], {**os.environ, **environ}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
+
+
 def run_pytest(
     *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> tuple[list[ElementTree.Element] | None, str]:

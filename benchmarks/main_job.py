@@ -21,7 +21,7 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
 from voxelocity.infer import load_model
 from voxelocity.metrics import case_score
-from voxelocity.observe import Stopwatch
+from voxelocity.observe import Stopwatch, events_path, read_events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,7 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
         _call(["predict", str(run), *map(str, images), "-o", str(out / folder)])
         for folder, images in _without_name_clashes(refs).items()
     )
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    finished = next(event for event in events if event["event"] == "run_finished")
+    finished = next(event for event in read_events(events_path(run)) if event["event"] == "run_finished")
     return record | {
         "scenario": scenario.name,
         "command": "voxelocity " + " ".join(train).replace(str(data), "$VOXELOCITY_DATA").replace(str(work), "$WORK"),

@@ -8,7 +8,6 @@ writes a checkpoint. Writes `results/rank_faults.json`; rows that were not asked
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness import VOXELOCITY, measure_each, real_data
+from harness import VOXELOCITY, measure_each, real_data, sets_of
 
 _PLAN: dict[str, Any] = {
     "network.name": "unet",
@@ -95,11 +94,10 @@ def _measure(row: str, work: Path) -> dict[str, Any]:
     (work / "site").mkdir()
     (work / "site" / "sitecustomize.py").write_text(code)
     plan = {**_PLAN, "data.cache.folder": str(work / "cache")}
-    sets = [part for key, value in plan.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     run = work / "run"
     process = subprocess.Popen(
         [*VOXELOCITY, "launch", "-n", "2", "train", str(real_data() / "hippocampus"), "-o", str(run),
-         "--device", "cpu", *sets],
+         "--device", "cpu", *sets_of(plan)],
         env={**os.environ, "PYTHONPATH": f"{work / 'site'}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip

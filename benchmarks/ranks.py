@@ -24,7 +24,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from harness import VOXELOCITY, measure_each, real_data
+from harness import VOXELOCITY, measure_each, real_data, sets_of
 from voxelocity.observe import Stopwatch, read_events
 
 _NUM_STEPS = 50
@@ -240,8 +240,8 @@ _PORT = [0]
 
 
 def _arguments(dataset: Path, out: Path) -> list[str]:
-    sets = [part for key, value in _PLAN.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-    return [*VOXELOCITY[1:], "train", str(dataset), "-o", str(out), "--device", "cpu", *sets, "--overwrite"]
+    keys = sets_of(_PLAN)
+    return [*VOXELOCITY[1:], "train", str(dataset), "-o", str(out), "--device", "cpu", *keys, "--overwrite"]
 
 
 def _train(size: int, dataset: Path, out: Path, work: Path) -> tuple[dict[str, Any], float]:

@@ -26,7 +26,7 @@ import nibabel as nib
 import numpy as np
 from safetensors.torch import load_file
 
-from harness import VOXELOCITY, head, parser_of, real_data, write_record
+from harness import VOXELOCITY, head, parser_of, real_data, sets_of, write_record
 from voxelocity.bench.body import make_bodies
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode.write import write_scan
@@ -110,7 +110,7 @@ def brain(data: Path, work: Path, quick: bool) -> dict[str, Any]:
     for size in (1, 2):
         runs[str(size)] = work / f"ranks{size}"
         launch = () if size == 1 else ("launch", "-n", str(size))
-        _call(*launch, "recipe", "brain", "train", data, "-o", runs[str(size)], *_sets(keys), threads=2 // size)
+        _call(*launch, "recipe", "brain", "train", data, "-o", runs[str(size)], *sets_of(keys), threads=2 // size)
     dice = {size: [case["dice"] for case in _plain(out / "scores.json")["cases"]] for size, out in runs.items()}
     alone, two = (load_file(out / "model.safetensors") for out in runs.values())
     losses, other = (_losses(out) for out in runs.values())
@@ -151,7 +151,7 @@ def race(
     def measure(data: Path, work: Path, quick: bool) -> dict[str, Any]:
         # Of each of the nine trainings.
         budget = "4s" if quick else "240s"
-        sets = _sets({**keys, **(quick_keys if quick else {})})
+        sets = sets_of({**keys, **(quick_keys if quick else {})})
         _call("recipe", recipe, "benchmark", data, "-o", work / "race", "--time-budget", budget, *sets)
         return {"keys": keys, **_plain(work / "race" / "race.json")}
 
@@ -165,7 +165,7 @@ def example(task: Task) -> Callable[[Path, Path, bool], dict[str, Any]]:
         keys = {**task.keys, **(task.quick if quick else {})}
         seconds = {}
         for action in task.actions:
-            options = ("--time-budget", "15s" if quick else task.budget, *_sets(keys)) if action == "train" else ()
+            options = ("--time-budget", "15s" if quick else task.budget, *sets_of(keys)) if action == "train" else ()
             watch = Stopwatch()
             _call("recipe", task.recipe, action, data, "-o", work / "run", *options)
             seconds[action] = watch.elapsed_s
@@ -209,10 +209,6 @@ _PHANTOMS = {"brain": brains, "brain_race": brains, "spleen": spleens}
 def _call(*arguments: str | Path, threads: int = 0) -> None:
     environ = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     subprocess.run([*VOXELOCITY, *map(str, arguments)], check=True, env=environ)
-
-
-def _sets(keys: Mapping[str, Any]) -> list[str]:
-    return [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
 
 def _plain(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import head, parser_of, real_data, write_record
+from harness import head, parser_of, real_data, run_fresh, write_record
 
 _DATASETS = {"208 small MR crops": "hippocampus", "20 head-and-neck CTs": "openkbp_headneck_ct"}
 _PORT = 24_507
@@ -135,11 +135,7 @@ def measure(folder: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
                     ("far, one by one", url, "far1", 0, far),
                 ):
                     caches = {**environ, **server, "XDG_CACHE_HOME": f"{work}/{number}/{cache}"}
-                    done = subprocess.run(
-                        [sys.executable, "-c", _EPOCH, place, str(num_ahead)], env={**os.environ, **caches},
-                        capture_output=True, text=True, check=True,
-                    )  # fmt: skip
-                    sides[side].append(json.loads(done.stdout.splitlines()[-1]))
+                    sides[side].append(run_fresh("-c", _EPOCH, place, num_ahead, environ=caches))
     return sides
 
 

@@ -10,10 +10,9 @@ python benchmarks/tune.py --tiny --out DIR # in a few minutes, to see that it ru
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,13 +20,13 @@ from typing import Any
 
 import voxelocity as vx
 from harness import measure_each, real_data
+from voxelocity.bench.comparison import spread
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.sides import Race, train_side
 from voxelocity.core.cases import Fold
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.planning import Planned
-from voxelocity.report import RunFacts, paired_trainings
-from voxelocity.tuning.dice import Length, TrialTrainer
+from voxelocity.tuning.dice import Length, compare_by_dice
 from voxelocity.tuning.page import MeasuredSettings, before_and_after
 from voxelocity.tuning.result import TuneResult
 from voxelocity.tuning.trial import TrialLimits
@@ -101,10 +100,7 @@ def _figures(side: MeasuredSettings | None) -> dict[str, Any] | None:
     if side is None:
         return None
     values = {"images_per_s": side.rates, "validation_s": side.validations_s}
-    spreads = {
-        name: {"median": statistics.median(each), "low": min(each), "high": max(each), "n": len(each)}
-        for name, each in values.items()
-    }
+    spreads = {name: {**spread(each), "n": len(each)} for name, each in values.items()}
     return {**spreads, "peak_bytes": side.peak_bytes}
 
 
@@ -128,22 +124,13 @@ def _dice(one: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, 
     if not result.values:
         return None
     limits = TrialLimits(seconds=10 * one.training_s, host_bytes=limit_gb * GB)
-    trainer = TrialTrainer(result.planned, work / "pairs", limits, trial_environ(), lambda training: None)
-    pairs: list[tuple[RunFacts, RunFacts]] = []
-    for number in range(one.num_pairs):
-        seed = result.planned.plan.seed + number
-        # Alternating, so that neither side always comes first.
-        order: list[Mapping[str, Any]] = [{}, result.values] if number % 2 == 0 else [result.values, {}]
-        runs = {
-            not each: trainer.train(0, each, seed, Length(seconds=one.training_s), is_pair=True).run for each in order
-        }
-        own, tuned = runs[True], runs[False]
-        if own is not None and tuned is not None:
-            pairs.append((own, tuned))
-    parity = paired_trainings([own.scores for own, _ in pairs], [tuned.scores for _, tuned in pairs]) if pairs else None
-    if parity is None:
+    compared = compare_by_dice(
+        result.planned, work / "pairs", [result.values], first=Length(seconds=one.training_s),
+        num_pairs=one.num_pairs, limits=limits, environ=trial_environ(),
+    )  # fmt: skip
+    if compared.parity is None:
         return None
-    overall = parity.overall
+    overall = compared.parity.overall
     return {
         "before": overall.first,
         "after": overall.second,
@@ -151,7 +138,7 @@ def _dice(one: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, 
         "low": overall.low,
         "high": overall.high,
         "judgment": overall.judgment,
-        "pairs": len(pairs),
+        "pairs": len(compared.before),
         "seconds": one.training_s,
     }
 

@@ -8,10 +8,7 @@ Both predict the same scan of noise with the same file, in processes of their ow
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import nibabel as nib
 import numpy as np
 import torch
 
-from harness import head, parser_of, write_record
+from harness import head, parser_of, run_fresh, write_record
 from voxelocity.infer import ModelSpec, save_model
 from voxelocity.infer.export import export_run
 from voxelocity.observe import Stopwatch
@@ -73,10 +70,9 @@ def measure(folder: Path, to: str, *, shape: tuple[int, int, int], rounds: int) 
     for number in range(rounds + 1):
         for side in _SIDES[:: 1 if number % 2 else -1]:
             watch = Stopwatch()
-            command = [sys.executable, "-c", _PREDICT, side, str(model), str(scan), str(folder / side)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            told = run_fresh("-c", _PREDICT, side, model, scan, folder / side)
             if number > 0:
-                runs[side].append({"seconds": watch.elapsed_s, **json.loads(done.stdout.splitlines()[-1])})
+                runs[side].append({"seconds": watch.elapsed_s, **told})
     found, wanted = (np.asarray(nib.load(folder / side / "scan.nii.gz").dataobj) for side in _SIDES)
     saved_s = [b["seconds"] - a["seconds"] for a, b in zip(runs["arrays"], runs["torch"], strict=True)]
     print(f"{to}: {statistics.median(saved_s):.2f} s less ({min(saved_s):.2f} to {max(saved_s):.2f})", flush=True)

@@ -8,26 +8,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.infer import ModelSpec, save_model
-from voxelocity.step import build_network
-
 
 @pytest.fixture
-def run(tmp_path):
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["CT"],
-            "labels": {0: "background", 7: "organ"},
-            "prepare": {},
-            "window": {"shape_voxel": [16, 16, 16], "batch_size": 2},
-            "precision": {"compute": "float32"},
-        }
-    )
-    folder = tmp_path / "run"
-    folder.mkdir()
-    save_model(folder, build_network(spec.network, num_channels=1, num_classes=2, seed=1), spec)
-    return folder
+def run(model):
+    return model("CT")
 
 
 def test_a_run_is_exported_and_the_export_predicts_as_the_run(voxelocity, run, tmp_path):

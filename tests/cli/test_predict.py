@@ -17,34 +17,10 @@ from matplotlib.image import imread
 from shared.dicom_series import write_series
 from voxelocity.core.errors import UnpredictedError
 from voxelocity.data.decode import read_scan, write_scan
-from voxelocity.infer import ModelSpec, load_model, predict_files, save_keep_largest, save_model, writing
-from voxelocity.step import build_network
+from voxelocity.infer import load_model, predict_files, save_keep_largest, writing
 
 SHAPE = (10, 9, 8)
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def model(tmp_path):
-    """Makes the folder of a network that learned nothing, which is enough here."""
-
-    def make(*channels):
-        spec = ModelSpec.parse(
-            {
-                "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-                "channels": list(channels),
-                "labels": {0: "background", 7: "organ"},
-                "prepare": {},
-                "window": {"shape_voxel": [16, 16, 16], "batch_size": 8},
-                "precision": {"compute": "float32"},
-            }
-        )
-        folder = tmp_path / "run"
-        folder.mkdir()
-        save_model(folder, build_network(spec.network, num_channels=len(channels), num_classes=2, seed=1), spec)
-        return folder
-
-    return make
 
 
 @pytest.fixture

@@ -29,10 +29,6 @@ def test_shifting_there_and_back_gives_the_same_region():
     assert region.num_voxels == 3 * 4 * 5
 
 
-def test_growing_adds_the_margin_on_both_sides():
-    assert Region((1, 2, 3), (4, 6, 8)).grown((1, 0, 2)) == Region((0, 2, 1), (5, 6, 10))
-
-
 def test_a_stop_before_the_start_is_refused():
     with pytest.raises(ValueError, match=r"stop \(0, 1, 1\) lies before start \(1, 0, 0\)"):
         Region((1, 0, 0), (0, 1, 1))

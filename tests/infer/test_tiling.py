@@ -11,13 +11,7 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.infer import tiling as module
 from voxelocity.infer.tiling import tiling_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_volume_is_small():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_SMALL_VOXELS", 0)
-        patch.setattr(module, "_LARGE_BYTES", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("no_volume_is_small")
 
 
 @given(

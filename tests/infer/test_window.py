@@ -21,13 +21,7 @@ CPU = torch.device("cpu")
 WINDOW = (8, 6, 4)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_volume_is_small():
-    """So that volumes of tests are cut into tiles."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "_SMALL_VOXELS", 0)
-        patch.setattr(tiling, "_LARGE_BYTES", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("no_volume_is_small")
 
 
 class Counting:

@@ -50,25 +50,6 @@ def test_wrong_input_is_named_with_its_case():
         case_score("case_1", prediction, truth, NAMES, (0.0, 1.0, 1.0))
 
 
-def test_summary_is_the_mean_over_cases_and_leaves_out_missing_distances():
-    summary = summarize(
-        [
-            CaseScore(case_id="a", dice={"organ": 0.5, "tumour": 1.0}, hd95_mm={"organ": 2.0, "tumour": None}),
-            CaseScore(case_id="b", dice={"organ": 0.9, "tumour": 0.0}, hd95_mm={"organ": 4.0, "tumour": None}),
-        ]
-    )
-    assert summary.num_cases == 2
-    assert summary.dice == pytest.approx({"organ": 0.7, "tumour": 0.5})
-    assert summary.mean_dice == pytest.approx(0.6)
-    assert summary.hd95_mm == {"organ": 3.0, "tumour": None}
-    assert summary.num_hd95 == {"organ": 2, "tumour": 0}
-
-
-def test_summary_takes_scores_without_distances_and_an_iterator():
-    summary = summarize(iter([CaseScore(case_id="a", dice={"organ": 0.5})]))
-    assert (summary.mean_dice, summary.hd95_mm, summary.num_hd95) == (0.5, {"organ": None}, {"organ": 0})
-
-
 def test_a_network_that_finds_nothing_scores_zero_whatever_lies_outside_the_field_of_view():
     names = ("background", *(f"class {index}" for index in range(1, 105)))
     truth = np.zeros((4, 5, 6), np.uint8)

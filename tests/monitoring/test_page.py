@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, browse
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.page import draw_again, render_monitor_page, render_monitor_png
@@ -141,17 +139,6 @@ def test_a_machine_that_answers_nothing_has_a_page_without_charts(record, tmp_pa
     page = draw(silent, tmp_path)
     assert not page.all("figure")
     assert "Host" not in page.words
-
-
-def browse(page, profile, *options):
-    if shutil.which("chromium") is None:
-        pytest.skip("chromium is not on PATH")
-    command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
 def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(full, tmp_path):

@@ -12,6 +12,7 @@ import voxelocity.recipes.fit as recipe_fit
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
+from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
 from voxelocity.step import OptimizerConfig, PrecisionConfig, TrainingStep
 
@@ -34,7 +35,8 @@ def train(out, make=make_batch, *, resume=False, clock=None, loss=mean_square, j
     torch.manual_seed(0)
     network = torch.nn.Linear(2, 2)
     options = {} if clock is None else {"clock": clock}
-    with open_run(out, {"of": "a line"}, resume=resume, device=CPU, console=Console(quiet=True), **options) as run:
+    call = Call(data=out, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True), resume=resume)
+    with open_run(call, out, {"of": "a line"}, **options) as run:
         step = TrainingStep(
             network,
             loss,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,23 +261,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied_run(finished_run: Path, tmp_path: Path) -> Path:
     """The same folder, to be changed."""
     return shutil.copytree(finished_run, tmp_path / "copied")
-
-
-@pytest.fixture(scope="session")
-def browse() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Chromium's answer to a page, as a completed process: `browse(page, profile, *options)`."""
-    if shutil.which("chromium") is None:
-        pytest.skip("chromium is not on PATH")
-
-    def call(page: Path, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
-        ]  # fmt: skip
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
-    return call
 
 
 @pytest.fixture(autouse=True)

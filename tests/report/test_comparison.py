@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_golden
+from shared.page import Page, assert_golden, browse
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import TimeShare
@@ -197,7 +197,7 @@ def page_of_runs(finished_run, tmp_path_factory):
     )
 
 
-def test_a_browser_shows_the_comparison_without_a_complaint(page_of_runs, browse, tmp_path):
+def test_a_browser_shows_the_comparison_without_a_complaint(page_of_runs, tmp_path):
     picture = tmp_path / "page.png"
     options = (f"--screenshot={picture}", "--window-size=1200,3000", "--hide-scrollbars")
     shot = browse(page_of_runs, tmp_path / "profile", *options)

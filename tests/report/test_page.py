@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, browse
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.report import LabeledRun, read_run, render_page
 from voxelocity.report.summary import verdict
@@ -128,7 +128,7 @@ def test_a_path_that_cannot_be_written_is_an_output_error(finished_run):
         render_page(read_run(finished_run), finished_run / "run.yaml" / "report.html")
 
 
-def test_a_browser_shows_the_page_without_a_complaint(text, finished_run, browse, tmp_path):
+def test_a_browser_shows_the_page_without_a_complaint(text, finished_run, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(text, encoding="utf-8")
     picture = tmp_path / "page.png"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shared.batches import batch_digest
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import CachingFacts, DataConfig, Feed, PreparedCases
-from voxelocity.testing.digest import batch_digest
 
 
 class NotedCases(PreparedCases):

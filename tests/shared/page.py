@@ -4,8 +4,12 @@ import difflib
 import itertools
 import os
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+
+import pytest
 
 _GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 _LINES = {"h1", "h2", "h3", "h4", "p", "li", "tr", "dl", "caption", "summary", "pre", "figcaption", "details", "figure"}
@@ -110,3 +114,15 @@ def assert_colored(source):
     for variable in set(re.findall(r"var\((--[\w-]+)\)", source)) - {"--swatch", "--count", "--ratio"}:
         assert f"{variable}:" in light, variable
         assert f"{variable}:" in dark, variable
+
+
+def browse(page, profile, *options):
+    """Chromium's answer to a page, as a completed process."""
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not on PATH")
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -5,8 +5,8 @@ frozen dataclass that says what it stands for; `scenarios` lists them. `switched
 `race` compares whole trainings.
 """
 
-from voxelocity.bench.comparison import Record, comparison_section
+from voxelocity.bench.comparison import comparison_section
 from voxelocity.bench.scenarios import NAMES, run_scenario
 from voxelocity.bench.switched import SWITCHES, run_switch
 
-__all__ = ["NAMES", "SWITCHES", "Record", "comparison_section", "run_scenario", "run_switch"]
+__all__ = ["NAMES", "SWITCHES", "comparison_section", "run_scenario", "run_switch"]

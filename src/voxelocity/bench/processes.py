@@ -20,6 +20,7 @@ import psutil
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.core.volume import VolumeRef
+from voxelocity.observe.environment import python_path
 
 _READY, _GO = "ready\n", "go\n"
 _NUM_LINES_SHOWN = 10
@@ -32,7 +33,7 @@ def run_python(*words: object, environ: Mapping[str, str] | None = None) -> str:
         VoxelocityError: it failed; its last lines are in the text.
     """
     # As the command line sets it before it imports torch.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **_environment(), **(environ or {})}
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": python_path(), **(environ or {})}
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -41,11 +42,6 @@ def run_python(*words: object, environ: Mapping[str, str] | None = None) -> str:
             f"bench: '{' '.join(map(str, words[:3]))} ...' ended with status {done.returncode}:\n{last}"
         )
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    source = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))}
 
 
 def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, options: Mapping[str, Any]) -> int:
@@ -63,8 +59,9 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
     """
     cases = [[ref.case_id, [str(path) for path in ref.images], str(ref.label)] for ref in refs]
     command = [sys.executable, "-c", f"from {__name__} import hold; hold()"]
+    environ = {**os.environ, "PYTHONPATH": python_path()}
     holders = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment())
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
         for _ in range(num_processes)
     ]
     try:

@@ -122,6 +122,11 @@ def count_text(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def joined(parts: Iterable[str], separator: str = ", ") -> str:
     """The parts that are not empty."""
     return separator.join(part for part in parts if part)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 PREDICTIONS_TABLE, PREDICTIONS_PAGE = "predictions.csv", "predictions.html"
 PROBABILITIES_FOLDER, PREVIEWS_FOLDER = "probabilities", "previews"
 """What `predict` writes next to the predictions."""
+
+
+def mean_where_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are numbers; None if none is."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.fmean(known) if known else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,12 +59,6 @@ class Region:
         after = tuple(n - m - p for n, m, p in zip(self.shape, inside.shape, before, strict=True))
         return _index3(before), _index3(after)
 
-    def grown(self, margin: Index3) -> Region:
-        """This region with `margin` more voxels on both sides of each axis."""
-        start = tuple(a - m for a, m in zip(self.start, margin, strict=True))
-        stop = tuple(b + m for b, m in zip(self.stop, margin, strict=True))
-        return Region(_index3(start), _index3(stop))
-
     def shifted(self, offset: Index3) -> Region:
         """This region moved by `offset` voxels."""
         start = tuple(a + d for a, d in zip(self.start, offset, strict=True))

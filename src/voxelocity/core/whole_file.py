@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from voxelocity.core.errors import OutputError
 
@@ -79,6 +79,40 @@ def write_whole(path: str | Path, content: bytes) -> Path:
             f"report: cannot write '{target}': {error.strerror or error}; free the path or choose another"
         ) from error
     return target
+
+
+class _Watched:
+    """A file for writing that keeps its last error."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextlib.contextmanager
+def with_causes(file: BinaryIO) -> Iterator[Any]:
+    """The file for `torch.save`, which turns the error of a write into a RuntimeError without its cause.
+
+    Raises:
+        OSError: a write failed.
+    """
+    watched = _Watched(file)
+    try:
+        yield watched
+    except RuntimeError:
+        if watched.error is not None:
+            raise watched.error from None
+        raise
 
 
 def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: float = 0.0) -> int:

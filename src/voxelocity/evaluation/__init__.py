@@ -1,6 +1,6 @@
 """Predictions on disk, compared with the truth: scores of every class and case, pooled, as files and a page."""
 
 from voxelocity.evaluation.evaluate import Evaluation, evaluate, pool_runs
-from voxelocity.evaluation.page import evaluation_document, evaluation_view, write_evaluation
+from voxelocity.evaluation.page import evaluation_view, write_evaluation
 
-__all__ = ["Evaluation", "evaluate", "evaluation_document", "evaluation_view", "pool_runs", "write_evaluation"]
+__all__ = ["Evaluation", "evaluate", "evaluation_view", "pool_runs", "write_evaluation"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import write_whole
 from voxelocity.evaluation.evaluate import Evaluation
 from voxelocity.metrics import summarize
-from voxelocity.report import Document, document_view, score_table, write_page
+from voxelocity.report import Document, document_view, score_table, write_figures, write_page
 from voxelocity.report.document import Block, Card, Folded, Lines, Section, Table, Text, fact_table
 from voxelocity.report.summary import (
     absent_text,
@@ -55,7 +54,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path | str) -> Document:
         OutputError: a file cannot be written.
     """
     document, folder = evaluation_document(evaluation), Path(folder)
-    write_whole(folder / FIGURES, (json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n").encode())
+    write_figures(document, folder / FIGURES)
     write_whole(folder / TABLE, _csv(evaluation).encode())
     write_page(document, folder / PAGE)
     return document

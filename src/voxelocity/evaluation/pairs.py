@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import listed
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 
 _DESCRIPTIONS = ("model.json", "dataset.json")
-_LISTED = 5
 _WITH_PREDICTIONS = (PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER)
 
 
@@ -190,12 +190,6 @@ def _lists_cases(path: Path) -> bool:
         return True
     description = path / "dataset.json"
     return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import (
     format_of,
@@ -20,7 +21,7 @@ from voxelocity.data.decode.labels import class_indices
 
 # As for the image and the label of one case (`data.decode.case`).
 _SHARED_GRID_VOXEL = 0.25
-_LISTED = 12
+_MOST_LISTED = 12
 
 
 class CasePair(NamedTuple):
@@ -103,8 +104,8 @@ def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]]) 
         if path not in named:
             file, names = next(iter(named.items()))
             raise ScanError(
-                f"evaluate: {file} has structures with names ({_listed(names)}), and {path} has values; say with "
-                f'--labels which is which, in a JSON file such as {{"0": "background", "1": "{names[0]}"}}'
+                f"evaluate: {file} has structures with names ({listed(names, _MOST_LISTED)}), and {path} has values; "
+                f'say with --labels which is which, in a JSON file such as {{"0": "background", "1": "{names[0]}"}}'
             )
     folded: dict[str, str] = {}
     for names in named.values():
@@ -116,8 +117,8 @@ def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]]) 
 def _check_names(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
     if not {name.strip().casefold() for name in names} & {name.strip().casefold() for name in wanted}:
         raise ScanError(
-            f"evaluate: {path}: none of the classes {_listed(wanted)} is among its structures ({_listed(names)}); name "
-            "the classes with --labels as the structures are named"
+            f"evaluate: {path}: none of the classes {listed(wanted, _MOST_LISTED)} is among its structures "
+            f"({listed(names, _MOST_LISTED)}); name the classes with --labels as the structures are named"
         )
 
 
@@ -142,8 +143,3 @@ def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid)
             "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "
             "belong together"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

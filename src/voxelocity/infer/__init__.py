@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from voxelocity.infer.components import keep_largest
     from voxelocity.infer.files import predict_files
     from voxelocity.infer.job import PredictionJob, plan_job
-    from voxelocity.infer.model import Model, PredictionSpec, TrainedOn
+    from voxelocity.infer.model import PredictionSpec, TrainedOn
     from voxelocity.infer.models import (
         SPEC_NAME,
         WEIGHTS_NAME,
@@ -31,7 +31,6 @@ __all__ = [
     "SPEC_NAME",
     "WEIGHTS_NAME",
     "ClassIndices",
-    "Model",
     "ModelSpec",
     "OutputFormat",
     "PredictedScan",
@@ -59,7 +58,7 @@ __getattr__ = first_use(
         "files": ("predict_files",),
         "writing": ("PredictedScan",),
         "job": ("PredictionJob", "plan_job"),
-        "model": ("Model", "PredictionSpec", "TrainedOn"),
+        "model": ("PredictionSpec", "TrainedOn"),
         "models": (
             "SPEC_NAME",
             "WEIGHTS_NAME",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 
 from voxelocity.core.quantities import count_text, duration_text
+from voxelocity.core.records import mean_where_known
 from voxelocity.report.document import Card, Document, Section, Table, Text, fact_table
 
 
@@ -88,7 +88,8 @@ class ExportRecord:
     @property
     def mean_dice(self) -> tuple[float | None, float | None]:
         """Over the cases, by the run and by the export; None if there are none."""
-        return _mean([case.dice_before for case in self.cases]), _mean([case.dice_after for case in self.cases])
+        before = mean_where_known(case.dice_before for case in self.cases)
+        return before, mean_where_known(case.dice_after for case in self.cases)
 
     @property
     def agreement(self) -> float | None:
@@ -187,8 +188,3 @@ def _share(value: float) -> str:
 
 def _dice(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

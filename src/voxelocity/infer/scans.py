@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import listed
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.decode import HOW_TO_CONVERT, holds_series, is_dicom, series_in
 from voxelocity.data.source import TABLE_SUFFIXES, open_cases
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
 _MAX_NAME_BYTES, _LONGEST_ENDING = 255, ".nii.gz"
-_LISTED = 5
 _DEEPEST = 4
 
 
@@ -124,13 +124,14 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
     found = found or [place for place in _folders_below(folder) if holds_series(place)]
     used = {folder / scan.relative_to(folder).parts[0] for scan in found}
     others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in used]
+    named = f" ({listed(others)})" if others else ""
     if not found:
         raise InputError(
-            f"predict: the folder {folder} holds no NIfTI, NRRD or MHA file and no DICOM series{_listed(others)}; "
+            f"predict: the folder {folder} holds no NIfTI, NRRD or MHA file and no DICOM series{named}; "
             "name one that does"
         )
     if others:
-        warn(f"predict: {len(others)} of {len(entries)} entries of {folder} are not scans{_listed(others)}")
+        warn(f"predict: {len(others)} of {len(entries)} entries of {folder} are not scans{named}")
     return [
         ("_".join(scan.relative_to(folder).parts) if scan.is_dir() else stem_of(scan.name), scan)
         for scan in sorted(found)
@@ -156,10 +157,3 @@ def _series_of(file: Path) -> tuple[str, Path]:
             first = series[0]
             return (name, folder) if len(found) == 1 else (f"{name}_{stem_of(first.path.name)}", first.path)
     raise InputError(f"predict: {file} holds no image of a scan; name a slice of a series, or its folder")
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f" ({', '.join(names[:_LISTED])}{more})"

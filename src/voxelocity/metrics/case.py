@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
 from voxelocity.core.cases import scored_classes
 from voxelocity.core.errors import DatasetError, ScanError
-from voxelocity.core.records import CaseScore
+from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_pairs, merged_pairs
 from voxelocity.metrics.surface import NSD_TOLERANCE_MM, SurfaceDistance, surface_distances
@@ -22,20 +21,13 @@ class ScoreSummary:
     """Means over cases.
 
     Attributes:
-        num_cases: number of scored cases.
         mean_dice: mean of `dice` over the foreground classes that have one; None if none has.
         dice: class name to mean Dice over the cases in which the class is in truth or prediction; None if it is in no
             case. The order of the means is nnU-Net's: over cases first, then over classes.
-        hd95_mm: class name to the mean over the cases that have a distance; None if none has.
-        num_hd95: class name to the number of those cases. A class that was missed completely has no distance, so a
-            small mean over few cases is not a good sign.
     """
 
-    num_cases: int
     mean_dice: float | None
     dice: Mapping[str, float | None]
-    hd95_mm: Mapping[str, float | None]
-    num_hd95: Mapping[str, int]
 
 
 def case_score(
@@ -136,17 +128,5 @@ def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
     if not scores:
         raise DatasetError("metrics: there is no score to summarize; the validation set needs at least one case")
     names = list(scores[0].dice)
-    dice = {name: _mean(score.dice[name] for score in scores) for name in names}
-    measured = {name: [mm for score in scores if (mm := score.hd95_mm.get(name)) is not None] for name in names}
-    return ScoreSummary(
-        num_cases=len(scores),
-        mean_dice=_mean(dice.values()),
-        dice=dice,
-        hd95_mm={name: _mean(values) for name, values in measured.items()},
-        num_hd95={name: len(values) for name, values in measured.items()},
-    )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    dice = {name: mean_where_known(score.dice[name] for score in scores) for name in names}
+    return ScoreSummary(mean_dice=mean_where_known(dice.values()), dice=dice)

@@ -1,12 +1,9 @@
 """What happened, on which machine and how long it took. Judges nothing."""
 
-from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, Timing, measure, process_age_s, system_clock
-from voxelocity.observe.command import run_command, shell_status, watch_command
+from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.environment import environment
 from voxelocity.observe.events import EventLog, events_path, read_events
-from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
-    allowed_cpus,
     available_memory_bytes,
     cpu_budget,
     cpu_has_fast_bfloat16,
@@ -21,9 +18,6 @@ from voxelocity.observe.host import (
     process_rank,
     total_memory_bytes,
 )
-from voxelocity.observe.host_sampling import HostSampler
-from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
-from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.spans import (
     SpanRecord,
     SpanRecorder,
@@ -40,18 +34,9 @@ __all__ = [
     "Clock",
     "EventLog",
     "FakeClock",
-    "GpuSample",
-    "GpuSampler",
-    "HostSample",
-    "HostSampler",
-    "PhaseMark",
-    "Sample",
-    "Sampler",
     "SpanRecord",
     "SpanRecorder",
     "Stopwatch",
-    "Timing",
-    "allowed_cpus",
     "available_memory_bytes",
     "cpu_budget",
     "cpu_has_fast_bfloat16",
@@ -67,18 +52,14 @@ __all__ = [
     "is_in_memory",
     "has_nvtx",
     "local_ranks",
-    "measure",
     "phase",
     "peak_device_bytes",
     "peak_host_bytes",
     "process_age_s",
     "process_rank",
     "read_events",
-    "run_command",
-    "shell_status",
     "span",
     "start_range",
     "system_clock",
     "total_memory_bytes",
-    "watch_command",
 ]

@@ -13,7 +13,8 @@ from typing import Any
 
 from voxelocity.observe.host import cpu_budget, cpu_has_fast_bfloat16, cpu_name, total_memory_bytes
 
-_CHECKOUT = Path(__file__).resolve().parents[3]
+_SOURCE = Path(__file__).resolve().parents[2]
+_CHECKOUT = _SOURCE.parent
 _PACKAGES = ("torch", "monai", "numpy")
 
 
@@ -42,6 +43,11 @@ def environment() -> dict[str, Any]:
         "gpu": _gpu_name(Path("/proc/driver/nvidia/gpus")),
         "commit": _commit(_CHECKOUT),
     }
+
+
+def python_path() -> str:
+    """The `PYTHONPATH` with which a fresh Python finds this package, and what this one finds there."""
+    return os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
 
 
 def _version(package: str) -> str | None:

@@ -12,21 +12,18 @@ from voxelocity.parallel.place import Place, read_place
 
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
-    from voxelocity.parallel.fit import ParallelDecision, auto_parallelize_model, decide_by_measurement
+    from voxelocity.parallel.fit import auto_parallelize_model, decide_by_measurement
     from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
-    from voxelocity.parallel.segments import Segment, segments_of
     from voxelocity.parallel.sharding import Sharding
     from voxelocity.parallel.world import ALONE, World, joined
 
 __all__ = [
     "ALONE",
     "Mode",
-    "ParallelDecision",
     "PipelineParallelModule",
     "Pipelined",
     "Place",
-    "Segment",
     "Sharding",
     "World",
     "auto_parallelize_model",
@@ -34,7 +31,6 @@ __all__ = [
     "even_shares",
     "joined",
     "read_place",
-    "segments_of",
     "shard",
     "shared_out",
     "shares_by_time",
@@ -45,9 +41,8 @@ __getattr__ = first_use(
     __name__,
     {
         "distributed": ("Pipelined",),
-        "fit": ("ParallelDecision", "auto_parallelize_model", "decide_by_measurement"),
+        "fit": ("auto_parallelize_model", "decide_by_measurement"),
         "pipeline": ("PipelineParallelModule",),
-        "segments": ("Segment", "segments_of"),
         "modes": ("Mode", "shard"),
         "sharding": ("Sharding",),
         "world": ("ALONE", "World", "joined"),

@@ -1,19 +1,16 @@
 """The rule engine: data set statistics and machine facts in, choices with reasons out."""
 
-from voxelocity.planning.config import Plan, TrainConfig
-from voxelocity.planning.fingerprint import DatasetFingerprint
+from voxelocity.planning.config import Plan
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
 from voxelocity.planning.tuned import Tuned, keep_tuned, read_tuned, tuned_key
 
 __all__ = [
     "DeviceChoice",
-    "DatasetFingerprint",
     "Machine",
     "Plan",
     "Planned",
     "SharedKeys",
-    "TrainConfig",
     "Tuned",
     "keep_tuned",
     "make_plan",

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from voxelocity.core.errors import ConfigError, InputError
@@ -22,6 +21,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import read_spec
 from voxelocity.infer import ModelSpec
 from voxelocity.infer.memory import ScanMemory, scan_memory
+from voxelocity.observe.environment import python_path
 from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, StepTensors, count_tensors
@@ -30,7 +30,6 @@ from voxelocity.report.document import Document, Section, Table
 PARTS = (
     "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
 )  # fmt: skip
-ACTIVITIES = ("preparing", "training", "validation")
 CLASSES = "classes"
 """What stands for the number of outputs among the keys of a plan that `with_keys` takes."""
 Parts = Mapping[str, int]
@@ -51,7 +50,7 @@ class LibraryMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """What a run takes at the peak of each of `ACTIVITIES`.
+    """What a run takes at the peak of preparing cases, of the training and of a validation.
 
     Attributes:
         host: bytes of main memory, by activity and by part (`PARTS`).
@@ -73,12 +72,10 @@ def measure_libraries(planned: Planned) -> LibraryMemory:
     Raises:
         InputError: it failed.
     """
-    source = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, "-m", "voxelocity.planning.library_memory"],
         input=json.dumps({"plan": planned.plan.to_plain(), "device": planned.machine.device}),
-        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]

@@ -25,8 +25,9 @@ from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
-from voxelocity.observe.sinks import Outlets, RunStart, Sink
+from voxelocity.observe.sinks import Outlets, RunStart
 from voxelocity.parallel import World, even_shares, joined
+from voxelocity.recipes.call import Call
 from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
 from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
@@ -65,7 +66,6 @@ class Run:
 
     Attributes:
         is_resumed: whether it continues an earlier session.
-        earlier: events of earlier sessions.
     """
 
     folder: RunFolder
@@ -75,7 +75,6 @@ class Run:
     console: Console
     clock: Clock
     is_resumed: bool
-    earlier: Sequence[Mapping[str, Any]]
 
     def warn(self, text: str) -> None:
         """Logs a warning and shows it."""
@@ -86,29 +85,16 @@ class Run:
 
 @contextmanager
 def open_run(
-    out: Path,
-    record: Mapping[str, Any],
-    *,
-    resume: bool,
-    overwrite: bool = False,
-    device: torch.device,
-    console: Console,
-    sinks: Sequence[Sink] = (),
-    clock: Clock = system_clock,
-    spent_s: float = 0.0,
+    call: Call, out: Path, record: Mapping[str, Any], *, spent_s: float = 0.0, clock: Clock = system_clock
 ) -> Iterator[Run]:
     """A run in the folder `out`, which no other process uses within the block.
 
     Args:
+        call: which says whether a run there is resumed or replaced, and who follows this one.
         out: created if it does not exist.
         record: what is trained, on what and how, as plain data; a run is resumed only with an equal one.
-        resume: continue the run there, if there is one.
-        overwrite: replace the run there.
-        device: to train on.
-        console: for progress.
-        sinks: also receive every event.
+        spent_s: seconds of the time budget that have gone by.
         clock: returns seconds.
-        spent_s: seconds that the command has taken before.
 
     Raises:
         ConfigError: the folder holds a run, and is neither to be resumed nor replaced; or that run differs.
@@ -118,10 +104,10 @@ def open_run(
     folder = RunFolder(out)
     folder.check_length()
     folder.check()
-    with joined(uses_gpu=device.type == "cuda") as world, ExitStack() as stack:
+    with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
         # A launcher that starts the program again, after a failure, continues its run.
-        resume = resume or world.place.num_restarts > 0
-        is_resumed = bool(world.led(lambda: _may_resume(folder, record, resume=resume, overwrite=overwrite)))
+        resume = call.resume or world.place.num_restarts > 0
+        is_resumed = bool(world.led(lambda: _may_resume(folder, record, resume=resume, overwrite=call.overwrite)))
         if world.is_leader:
             folder.open()
             notice = stack.enter_context(folder.locked())
@@ -133,17 +119,17 @@ def open_run(
         world.gather(0)
         log = stack.enter_context(EventLog.resume(path, begin_s=begin_s, clock=clock))
         run = Run(
-            folder=folder, log=log, world=world, stop=stack.enter_context(StopRequest()), console=console, clock=clock,
-            is_resumed=is_resumed, earlier=earlier,
+            folder=folder, log=log, world=world, stop=stack.enter_context(StopRequest()), console=call.console,
+            clock=clock, is_resumed=is_resumed,
         )  # fmt: skip
-        if world.is_leader and sinks:
+        if world.is_leader and call.sinks:
             start = RunStart(
                 name=out.name, folder=folder.tracking, config=record, environment=environment(), told=earlier
             )
-            log.listen(stack.enter_context(Outlets(sinks, start, earlier=earlier, warn=run.warn)).write)
+            log.listen(stack.enter_context(Outlets(call.sinks, start, earlier=earlier, warn=run.warn)).write)
         if world.is_leader and notice:
             run.warn(notice)
-        log.write("run_started", is_resumed=is_resumed, device=str(device), record=dict(record))
+        log.write("run_started", is_resumed=is_resumed, device=str(call.device), record=dict(record))
         yield run
 
 

@@ -1,13 +1,41 @@
-"""What the pages of recipes share."""
+"""What the pages and records of recipes share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from voxelocity.bench.comparison import Comparison, Record, comparison_section
+from voxelocity.recipes.call import Call
+from voxelocity.report import section_view, write_figures, write_page
 from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.document import Block, Chart, fact_table
+from voxelocity.report.document import Block, Chart, Document, fact_table
+
+
+def write_report(call: Call, document: Document, results: Path) -> None:
+    """Writes `scores.json` and `report.html` into the run's folder, and says so, and where the results are."""
+    write_figures(document, call.out / "scores.json")
+    write_page(document, call.out / "report.html")
+    call.console.print(document.verdict, highlight=False)
+    call.console.print(f"see {call.out / 'report.html'} and {results}", highlight=False, soft_wrap=True)
+
+
+def write_benchmark(
+    call: Call, name: str, comparisons: Sequence[Comparison], settings: Mapping[str, Any], details: Mapping[str, Any]
+) -> None:
+    """Shows what was compared, and writes `bench_NAME.json` and its page into the run's folder."""
+    for found in comparisons:
+        call.console.print(section_view(comparison_section(found)), "", highlight=False)
+    record = Record(
+        name=name,
+        command=f"voxelocity recipe {name} benchmark {call.data.name} -o RUN",
+        settings=settings,
+        comparisons=tuple(comparisons),
+        details=details,
+    )
+    call.console.print(f"{dict(details)}; see {record.write(call.out)[0]}", highlight=False, soft_wrap=True)
 
 
 def training_blocks(events: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> list[Block]:

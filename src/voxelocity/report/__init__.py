@@ -1,15 +1,14 @@
 """Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
 
-from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text, share_text
+from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text
 from voxelocity.report.comparison import comparison_document
 from voxelocity.report.differences import factor_table
 from voxelocity.report.document import Document
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.found import found_document
-from voxelocity.report.html import write_page
+from voxelocity.report.html import write_figures, write_page
 from voxelocity.report.labeled import (
     LabeledRun,
-    PairedRuns,
     highest_common_target,
     label_run,
     median_run,
@@ -19,7 +18,7 @@ from voxelocity.report.page import render_page
 from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
-from voxelocity.report.slices import cut_slices, preview_png, slices_block
+from voxelocity.report.slices import cut_slices, preview_png
 from voxelocity.report.terminal import (
     TableView,
     dataset_panel,
@@ -34,7 +33,6 @@ __all__ = [
     "Document",
     "FolderKind",
     "LabeledRun",
-    "PairedRuns",
     "Parity",
     "RunFacts",
     "StepRecord",
@@ -64,8 +62,7 @@ __all__ = [
     "render_progress_png",
     "score_table",
     "section_view",
-    "share_text",
-    "slices_block",
     "volume_table",
+    "write_figures",
     "write_page",
 ]

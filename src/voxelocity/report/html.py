@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,15 @@ def write_page(document: Document, path: str | Path) -> Path:
         OutputError: the file cannot be written.
     """
     return write_whole(path, _environment().get_template("document.html.j2").render(page=document).encode("utf-8"))
+
+
+def write_figures(document: Document, path: str | Path) -> Path:
+    """The path, which now holds the document's figures as JSON, for programs.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    return write_whole(path, (json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n").encode())
 
 
 def unbroken(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import signal
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voxelocity.core.quantities import count_text, dice_text, duration_text, share_text
-from voxelocity.core.records import CaseScore
+from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.time_parts import OTHER, TimeShare, part_label
 from voxelocity.observe.command import signal_name
 from voxelocity.report.records import RankRecord, RunFacts, StepRecord
@@ -87,13 +87,13 @@ def mean_dice(run: RunFacts) -> float | None:
     """Mean foreground Dice of the final validation; None before it."""
     if run.scores:
         # Over cases first and then over classes, as nnU-Net; with absent classes the other order is another number.
-        return _mean(summary.mean_dice for summary in summarize_classes(run.scores))
+        return mean_where_known(summary.mean_dice for summary in summarize_classes(run.scores))
     return run.finish.mean_dice if run.finish and math.isfinite(run.finish.mean_dice) else None
 
 
 def mean_hd95_mm(scores: Sequence[CaseScore]) -> float | None:
     """Mean 95th percentile surface distance over all cases and classes that have one."""
-    return _mean(value for score in scores for value in score.hd95_mm.values())
+    return mean_where_known(value for score in scores for value in score.hd95_mm.values())
 
 
 def without_surface_text(scores: Sequence[CaseScore]) -> str:
@@ -251,16 +251,16 @@ def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:
     distances = [score.hd95_mm[name] for _, score in present if name in score.hd95_mm]
     return ClassSummary(
         name=name,
-        mean_dice=_mean(values),
+        mean_dice=mean_where_known(values),
         median_dice=statistics.median(values) if values else None,
         worst_dice=worst,
         worst_case_id="" if worst_score is None else worst_score.case_id,
-        mean_hd95_mm=_mean(distances),
+        mean_hd95_mm=mean_where_known(distances),
         num_without_surface=sum(distance is None for distance in distances),
         num_absent=len(scores) - len(present),
-        mean_nsd=_mean(score.nsd.get(name) for _, score in present),
-        mean_difference_ml=_mean(volume_difference_ml(score, name) for _, score in present),
-        mean_difference_share=_mean(volume_difference_share(score, name) for _, score in present),
+        mean_nsd=mean_where_known(score.nsd.get(name) for _, score in present),
+        mean_difference_ml=mean_where_known(volume_difference_ml(score, name) for _, score in present),
+        mean_difference_share=mean_where_known(volume_difference_share(score, name) for _, score in present),
     )
 
 
@@ -274,8 +274,3 @@ def _shares(seconds: dict[str, float], whole_s: float) -> tuple[TimeShare, ...]:
     if whole_s - named_s >= _SHOWN_SHARE * whole_s:
         parts[OTHER] = whole_s - named_s
     return tuple(TimeShare(name=name, seconds=part_s, share=part_s / whole_s) for name, part_s in parts.items())
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return statistics.fmean(finite) if finite else None

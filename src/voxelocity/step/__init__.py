@@ -22,12 +22,11 @@ if TYPE_CHECKING:
         check_compiler,
         set_backend,
     )
-    from voxelocity.step.precision_config import CompileMode, PrecisionConfig, precision_on
+    from voxelocity.step.precision_config import PrecisionConfig, precision_on
     from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
     "BackendConfig",
-    "CompileMode",
     "LossConfig",
     "NetworkConfig",
     "OptimizerConfig",
@@ -54,7 +53,7 @@ __getattr__ = first_use(
         "network_config": ("NetworkConfig",),
         "optimizer": ("OptimizerConfig", "RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
         "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "set_backend"),
-        "precision_config": ("CompileMode", "PrecisionConfig", "precision_on"),
+        "precision_config": ("PrecisionConfig", "precision_on"),
         "training_step": ("TrainingStep",),
     },
 )

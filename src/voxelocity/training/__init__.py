@@ -1,6 +1,6 @@
 """The main use case: plan, cache, train, validate, report, resume."""
 
-from voxelocity.training.entry import RunResult, train
+from voxelocity.training.entry import train
 from voxelocity.training.folds import FoldsResult, train_folds
 
-__all__ = ["FoldsResult", "RunResult", "train", "train_folds"]
+__all__ = ["FoldsResult", "train", "train_folds"]

@@ -9,12 +9,12 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from voxelocity.core.errors import CheckpointError, OutputError
-from voxelocity.core.whole_file import is_out_of_space, remove_abandoned, whole_file
+from voxelocity.core.whole_file import is_out_of_space, remove_abandoned, whole_file, with_causes
 
 _NAME = re.compile(r"step_\d{9}\.pt$")
 # Releases up to 0.9 named temporary files by their process; those of killed processes are as large as a checkpoint.
@@ -38,8 +38,8 @@ class Checkpoints:
         path = self._folder / f"step_{step:09d}.pt"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                _write(state, file)
+            with whole_file(path) as file, with_causes(file) as watched:
+                torch.save(state, watched)
         except OSError as error:
             if is_out_of_space(error):
                 raise
@@ -93,34 +93,6 @@ class Checkpoints:
                 "start the run again with --overwrite"
             )
         return None
-
-
-class _Watched:
-    """A file that keeps the error of a write, because torch turns it into a RuntimeError that names no cause."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, content: Any) -> int:
-        try:
-            return self._file.write(content)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write(state: dict[str, Any], file: BinaryIO) -> None:
-    watched = _Watched(file)
-    try:
-        torch.save(state, watched)  # type: ignore[arg-type]
-    except RuntimeError:
-        if watched.error is not None:
-            raise watched.error from None
-        raise
 
 
 def _step_of(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,13 @@ def write_answer(
     """
     named = {name: list(values) for name, values in measurements.items()}
     _write(path, {"measurements": named, "about": {**about, "unseen_host_bytes": unseen_host_bytes}}, unseen_host_bytes)
+
+
+def run_process(measure: Callable[[Path, Path], None]) -> None:
+    """The whole of a trial's process, whose arguments are TASK and ANSWER: measures the one, writes the other."""
+    task, answer = Path(sys.argv[1]), Path(sys.argv[2])
+    with memory_errors_answer(answer):
+        measure(task, answer)
 
 
 @contextmanager

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.quantities import count_text, dice_text, duration_text, value_text
-from voxelocity.core.whole_file import write_whole
 from voxelocity.planning import Planned
-from voxelocity.report import Document, comparison_document, write_page
+from voxelocity.report import Document, comparison_document, write_figures, write_page
 from voxelocity.report.document import Block, Code, Section, Table, Text
 from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
@@ -95,7 +94,7 @@ def tune_by_dice(
             )
         tuning = DiceTuning(folder=folder, planned=planned, found=result, kept=kept)
         document = dice_document(tuning)
-        write_whole(folder / RECORD, (json.dumps(document.to_plain(), indent=1) + "\n").encode())
+        write_figures(document, folder / RECORD)
         write_page(document, folder / PAGE)
     return tuning
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,9 +12,8 @@ from typing import Any
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import duration_text
-from voxelocity.core.whole_file import write_whole
 from voxelocity.planning import Planned
-from voxelocity.report import Document, write_page
+from voxelocity.report import Document, write_figures, write_page
 from voxelocity.report.charts import Series, xy_chart
 from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Section, Text
 from voxelocity.tuning.keeping import keep_value
@@ -91,7 +89,7 @@ def find_learning_rate(
             kept = keep_value(task.planned, KEY, test.chosen, reason=test.reason, cache=keep_in)
         result = RateResult(folder=folder, planned=task.planned, test=test, outcome=outcome, kept=kept)
         document = rate_document(result)
-        write_whole(folder / RECORD, (json.dumps(document.to_plain(), indent=1) + "\n").encode())
+        write_figures(document, folder / RECORD)
         write_page(document, folder / PAGE)
     return result
 

@@ -197,7 +197,7 @@ def compare_by_dice(
     Args:
         planned: the plan's own settings.
         folder: receives the runs.
-        found: candidates; the first one is empty.
+        found: candidates, one or more; the first of several is empty.
         first: how long a training of the first rung lasts; each rung doubles it.
         num_pairs: of trainings with the candidate that is left and with the plan's own settings.
         limits: of memory.
@@ -213,7 +213,7 @@ def compare_by_dice(
             break
         left = [dict(one.settings) for one in order[: len(left) // 2]]
         length, rung = length.times(2.0), rung + 1
-    candidate = left[0] if left and trainer.any_finished else {}
+    candidate = left[0]
     # The plan's own settings are a candidate too: where they are left, there is nothing to compare.
     pairs = range(num_pairs) if candidate else range(0)
     before, after = list[RunFacts](), list[RunFacts]()
@@ -278,10 +278,6 @@ class TrialTrainer:
         self._on_training = on_training
         self.trainings: list[DiceTrial] = []
         self._runs.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def any_finished(self) -> bool:
-        return any(training.outcome.is_finished for training in self.trainings)
 
     def train(self, rung: int, settings: Settings, seed: int, length: Length, *, is_pair: bool = False) -> DiceTrial:
         """A training with these settings, made now or earlier with the same ones."""

@@ -53,7 +53,7 @@ def run_knobs(planned: Planned, *, fixed: Collection[str] = (), names: Collectio
         if name in fixed:
             raise ConfigError(f"tune: {name} is to be searched, but your configuration fixes it; leave one of them out")
     knobs = tuple(
-        Knob(name=key, choices=(values[key],), default=values[key], why_only="set by you")
+        Knob(name=key, choices=(values[key],), default=values[key])
         if key in fixed
         else Knob(
             name=key,
@@ -106,17 +106,6 @@ def _tiers(values: Mapping[str, Any], machine: Machine) -> list[str]:
     if tier not in ("memory", "disk", "lmdb") or "://" in values["data.cache.folder"] or machine.num_ranks > 1:
         return [tier]
     return ["memory", "disk"] if values["data.cache.max_bytes"] else ["disk"]
-
-
-def batch_knob(planned: Planned) -> Knob:
-    """Sizes of a batch up to eight times the planned one. It changes results: for learning by Dice alone."""
-    planned_size = planned.plan.data.batch_size
-    return Knob(
-        name="data.batch_size",
-        choices=sizes(1, 8 * planned_size, default=planned_size),
-        default=planned_size,
-        grows_memory=True,
-    )
 
 
 def at(knobs: tuple[Knob, ...], values: Mapping[str, Any]) -> tuple[Knob, ...]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.data.pipeline import Feed
 from voxelocity.report.charts import smoothed
-from voxelocity.tuning.answer import memory_errors_answer, write_answer
+from voxelocity.tuning.answer import run_process, write_answer
 from voxelocity.tuning.measure_run import set_up
 from voxelocity.tuning.task import MeasureTask
 
@@ -111,12 +110,5 @@ def measure(task: MeasureTask, answer: Path, *, num_steps: int = NUM_STEPS) -> N
     write_answer(answer, {RATE: rates, LOSS: losses})
 
 
-def main() -> None:
-    """The command."""
-    task, answer = Path(sys.argv[1]), Path(sys.argv[2])
-    with memory_errors_answer(answer):
-        measure(MeasureTask.read(task), answer)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(lambda task, answer: measure(MeasureTask.read(task), answer))

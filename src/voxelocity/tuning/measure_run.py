@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from voxelocity.observe import Clock, Stopwatch, peak_host_bytes, system_clock
 from voxelocity.planning import model_spec
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.validation_cost import num_passes
-from voxelocity.tuning.answer import limit_device_memory, memory_errors_answer, write_answer
+from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT
 from voxelocity.tuning.task import MeasureTask
 
@@ -172,12 +171,5 @@ class _Counter:
         self.num_batches += 1
 
 
-def main() -> None:
-    """The command."""
-    task, answer = Path(sys.argv[1]), Path(sys.argv[2])
-    with memory_errors_answer(answer):
-        measure(MeasureTask.read(task), answer)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(lambda task, answer: measure(MeasureTask.read(task), answer))

@@ -6,7 +6,6 @@ TASK is JSON: the data set, the fold, the device, the run's folder and all keys 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from voxelocity.data.source import open_cases
 from voxelocity.observe import process_age_s
 from voxelocity.report import read_run
 from voxelocity.training import train
-from voxelocity.tuning.answer import limit_device_memory, memory_errors_answer, write_answer
+from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 
 
 def measure(task: dict[str, Any], answer: Path) -> None:
@@ -44,12 +43,5 @@ def measure(task: dict[str, Any], answer: Path) -> None:
     write_answer(answer, {"dice": dice or [0.0], "seconds": [result.seconds], "images_per_s": rates or [0.0]})
 
 
-def main() -> None:
-    """The command."""
-    task, answer = json.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
-    with memory_errors_answer(answer):
-        measure(task, answer)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(lambda task, answer: measure(json.loads(task.read_bytes()), answer))

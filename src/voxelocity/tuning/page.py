@@ -19,8 +19,7 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.core.whole_file import write_whole
-from voxelocity.report import Document, RunFacts, factor_table, label_run, write_page
+from voxelocity.report import Document, RunFacts, factor_table, label_run, write_figures, write_page
 from voxelocity.report.charts import Points, Series, time_chart, xy_chart
 from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Pair, Section, Table, Text, fact_table
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT, peak_bytes
@@ -88,8 +87,7 @@ def write_tuning_page(result: MeasuredTuning, *, use: Sequence[Block] | None = N
         OutputError: one cannot be written.
     """
     document = tuning_document(result, use=use)
-    content = json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n"
-    write_whole(result.folder / RECORD, content.encode())
+    write_figures(document, result.folder / RECORD)
     return write_page(document, result.folder / PAGE)
 
 

@@ -24,14 +24,12 @@ class Knob:
         default: one of them, where the search begins.
         grows_memory: whether a larger value takes more memory and changes nothing else that could make a trial fail:
             the largest that fits is found by bisection.
-        why_only: why a single choice remains, for the page; "" where there are several.
     """
 
     name: str
     choices: tuple[Any, ...]
     default: Any
     grows_memory: bool = False
-    why_only: str = ""
 
     def __post_init__(self) -> None:
         if not self.choices or len({repr(choice) for choice in self.choices}) < len(self.choices):
@@ -79,9 +77,7 @@ def only(knobs: Sequence[Knob], names: Sequence[str]) -> tuple[Knob, ...]:
             hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
             raise ConfigError(f"tune: '{name}' is nothing that can be searched here{hint}")
     return tuple(
-        knob
-        if knob.name in names
-        else Knob(name=knob.name, choices=(knob.default,), default=knob.default, why_only="not asked for")
+        knob if knob.name in names else Knob(name=knob.name, choices=(knob.default,), default=knob.default)
         for knob in knobs
     )
 

@@ -111,11 +111,6 @@ class StudyResult:
     ended: Ended
     seconds: float
 
-    @property
-    def cost_ratios(self) -> tuple[float, ...]:
-        """Cost of the winner divided by that of the default settings, by round of confirmations; below 1 is a gain."""
-        return cost_ratios(self.winner_trials, self.default_trials)
-
 
 class Study:
     """One search in a folder. Trials that the folder holds already are not repeated.

@@ -21,6 +21,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Clock, default_cache_folder, system_clock
+from voxelocity.observe.environment import python_path
 from voxelocity.parallel import joined
 from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan, read_overrides, tuned_key
 from voxelocity.report import RunFacts
@@ -339,10 +340,8 @@ def _command(task: MeasureTask, private: Path) -> Callable[..., Sequence[str]]:
 
 def trial_environ() -> dict[str, str]:
     """Variables of a trial: it finds this package, and its threads wait as those of the command line do."""
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source, os.environ.get("PYTHONPATH", "")]
     return {
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": python_path(),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -82,7 +82,7 @@ from pathlib import Path
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import choose
 from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
-from voxelocity.testing.digest import batch_digest
+from shared.batches import batch_digest
 
 def tell(**answer):
     print(json.dumps(answer), flush=True)

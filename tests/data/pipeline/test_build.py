@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.batches import assert_equal_batches
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
@@ -26,13 +27,6 @@ def prepared(refs, config):
 def take(refs, config, count, **options):
     with Feed(prepared(refs, config), config, seed=3, **options) as feed:
         return list(itertools.islice(feed, count))
-
-
-def assert_equal_batches(ours, theirs):
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
-        assert torch.equal(a.image, b.image)
-        assert torch.equal(a.label, b.label)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.batches import batch_digest
 from shared.noted_cases import NotedCases, assert_whole, drawn, fill
 from voxelocity.core.errors import CacheError
 from voxelocity.data.cache import LmdbTier, entry
 from voxelocity.data.cache.contents import CacheContents
 from voxelocity.data.pipeline import Feed
-from voxelocity.testing.digest import batch_digest
 
 ON_DISK = ("disk", "disk blosc2", "lmdb", "lmdb blosc2")
 SHARED = ("memory", *ON_DISK)

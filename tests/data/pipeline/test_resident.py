@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from shared.batches import assert_equal_batches
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentVolume
 from voxelocity.core.volume import Grid, Volume
@@ -42,13 +43,6 @@ def take(refs, config, count, warn=pytest.fail):
     cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warn)
     with Feed(cases, config, seed=3) as feed:
         return list(itertools.islice(feed, count)), feed
-
-
-def assert_equal_batches(ours, theirs):
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
-        assert torch.equal(a.image, b.image)
-        assert torch.equal(a.label, b.label)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
+from shared.batches import batch_digest
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.testing.digest import batch_digest
 
 TIERS = ("none", "memory", "memory that is low", "disk", "disk blosc2", "lmdb", "lmdb blosc2", "rotating")
 NUM_STEPS = 9

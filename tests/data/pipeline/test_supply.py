@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
+from shared.batches import assert_equal_batches
 from voxelocity.core.errors import CacheFullError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import RotatingSchedule
@@ -44,13 +45,6 @@ class CountingCases(PreparedCases):
 def take(refs, config, count, **options):
     with Feed(CountingCases(refs, config), config, seed=3, **options) as feed:
         return list(itertools.islice(feed, count))
-
-
-def assert_equal_batches(ours, theirs):
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
-        assert torch.equal(a.image, b.image)
-        assert torch.equal(a.label, b.label)
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])

@@ -13,10 +13,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder import files as files_module
 from voxelocity.diagnosis.recorder import hooks
 from voxelocity.diagnosis.recorder.files import Files
-from voxelocity.testing.watched_moment import WatchedMoment
 
 
 @pytest.fixture

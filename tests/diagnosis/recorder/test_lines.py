@@ -136,13 +136,13 @@ class Collate:
         return items
 
 
-def test_a_definition_tells_name_place_and_owner_of_functions_and_callable_objects(own_code):
+def test_a_definition_has_name_and_place_of_functions_and_callable_objects(own_code):
     line = Collate.__call__.__code__.co_firstlineno
-    assert own_code.defined(Collate()) == (f"{__name__}.Collate", f"{__file__}:{line}", True)
-    name, where, is_own = own_code.defined(json.loads)
-    assert (name, is_own) == ("json.loads", False)
+    assert own_code.defined(Collate()) == (f"{__name__}.Collate", f"{__file__}:{line}")
+    name, where = own_code.defined(json.loads)
+    assert name == "json.loads"
     assert where.startswith(json.__file__)
-    assert own_code.defined(len) == ("builtins.len", "", False)
+    assert own_code.defined(len) == ("builtins.len", "")
 
 
 def test_cells_of_a_notebook_are_named_by_their_number(monkeypatch):

@@ -68,7 +68,7 @@ def test_loader_in_the_training_thread_is_waited_for_item_by_item(recorded: Reco
     assert all(step.parts["wait"] >= 0.020 for step in facts.counted)
     (loader,) = facts.loaders
     assert (loader.kind, loader.dataset, loader.num_workers, loader.num_batches) == ("DataLoader", "SlowItems", 0, 4)
-    assert (loader.num_epochs, loader.is_for_training, loader.is_own_collate) == (2, True, True)
+    assert (loader.num_epochs, loader.is_for_training) == (2, True)
     assert loader.collate.endswith("slow_collate")
     assert loader.collate_where == f"{__file__}:{slow_collate.__code__.co_firstlineno}"
     assert loader.where.startswith(f"{__file__}:")

@@ -11,12 +11,12 @@ import types
 import pytest
 import torch
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder import profile as profile_module
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.profile import TRACE_NAME, CaptureRange, Profiler
 from voxelocity.diagnosis.recorder.syncs import Syncs
 from voxelocity.diagnosis.tracing.trace import profile_facts
-from voxelocity.testing.watched_moment import WatchedMoment
 
 
 @pytest.fixture

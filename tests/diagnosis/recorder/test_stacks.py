@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder.lines import OwnCode, line_of
 from voxelocity.diagnosis.recorder.stacks import StackReader, Stacks, _kind, _public
-from voxelocity.testing.watched_moment import WatchedMoment
 
 READER = StackReader(OwnCode(script=__file__))
 

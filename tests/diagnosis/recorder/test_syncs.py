@@ -8,9 +8,9 @@ import threading
 import pytest
 import torch
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.syncs import _METHODS, Syncs
-from voxelocity.testing.watched_moment import WatchedMoment
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 import torch
 from monai.transforms import Compose, Lambdad, OneOf, RandFlipd, ScaleIntensityd
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder.transforms import TransformTimer, may_differ
-from voxelocity.testing.watched_moment import WatchedMoment
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def slow(waiting, make):
 
 
 def test_a_slow_collate_function_is_named_and_saves_what_is_no_stacking(waiting, make, find):
-    loader = make.loader(num_workers=1, collate="train.collate", collate_where="train.py:9", is_own_collate=True)
+    loader = make.loader(num_workers=1, collate="train.collate", collate_where="train.py:9")
     (found,) = find("VX111", waiting(0.2, loader, make.fetch(batch_s=0.3, collate_share=0.8)))
     assert "train.collate takes 0.24 s a step, 80 % of what its batch takes" in found.cause
     assert found.where == "train.py:9"

@@ -26,7 +26,7 @@ SMALL = {"fit.batch_size": 8, "fit.steps": 3, "patch.side": 96, "tissue.downsamp
 
 def config(**overrides):
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    return settings({**SMALL, **keys}, time_budget_s=0.0, device=CPU, fast_bfloat16=False)
+    return settings(call_of(None, None, keys))
 
 
 def batches(tiles, chosen=None, **options):

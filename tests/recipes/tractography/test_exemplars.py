@@ -60,14 +60,13 @@ def test_exemplars_come_all_before_one_comes_again():
     assert not np.array_equal(drawn[:5], exemplars.drawn(np.repeat([0, 1], 6), seed=2)[:5])
 
 
-def test_the_frame_leads_there_and_back_and_sees_neighbors_at_unit_distance():
+def test_the_frame_sees_neighbors_at_unit_distance():
     bundles = bundles_of(30, 30)
     pairs = pairs_of(bundles, num_nearest=8)
     frame = Frame.of(bundles, pairs)
     exemplars = pairs.exemplars.streamlines[pairs.nearest[:, 3]]
     seen = frame.seen(bundles.streamlines, exemplars, bundles.bundle)
     assert np.sqrt((seen**2).mean()) == pytest.approx(1.0, rel=0.4)
-    assert frame.in_mm(seen, exemplars, bundles.bundle) == pytest.approx(bundles.streamlines, abs=1e-4)
 
 
 def test_a_bundle_without_streamlines_has_the_frame_of_all():

@@ -41,14 +41,20 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+def call_of(data, out, overrides=(), **options):
+    return Call(
+        data=data, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True),
+        overrides={**SMALL, **dict(overrides)}, **{"seed": 3, **options},
+    )  # fmt: skip
+
+
 def config(**overrides):
-    return settings({**SMALL, **overrides}, time_budget_s=0.0, device=CPU, fast_bfloat16=False)
+    return settings(call_of(None, None, overrides))
 
 
 def train(data, out, overrides=(), **options):
-    return train_tracts(
-        data, out, config(**dict(overrides)), seed=3, device=CPU, console=Console(quiet=True), **options
-    )
+    call = call_of(data, out, overrides, **options)
+    return train_tracts(call, settings(call))
 
 
 def opened(bundles_file):
@@ -190,12 +196,11 @@ _RANKS = """
 import sys, torch
 from pathlib import Path
 from rich.console import Console
-from voxelocity.recipes.tractography.settings import settings
-from voxelocity.recipes.tractography.shapes import nearest_mm
-from voxelocity.recipes.tractography.train import train_tracts
+from voxelocity.recipes.call import Call
+from voxelocity.recipes.tractography.recipe import train
 import json
-config = settings(json.loads(sys.argv[3]), time_budget_s=0.0, device=torch.device("cpu"), fast_bfloat16=False)
-train_tracts(Path(sys.argv[1]), Path(sys.argv[2]), config, seed=3, device=torch.device("cpu"), console=Console())
+train(Call(data=Path(sys.argv[1]), out=Path(sys.argv[2]), device=torch.device("cpu"), fast_bfloat16=False,
+           console=Console(), seed=3, overrides=json.loads(sys.argv[3])))
 """
 
 
@@ -213,10 +218,7 @@ TrainingStep.trial = lambda self, shape, clock: (shape[0] * (1.0 + 2.0 * rank), 
 @pytest.mark.parametrize(("before", "shares"), [("", []), (_UNEQUAL, [[8, 2]])], ids=["equal", "unequal"])
 def test_two_ranks_train_the_weights_of_one_also_where_one_takes_more(before, shares, bundles_file, tmp_path):
     overrides = {**SMALL, "fit.optimizer.name": "sgd", "fit.optimizer.learning_rate": 0.1}
-    alone = train_tracts(
-        bundles_file, tmp_path / "alone", settings(overrides, time_budget_s=0.0, device=CPU, fast_bfloat16=False),
-        seed=3, device=CPU, console=Console(quiet=True),
-    )  # fmt: skip
+    alone = train(bundles_file, tmp_path / "alone", overrides)
     arguments = [str(bundles_file), str(tmp_path / "two"), json.dumps(overrides)]
     ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=120.0)
     assert [status for status, _, _ in ended] == [0, 0], ended

@@ -3,14 +3,13 @@
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.draw import sample
-from voxelocity.data.augment.effects import Effect, Effects
+from voxelocity.data.augment.effects import Effects
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, needed_box
 
 __all__ = [
     "AugmentConfig",
     "AugmentParams",
-    "Effect",
     "Effects",
     "ResidentSource",
     "Source",

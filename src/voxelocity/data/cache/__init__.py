@@ -6,7 +6,7 @@ Knows nothing about how they are made. Import `cache.device` by its own name, as
 from voxelocity.data.cache.choose import open_cache
 from voxelocity.data.cache.config import CacheConfig
 from voxelocity.data.cache.disk import DiskTier, LmdbTier
-from voxelocity.data.cache.entry import FORMAT_VERSION, Format, entry_key, source_identity
+from voxelocity.data.cache.entry import entry_key, source_identity
 from voxelocity.data.cache.entry_files import disk_bytes_in
 from voxelocity.data.cache.lmdb_file import LmdbFile, open_lmdb_file
 from voxelocity.data.cache.locks import PassingLocks, is_shared
@@ -18,12 +18,10 @@ from voxelocity.data.cache.stored import EntryVolume
 from voxelocity.data.cache.tiered import DeviceFront, TieredCache, open_device_front
 
 __all__ = [
-    "FORMAT_VERSION",
     "CacheConfig",
     "DeviceFront",
     "DiskTier",
     "EntryVolume",
-    "Format",
     "LmdbFile",
     "LmdbTier",
     "MemoryTier",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from voxelocity.core.remote import open_file_system, tried
 from voxelocity.data.cache.entry_files import SUFFIX, EntryFiles, FileBytes
+from voxelocity.data.cache.locks import ThreadLocks
 
 _T = TypeVar("_T")
 # Then a case is prepared again, which needs no connection.
@@ -45,17 +45,14 @@ class RemoteEntryFiles(EntryFiles):
         super().__init__(folder)
         self._make_room = make_room
         self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks = ThreadLocks()
 
     def keys(self) -> list[str]:
         names = self._tried(self._listed, self._url)
         return sorted({name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)} | set(super().keys()))
 
     def open(self, key: str) -> memoryview | FileBytes | None:
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
+        with self._locks.hold(key):
             if not self.path(key).exists():
                 with contextlib.suppress(FileNotFoundError):
                     self._fetch(key)

@@ -15,13 +15,12 @@ from voxelocity.data.decode.dicom import (
 )
 from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_unpacked
-from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader
+from voxelocity.data.decode.header import HOW_TO_CONVERT, ScanHeader
 from voxelocity.data.decode.labels import label_values_in
 from voxelocity.data.decode.write import write_maps, write_scan
 
 __all__ = [
     "HOW_TO_CONVERT",
-    "Placement",
     "ScanHeader",
     "SeriesHeader",
     "StructuresHeader",

@@ -1,6 +1,6 @@
 """Which boxes of which cases are used for training or predicted. Reads no voxels."""
 
-from voxelocity.data.patch.config import PatchConfig, PatchStage
+from voxelocity.data.patch.config import PatchConfig
 from voxelocity.data.patch.order import CaseOrder, PartitionedOrder, partition, share_of_rank
 from voxelocity.data.patch.regions import Spread, axis_starts, choose_region, grid_regions
 
@@ -8,7 +8,6 @@ __all__ = [
     "CaseOrder",
     "PartitionedOrder",
     "PatchConfig",
-    "PatchStage",
     "Spread",
     "axis_starts",
     "choose_region",

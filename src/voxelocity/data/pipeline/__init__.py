@@ -2,7 +2,7 @@
 
 from voxelocity.data.pipeline.build import Feed
 from voxelocity.data.pipeline.config import DataConfig, FeedConfig
-from voxelocity.data.pipeline.describe import FolderDescription, describe_folder, write_description
+from voxelocity.data.pipeline.describe import describe_folder, write_description
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
 from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases, read_spec
@@ -12,7 +12,6 @@ __all__ = [
     "DataConfig",
     "Feed",
     "FeedConfig",
-    "FolderDescription",
     "PreparedCases",
     "RankDraws",
     "declare_channels",

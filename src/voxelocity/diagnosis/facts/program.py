@@ -219,7 +219,6 @@ class LoaderFacts:
     start_method: str = ""
     collate: str = ""
     collate_where: str = ""
-    is_own_collate: bool = False
     num_batches: int | None = None
     num_epochs: int = 0
     is_for_training: bool = False

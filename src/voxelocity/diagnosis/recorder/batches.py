@@ -283,8 +283,7 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
     fields["queue_workers"] = _num_workers(dataset) if _is_queue(dataset) else None
     if collate is not None:
-        found = OWN_CODE.defined(collate)
-        fields.update(collate=found.name, collate_where=found.where, is_own_collate=found.is_own)
+        fields["collate"], fields["collate_where"] = OWN_CODE.defined(collate)
     fields["num_workers"] = _num_workers(loader)
     if fields["num_workers"] > 0:
         fields["start_method"] = _start_method(loader)

@@ -59,14 +59,6 @@ class SourceLine(NamedTuple):
 NOWHERE = SourceLine("", "")
 
 
-class Definition(NamedTuple):
-    """A function: its qualified name, "file:line" of its code ("" if it has none), and whether it is the user's."""
-
-    name: str
-    where: str
-    is_own: bool
-
-
 class OwnCode:
     """Distinguishes the user's own code. Any thread may ask; answers are cached, so asking again costs one lookup.
 
@@ -103,8 +95,9 @@ class OwnCode:
         own = self.innermost(sys._getframe(1))
         return "" if own is None else f"{shown_file(own.f_code.co_filename)}:{line_of(own)}"
 
-    def defined(self, function: Any) -> Definition:
-        """The definition of a function or a callable object, and where its code begins."""
+    @staticmethod
+    def defined(function: Any) -> tuple[str, str]:
+        """The qualified name of a function or a callable object, and "file:line" of its code; "" if it has none."""
         named = function if hasattr(function, "__qualname__") else type(function)
         module_name = getattr(named, "__module__", None) or ""
         name = f"{module_name}.{getattr(named, '__qualname__', '')}"
@@ -112,9 +105,8 @@ class OwnCode:
         method = vars(type(function)).get("__call__")
         code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
         if not isinstance(code, CodeType):
-            return Definition(name, "", False)
-        where = f"{shown_file(code.co_filename)}:{code.co_firstlineno}"
-        return Definition(name, where, self.holds(code, module_name))
+            return name, ""
+        return name, f"{shown_file(code.co_filename)}:{code.co_firstlineno}"
 
     def _judge(self, filename: str, module_name: str) -> bool:
         if filename.startswith("<"):

@@ -7,7 +7,7 @@ from voxelocity.core.first_use import first_use
 if TYPE_CHECKING:
     from voxelocity.infer.models.kinds import runs_without_torch
     from voxelocity.infer.models.open import open_model, open_models, split_models
-    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, open_run, save_keep_largest, save_model
+    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, save_keep_largest, save_model
     from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "load_model",
     "open_model",
     "open_models",
-    "open_run",
     "runs_without_torch",
     "save_keep_largest",
     "save_model",
@@ -29,7 +28,7 @@ __getattr__ = first_use(
     {
         "kinds": ("runs_without_torch",),
         "open": ("open_model", "open_models", "split_models"),
-        "run": ("WEIGHTS_NAME", "load_model", "open_run", "save_keep_largest", "save_model"),
+        "run": ("WEIGHTS_NAME", "load_model", "save_keep_largest", "save_model"),
         "spec": ("SPEC_NAME", "ModelSpec"),
     },
 )

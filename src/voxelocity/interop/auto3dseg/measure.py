@@ -18,7 +18,7 @@ import torch
 from voxelocity.interop.auto3dseg.steps import Algorithm, AlgorithmTask, open_algorithm
 from voxelocity.interop.auto3dseg.templates import PATCHES
 from voxelocity.observe import Clock, Stopwatch, system_clock
-from voxelocity.tuning.answer import limit_device_memory, memory_errors_answer, write_answer
+from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 from voxelocity.tuning.costs import RATE, VALIDATION
 
 # The first step compiles, and the optimizer takes its memory after it.
@@ -119,12 +119,5 @@ def _validations(algorithm: Algorithm, task: AlgorithmTask, sync: Callable[[], N
     return seconds
 
 
-def main() -> None:
-    """The command."""
-    task, answer = AlgorithmTask.from_json(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2])
-    with memory_errors_answer(answer):
-        measure(task, answer)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(lambda task, answer: measure(AlgorithmTask.from_json(task.read_text(encoding="utf-8")), answer))

@@ -4,18 +4,15 @@ Code marks a stretch with `span`; that is free while nothing listens. A `SpanRec
 NVIDIA's profilers see them as NVTX ranges, and `voxelocity monitor` gets the outer ones as phases of its time line.
 """
 
-from voxelocity.observe.spans.meters import CudaClock, CudaPeak, DeviceClock, HostPeak, PeakMeter, device_clock
+from voxelocity.observe.spans.meters import CudaClock, CudaPeak, HostPeak, device_clock
 from voxelocity.observe.spans.nvtx import has_nvtx
 from voxelocity.observe.spans.recorder import SpanRecord, SpanRecorder
-from voxelocity.observe.spans.scope import OpenRange, end_range, ended_span, phase, span, start_range
+from voxelocity.observe.spans.scope import end_range, ended_span, phase, span, start_range
 
 __all__ = [
     "CudaClock",
     "CudaPeak",
-    "DeviceClock",
     "HostPeak",
-    "OpenRange",
-    "PeakMeter",
     "SpanRecord",
     "SpanRecorder",
     "device_clock",

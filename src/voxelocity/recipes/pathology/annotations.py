@@ -30,9 +30,6 @@ class Annotation:
         slide: that it belongs to.
         blocks: keeps what is read of a mask; by default the last 64 MiB of this one.
 
-    Attributes:
-        num_outlines: outlines; 0 for a mask.
-
     Raises:
         InputError: the file cannot be read, or does not fit to the slide.
     """
@@ -53,7 +50,6 @@ class Annotation:
                     f"pathology: the mask {path} has {width} x {height} pixels, and its slide {slide.path} has "
                     f"{other_width} x {other_height}; they must be equal"
                 )
-        self.num_outlines = len(self._tumor)
 
     def _check_outlines(self) -> None:
         height, width = self._slide.shapes[0]

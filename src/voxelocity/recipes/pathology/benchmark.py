@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxelocity.bench.comparison import BenchSide, Comparison, Record, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, compare
 from voxelocity.core.errors import InputError
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.pages import write_benchmark
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, predict_slide
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches, find_models, load_patches
@@ -29,8 +30,6 @@ from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_sco
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box
 from voxelocity.recipes.pathology.tissue import Tissue
-from voxelocity.report import TableView
-from voxelocity.report.document import Table
 from voxelocity.step import RunningAverage, autocast
 
 # A tenth of a short training; blocks of slides are read once, in the first of them.
@@ -59,29 +58,14 @@ def benchmark(call: Call) -> None:
             "slides (.tiff, .svs) with annotations"
         )
     opened = OpenPieces(pieces)
-    comparisons: list[Comparison] = []
     aucs: dict[str, float] = {}
     measured = (
         *_patches(opened, trained.config, call.seed),
         _training(pieces, trained.config, call),
         _whole(opened, trained, call, aucs),
     )
-    for found in measured:
-        comparisons.append(found)
-        rows = [
-            (one.name, f"{one.median:.4g}", f"{min(one.values):.4g} to {max(one.values):.4g}")
-            for one in found.figures
-            if one.median is not None
-        ]
-        call.console.print(TableView(Table(caption=found.title, heads=("", found.unit, "range"), rows=rows)))
-    record = Record(
-        name="pathology",
-        command=f"voxelocity recipe pathology benchmark {call.data.name} -o RUN",
-        settings={"batch_size": trained.config.fit.batch_size, "num_batches": _NUM_BATCHES, "target_auc": _TARGET_AUC},
-        comparisons=tuple(comparisons),
-        details={"square_auc": aucs},
-    )
-    call.console.print(f"AUC of squares: {aucs}; see {record.write(call.out)[0]}", highlight=False, soft_wrap=True)
+    settings = {"batch_size": trained.config.fit.batch_size, "num_batches": _NUM_BATCHES, "target_auc": _TARGET_AUC}
+    write_benchmark(call, "pathology", measured, settings, {"square_auc": aucs})
 
 
 def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence[Comparison]:

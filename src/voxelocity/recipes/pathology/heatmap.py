@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,7 @@ from scipy import ndimage
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.whole_file import put_in_place
+from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.recipes.pathology.froc import Detection
 from voxelocity.recipes.pathology.model import PatchNet
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
@@ -108,7 +107,8 @@ def predict_slide(
     ]
     margin = (patch.side - SQUARE) // 2
 
-    def read(start: tuple[int, int]) -> Pixels | ScanError:
+    def read(number: int) -> Pixels | ScanError:
+        start = starts[number]
         part = is_seen[start[0] : start[0] + _BLOCK, start[1] : start[1] + _BLOCK]
         around = Box(
             y=round(box.y / factor) + start[0] * SQUARE - margin,
@@ -121,14 +121,16 @@ def predict_slide(
         except ScanError as error:
             return error
 
-    for start, pixels in _ahead(read, starts, num_threads):
-        if isinstance(pixels, ScanError):
-            unread.append(str(pixels))
-            continue
-        part = (slice(start[0], start[0] + _BLOCK), slice(start[1], start[1] + _BLOCK))
-        with torch.inference_mode(), autocast(config.precision, device):
-            found = answer(networks, pixels, is_seen[part], config, device)
-        logits[part] = np.where(is_seen[part], found, np.nan)
+    ahead = num_threads + _READ_AHEAD
+    with OrderedPrefetch(read, stop=len(starts), num_threads=num_threads, num_ahead=ahead) as every:
+        for start, pixels in zip(starts, every, strict=True):
+            if isinstance(pixels, ScanError):
+                unread.append(str(pixels))
+                continue
+            part = (slice(start[0], start[0] + _BLOCK), slice(start[1], start[1] + _BLOCK))
+            with torch.inference_mode(), autocast(config.precision, device):
+                found = answer(networks, pixels, is_seen[part], config, device)
+            logits[part] = np.where(is_seen[part], found, np.nan)
     probability = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
     num_seen = int(np.isfinite(logits).sum())
     return HeatMap(probability=probability, step=step, box=box, num_seen=num_seen, unread=tuple(unread))
@@ -137,25 +139,6 @@ def predict_slide(
 def _square(box: Box, row: int, column: int, step: float) -> Box:
     side = max(1, round(step))
     return Box(y=int(box.y + row * step), x=int(box.x + column * step), height=side, width=side)
-
-
-def _ahead(
-    read: Callable[[tuple[int, int]], Any], starts: Sequence[tuple[int, int]], num_threads: int
-) -> Iterator[tuple[tuple[int, int], Any]]:
-    """What is read for each start, in order, a few ahead of use."""
-    with ThreadPoolExecutor(num_threads) as pool:
-        waiting: list[tuple[tuple[int, int], Future[Any]]] = []
-        todo = iter(starts)
-        try:
-            for start in todo:
-                waiting.append((start, pool.submit(read, start)))
-                if len(waiting) >= num_threads + _READ_AHEAD:
-                    done, future = waiting.pop(0)
-                    yield done, future.result()
-            for done, future in waiting:
-                yield done, future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _by_patches(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from voxelocity.core.whole_file import put_in_place
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -32,7 +32,6 @@ from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_sco
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.train import train_fold
-from voxelocity.report import write_page
 from voxelocity.training.run_folder import RunFolder
 
 _HEAT = "heat"
@@ -45,12 +44,7 @@ def train(call: Call) -> None:
     watch = Stopwatch()
     pieces = find_pieces(call.data)
     known = sorted({piece.fold for piece in pieces if piece.annotation is not None})
-    first = settings(
-        call.overrides,
-        time_budget_s=call.time_budget_s,
-        device=call.device,
-        fast_bfloat16=call.fast_bfloat16,
-    )
+    first = settings(call)
     folds: Sequence[int | None] = known if first.folds == "all" else [int(fold) for fold in first.folds] or [None]
     if unknown := [fold for fold in folds if fold is not None and fold not in known]:
         raise ConfigError(
@@ -144,12 +138,9 @@ def predict(call: Call) -> None:
         scores, figures, drawn, read_events(events_path(folders[0])),
         settings=_in_words(call, config, models), notices=notices,
     )  # fmt: skip
-    put_in_place(call.out / "scores.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
-    write_page(document, call.out / "report.html")
     for notice in notices:
         call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
-    call.console.print(document.verdict, highlight=False)
-    call.console.print(f"see {call.out / 'report.html'} and {call.out / _HEAT}", highlight=False, soft_wrap=True)
+    write_report(call, document, call.out / _HEAT)
 
 
 def _unseen_by(models: Sequence[TrainedPatches], piece: Piece) -> list[TrainedPatches]:

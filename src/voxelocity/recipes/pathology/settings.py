@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, field_validator
 
 from voxelocity.core.config import Config, set_value
 from voxelocity.data.augment import AugmentConfig
+from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitConfig
 from voxelocity.step import PrecisionConfig
 
@@ -102,23 +101,17 @@ _AUGMENT = {
 }
 
 
-def settings(
-    overrides: Mapping[str, Any],
-    *,
-    time_budget_s: float,
-    device: torch.device,
-    fast_bfloat16: bool,
-) -> PathologyConfig:
-    """The settings: what suits this device, changed by `overrides` (dotted keys).
+def settings(call: Call) -> PathologyConfig:
+    """The settings: what suits the device, changed by `call.overrides`.
 
     Raises:
         ConfigError: a key does not exist, or a value cannot be used.
     """
-    on_gpu = device.type == "cuda"
+    on_gpu = call.device.type == "cuda"
     plain: dict[str, Any] = {
         "augment": AugmentConfig.only(**_AUGMENT).model_dump(mode="json"),
         "fit": {
-            "time_budget_s": time_budget_s,
+            "time_budget_s": call.time_budget_s,
             "batch_size": 256 if on_gpu else 32,
             "optimizer": {
                 "name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05, "average_decay": 0.99, "clip_norm": 1.0,
@@ -126,11 +119,11 @@ def settings(
             "schedule": {"decay": "cosine", "warmup_share": 0.05},
         },
         "precision": {
-            "compute": "bfloat16" if fast_bfloat16 or on_gpu else "float32",
+            "compute": "bfloat16" if call.fast_bfloat16 or on_gpu else "float32",
             "channels_last": False,
             "compile": "none",
         },
     }  # fmt: skip
-    for key, value in overrides.items():
+    for key, value in call.overrides.items():
         set_value(plain, key, value)
     return PathologyConfig.parse(plain, where="recipe pathology")

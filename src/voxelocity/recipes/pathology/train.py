@@ -51,10 +51,7 @@ def train_fold(
         "recipe": "pathology", "data": str(call.data.absolute()), "seed": call.seed, "fold": fold,
         "config": config.to_plain(),
     }  # fmt: skip
-    with open_run(
-        out, record, resume=call.resume, overwrite=call.overwrite, device=call.device, console=call.console,
-        sinks=call.sinks, spent_s=spent_s + watch.elapsed_s,
-    ) as run:  # fmt: skip
+    with open_run(call, out, record, spent_s=spent_s + watch.elapsed_s) as run:
         batches = PatchBatches(OpenPieces(chosen), Blocks(config.cache_bytes), config, seed=call.seed)
         torch.manual_seed(call.seed)
         step = TrainingStep(

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxelocity.bench.comparison import BenchSide, Comparison, Record, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, compare
 from voxelocity.observe import Stopwatch
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.pages import write_benchmark
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
@@ -29,8 +30,6 @@ from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.shapes import Points, resample
 from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, load_tracts
-from voxelocity.report import TableView
-from voxelocity.report.document import Table
 from voxelocity.step import TrainingStep
 
 PLAIN_STEPS = 250
@@ -51,22 +50,11 @@ def benchmark(call: Call) -> None:
         _compare_training(call, config, bundles.part(chosen)),
         _compare_sampling(call, trained, bundles.part(held), f1),
     )
-    for found in comparisons:
-        rows = [
-            (one.name, f"{one.median:.4g}", f"{min(one.values):.4g} to {max(one.values):.4g}") for one in found.figures
-        ]
-        call.console.print(TableView(Table(caption=found.title, heads=("", found.unit, "range"), rows=rows)))
-    record = Record(
-        name="tractography",
-        command=f"voxelocity recipe tractography benchmark {call.data.name} -o RUN",
-        settings={
-            "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
-            "streamlines": _NUM_BUNDLES * _NUM_EACH,
-        },
-        comparisons=comparisons,
-        details={"f1": f1},
-    )  # fmt: skip
-    call.console.print(f"F1 of the streamlines made: {f1}; see {record.write(call.out)[0]}", soft_wrap=True)
+    settings = {
+        "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
+        "streamlines": _NUM_BUNDLES * _NUM_EACH,
+    }  # fmt: skip
+    write_benchmark(call, "tractography", comparisons, settings, {"f1": f1})
 
 
 def _compare_training(call: Call, config: TractographyConfig, training: Bundles) -> Comparison:

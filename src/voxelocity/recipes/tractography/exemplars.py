@@ -154,11 +154,6 @@ class Frame:
         result: Points = (streamlines - exemplars) / self.scale_mm[bundle, None, None]
         return result
 
-    def in_mm(self, seen: Points, exemplars: Points, bundle: Numbers) -> Points:
-        """The streamlines of which `seen` is seen."""
-        result: Points = seen * self.scale_mm[bundle, None, None] + exemplars
-        return result
-
 
 def _root_mean_square(values: Points) -> float:
     return float(np.sqrt(np.mean(np.square(values))))

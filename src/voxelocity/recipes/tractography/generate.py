@@ -36,14 +36,12 @@ class Generated:
         streamlines: (n, p, 3) float32 in RAS mm.
         bundle: (n), the index of each one's bundle.
         seconds: from the first noise to the whole file.
-        peak_bytes: of the device's memory; 0 on a CPU.
     """
 
     path: Path
     streamlines: Points
     bundle: Numbers
     seconds: float
-    peak_bytes: int
 
 
 def generate(
@@ -71,8 +69,6 @@ def generate(
     """
     wanted = wanted_counts(trained) if counts is None else counts
     bundle = np.repeat(np.arange(len(wanted)), wanted)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     watch = Stopwatch()
     made: list[Points] = []
 
@@ -92,7 +88,6 @@ def generate(
         streamlines=np.concatenate(made) if made else np.empty((0, num_points, 3), np.float32),
         bundle=bundle,
         seconds=watch.elapsed_s,
-        peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0,
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from voxelocity.core.whole_file import put_in_place
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.generate import Generated, generate
 from voxelocity.recipes.tractography.judge import Judgment, judge
@@ -15,23 +14,13 @@ from voxelocity.recipes.tractography.page import tract_document
 from voxelocity.recipes.tractography.settings import settings
 from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
-from voxelocity.report import write_page
 
 _NUM_DRAWN = 4
 
 
 def train(call: Call) -> None:
     """Trains on the streamlines of `call.data`; the model stays in `call.out`."""
-    config = settings(
-        call.overrides,
-        time_budget_s=call.time_budget_s,
-        device=call.device,
-        fast_bfloat16=call.fast_bfloat16,
-    )
-    train_tracts(
-        call.data, call.out, config, seed=call.seed, device=call.device, console=call.console, resume=call.resume,
-        overwrite=call.overwrite, sinks=call.sinks, spent_s=call.spent_s,
-    )  # fmt: skip
+    train_tracts(call, settings(call))
 
 
 def predict(call: Call) -> None:
@@ -62,10 +51,7 @@ def predict(call: Call) -> None:
         num_generated=len(made.bundle),
         notices=notices,
     )
-    put_in_place(call.out / "scores.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
-    write_page(document, call.out / "report.html")
-    call.console.print(document.verdict, highlight=False)
-    call.console.print(f"see {call.out / 'report.html'} and {path}", highlight=False, soft_wrap=True)
+    write_report(call, document, path)
 
 
 def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 
 from voxelocity.core.config import Config, set_value
 from voxelocity.core.errors import ConfigError
+from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitConfig
 from voxelocity.recipes.tractography.bundles import SplitBy
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, Prediction, Sampler
@@ -90,25 +89,17 @@ class TractographyConfig(Config):
         return Path(name) if name else None
 
 
-def settings(
-    overrides: Mapping[str, Any], *, time_budget_s: float, device: torch.device, fast_bfloat16: bool
-) -> TractographyConfig:
+def settings(call: Call) -> TractographyConfig:
     """The recipe's settings with the values of the user.
-
-    Args:
-        overrides: by dotted key, such as `fit.batch_size`.
-        time_budget_s: of the training; 0 if steps are given.
-        device: to train on.
-        fast_bfloat16: whether the device computes faster in bfloat16.
 
     Raises:
         ConfigError: a key is not known, a value is out of range, or a loss lacks its mask.
     """
-    compiles = "default" if device.type == "cuda" else "none"
+    compiles = "default" if call.device.type == "cuda" else "none"
     values: dict[str, Any] = {
         "fit": {
             "batch_size": 256,
-            "time_budget_s": time_budget_s,
+            "time_budget_s": call.time_budget_s,
             "optimizer": {
                 "name": "adamw",
                 "learning_rate": 1e-3,
@@ -119,9 +110,9 @@ def settings(
             },
             "schedule": {"decay": "cosine", "warmup_share": 0.02},
         },
-        "precision": {"compute": "bfloat16" if fast_bfloat16 else "float32", "compile": compiles},
+        "precision": {"compute": "bfloat16" if call.fast_bfloat16 else "float32", "compile": compiles},
     }
-    for key, value in overrides.items():
+    for key, value in call.overrides.items():
         set_value(values, key, value)
     config = TractographyConfig.parse(values, where="tractography")
     if config.loss.mask and not config.mask:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.rng import generator
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
-from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import World
+from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitJob, fit, open_run
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
@@ -57,52 +56,27 @@ class TrainedTracts:
     seed: int
 
 
-def train_tracts(
-    data: Path,
-    out: Path,
-    config: TractographyConfig,
-    *,
-    seed: int = 0,
-    device: torch.device,
-    console: Console,
-    resume: bool = False,
-    overwrite: bool = False,
-    sinks: Sequence[Sink] = (),
-    spent_s: float = 0.0,
-) -> TrainedTracts:
-    """Trains on the streamlines of `data` and writes the model into `out`.
+def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
+    """Trains on the streamlines of `call.data` and writes the model into `call.out`.
 
-    Args:
-        data: as for `open_bundles`.
-        out: the run's folder.
-        config: of the recipe.
-        seed: of weights, order, noise and the choice of what is held out.
-        device: to train on.
-        console: for progress.
-        resume: continue an interrupted run there.
-        overwrite: replace a run there.
-        sinks: also receive every event.
-        spent_s: seconds of the time budget that have gone by before.
+    The seed is that of weights, order, noise and the choice of what is held out.
 
     Raises:
         InputError: the data cannot be used, or the folder.
         InterruptedRunError: a stop was asked for; the state is saved.
     """
-    watch = Stopwatch()
+    watch, device, seed = Stopwatch(), call.device, call.seed
     # The mask may only be needed when the training is over.
     for name in filter(None, (config.image, config.direction, config.mask)):
         open_image(Path(name))
     volume = read_volume(_path(config.image), _path(config.direction))
-    bundles = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
+    bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
     training = bundles.part(chosen)
     pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=seed)
     frame = Frame.of(training, pairs)
-    record = {"recipe": "tractography", "data": str(data.absolute()), "seed": seed, "config": config.to_plain()}
-    with open_run(
-        out, record, resume=resume, overwrite=overwrite, device=device, console=console, sinks=sinks,
-        spent_s=spent_s + watch.elapsed_s,
-    ) as run:  # fmt: skip
+    record = {"recipe": "tractography", "data": str(call.data.absolute()), "seed": seed, "config": config.to_plain()}
+    with open_run(call, call.out, record, spent_s=call.spent_s + watch.elapsed_s) as run:
         if bundles.left_out:
             run.warn(f"tractography: {bundles.left_out}")
         torch.manual_seed(seed)
@@ -142,7 +116,7 @@ def train_tracts(
             seed=seed,
         )
         if run.world.is_leader:
-            _save(out, trained)
+            _save(call.out, trained)
         run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
     return trained
 

@@ -123,8 +123,6 @@ def test_set_data_removes_its_own_files_and_no_others(sets, filled, tmp_path):
 
 
 def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatch):
-    import voxelocity.interop.monai.items.files as module
-
     class Full:
         def __init__(self, file):
             self.error = None
@@ -136,7 +134,7 @@ def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatc
         def flush(self):
             pass
 
-    monkeypatch.setattr(module, "_Watched", Full)
+    monkeypatch.setattr("voxelocity.core.whole_file._Watched", Full)
     dataset = sets.PersistentDataset([1, 2], Compose([filled()]), tmp_path)
     with pytest.warns(UserWarning, match="cannot be written") as caught:
         assert first_values(dataset) == first_values(dataset) == [1, 2]

@@ -22,7 +22,7 @@ from monai.data.utils import SUPPORTED_PICKLE_MOD
 from monai.utils import look_up_option
 
 from voxelocity.core.errors import OutputError
-from voxelocity.core.whole_file import remove_abandoned, whole_file
+from voxelocity.core.whole_file import remove_abandoned, whole_file, with_causes
 from voxelocity.data.cache import PassingLocks
 
 ABSENT: Final = object()
@@ -172,33 +172,9 @@ class ItemFiles:
                     path.unlink()
 
     def _dump(self, item: Any, file: Any) -> None:
-        watched: Any = _Watched(file)
-        try:
-            module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+        module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+        with with_causes(file) as watched:
             torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
-        except RuntimeError:
-            # Torch's writer reports a full disk in its own words.
-            if watched.error is not None:
-                raise watched.error from None
-            raise
-
-
-class _Watched:
-    """A file for writing that remembers its first error."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return int(self._file.write(data))
-        except OSError as error:
-            self.error = self.error or error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
 
 
 def _text_of(path: Path) -> str:

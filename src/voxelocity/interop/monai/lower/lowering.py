@@ -199,7 +199,8 @@ def of_shape(transform: Any, sketch: Sketch) -> None:
 
 def why_not_lazy(transform: Any, array: Any = None) -> str:
     """Why a transform with MONAI's lazy resampling, which collects operations and makes them later, is not lowered."""
-    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if transform.lazy else ""
+    is_lazy = getattr(transform, "lazy", False)
+    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if is_lazy else ""
 
 
 def first_reason(*reasons: str) -> str:

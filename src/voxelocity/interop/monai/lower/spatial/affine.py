@@ -13,7 +13,7 @@ from monai.transforms.utils import create_rotate
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.data.augment.steps import SamplingGrid
-from voxelocity.interop.monai.lower.lowering import adds_steps, first_reason, lowers
+from voxelocity.interop.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
 from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
     about_centers,
@@ -22,7 +22,6 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
     device_why_not,
     dtype_why_not,
     each,
-    lazy_why_not,
     lifted_matrix,
     mode_why_not,
     product_is_fused,
@@ -40,7 +39,7 @@ _Turned = dict[tuple[_Shape, bool], tuple[SamplingGrid, _Shape, Any]]
 
 def _why_not_rand_affine(transform: Any, inner: Any) -> str:
     return first_reason(
-        lazy_why_not(transform),
+        why_not_lazy(transform),
         mode_why_not(transform.mode, transform.padding_mode),
         device_why_not(inner.rand_affine_grid.device),
         rounding_why_not(product_is_fused),
@@ -103,7 +102,7 @@ def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
 def _why_not_affine(transform: Any, inner: Any) -> str:
     is_pair = inner is transform and not transform.image_only
     return first_reason(
-        lazy_why_not(transform),
+        why_not_lazy(transform),
         mode_why_not(transform.mode, transform.padding_mode),
         device_why_not(inner.affine_grid.device),
         "image_only=False returns the matrix too" if is_pair else "",
@@ -138,7 +137,7 @@ def _aligned(matrix: torch.Tensor, shape: Sequence[int], transform: Any) -> torc
 
 def _why_not_rotation(transform: Any, inner: Any) -> str:
     return first_reason(
-        lazy_why_not(transform),
+        why_not_lazy(transform),
         mode_why_not(transform.mode, transform.padding_mode),
         dtype_why_not(transform.dtype),
         "" if None not in each(transform.align_corners) else "align_corners=None is left to torch",

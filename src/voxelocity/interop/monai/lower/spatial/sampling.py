@@ -58,11 +58,6 @@ def mode_why_not(modes: Any, padding_modes: Any) -> str:
     return ""
 
 
-def lazy_why_not(transform: Any) -> str:
-    """Why a transform that may be lazy is not lowered, or ""."""
-    return "lazy=True leaves the resampling to MONAI" if getattr(transform, "lazy", False) else ""
-
-
 def device_why_not(device: Any) -> str:
     """Why a transform with a device of its own is not lowered, or ""."""
     if device is not None and torch.device(device).type != "cpu":

@@ -17,14 +17,13 @@ from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.data.augment.steps import AxisWeights, Resize
-from voxelocity.interop.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing
+from voxelocity.interop.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing, why_not_lazy
 from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
     Matrix,
     device_why_not,
     dtype_why_not,
     each,
-    lazy_why_not,
     lifted_matrix,
     named,
     to_float32,
@@ -51,7 +50,7 @@ def _modes_why_not(modes: Any, align_corners: Any) -> str:
 def _zoom_why_not(transform: Any, inner: Any) -> str:
     padding = [mode for mode in map(named, each(transform.padding_mode)) if mode not in _PADDINGS]
     return first_reason(
-        lazy_why_not(transform),
+        why_not_lazy(transform),
         _modes_why_not(transform.mode, transform.align_corners),
         f"padding_mode {padding[0]!r} is not one of {', '.join(_PADDINGS)}" if padding else "",
         f"arguments of the padding are not lowered: {', '.join(inner.kwargs)}" if inner.kwargs else "",
@@ -110,7 +109,7 @@ def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mo
 
 def _resize_why_not(transform: Any, inner: Any) -> str:
     return first_reason(
-        lazy_why_not(transform),
+        why_not_lazy(transform),
         _modes_why_not(transform.mode, transform.align_corners),
         "anti_aliasing smooths first" if any(each(transform.anti_aliasing)) else "",
         dtype_why_not(transform.dtype),

@@ -1,13 +1,19 @@
-"""A batch as a short string, so that streams can be compared bit for bit across processes, tiers and resume points."""
-
-from __future__ import annotations
+"""Batches compared bit for bit, also across processes, tiers and resume points."""
 
 import hashlib
 
-from voxelocity.core.batch import Batch
+import torch
 
 
-def batch_digest(batch: Batch) -> str:
+def assert_equal_batches(ours, theirs):
+    """The same draws and regions at the same steps, bit for bit."""
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
+        assert torch.equal(a.image, b.image)
+        assert torch.equal(a.label, b.label)
+
+
+def batch_digest(batch):
     """A string that is equal for two batches if step, draws, boxes, shapes and every bit of the voxels are equal."""
     digest = hashlib.blake2b(repr((batch.step, batch.draws, batch.regions)).encode(), digest_size=16)
     for tensor in (batch.image, batch.label):

@@ -12,7 +12,8 @@ from voxelocity.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from voxelocity.core.console import PlainConsole
-    from voxelocity.training import FoldsResult, RunResult
+    from voxelocity.training import FoldsResult
+    from voxelocity.training.entry import RunResult
 
 _Dataset = Annotated[
     Path | None,

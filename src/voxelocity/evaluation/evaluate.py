@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.errors import InputError, ScanError
+from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, listed
+from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import read_run

@@ -29,7 +29,7 @@ def run(task, folder, *, forked=False):
     file.write_text(task.to_json())
     environment = {**trial_environ(), "PATH": ""}
     if forked:
-        code = "from voxelocity.interop.auto3dseg.measure import main\nmain()"
+        code = "import runpy\nrunpy.run_module('voxelocity.interop.auto3dseg.measure', run_name='__main__')"
         done = run_python(code, [file, answer], environment)
     else:
         command = [sys.executable, "-m", "voxelocity.interop.auto3dseg.measure", file, answer]

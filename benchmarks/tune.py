@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,12 @@ class Set:
     Attributes:
         folder: below the real data.
         fold: that is held out; "all" for a single case.
+        keys: of the plan, without which MONAI's script has no counterpart.
     """
 
     folder: str
     fold: Fold = 0
+    keys: Mapping[str, Any] = field(default_factory=dict)
     trials: int = 2 if TINY else 12
     num_pairs: int = 2 if TINY else 3
     # Of each training of a pair, and of MONAI's.
@@ -59,7 +61,11 @@ SETS = {
     # The main job on real input: 208 crops of 35 x 50 x 36.
     "hippocampus": Set(folder="hippocampus"),
     # Several organs of different size: 20 CT of 128^3.
-    "openkbp": Set(folder="openkbp_headneck_ct"),
+    "openkbp": Set(
+        # Classes are pairs of left and right, which MONAI's flips do not swap.
+        folder="openkbp_headneck_ct",
+        keys={"data.augment.flip_probability": [0.0, 0.5, 0.5]},
+    ),
     # One scan as hospitals have them: 512 x 512 x 120, the tumor in 0.04 % of it.
     "mr-512x512x120": Set(folder="vs_seg_001", fold="all"),
 }
@@ -74,7 +80,7 @@ def measured(one: Set, limit_gb: int) -> dict[str, Any]:
         result = tune(
             vx.open(dataset), work / "tune", trials=one.trials, memory_limit_bytes=limit_gb * GB, fold=one.fold,
             # nnU-Net's network and AdamW: what the peers' script can follow is what is tuned.
-            overrides={**LIMITS, **PEER_KEYS}, scale=one.scale, keep=False, cache_folder=work / "cache",
+            overrides={**LIMITS, **PEER_KEYS, **one.keys}, scale=one.scale, keep=False, cache_folder=work / "cache",
         )  # fmt: skip
         assert isinstance(result, TuneResult)
         before, after = before_and_after(result)

@@ -144,8 +144,8 @@ def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: Meas
             f"{owner.capitalize()}'s own settings did not fit; with the tuned ones a run trains on "
             f"{_middle(after.rates)} images a second and takes {bytes_text(after.peak_bytes)}."
         )
-    if not result.values:
-        return f"Nothing was clearly better than {owner}'s own settings, so nothing changes."
+    if not result.values or after == before:
+        return f"Nothing was clearly better than {owner}'s own settings, so they stay."
     ratio = statistics.median(result.time_ratios)
     gained = (
         f"A run takes {ratio:.2f} times as long as before: {_middle(after.rates)} images a second instead of "

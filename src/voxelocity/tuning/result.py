@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,5 +111,5 @@ def outcome_text(outcome: TrialOutcome, *, on_device: bool) -> str:
     took = f"in {duration_text(outcome.seconds)}"
     if not outcome.is_finished:
         return f"{outcome.kind.replace('_', ' ')} {took}"
-    rate = sorted(outcome.measurements[RATE])[len(outcome.measurements[RATE]) // 2]
+    rate = statistics.median(outcome.measurements[RATE])
     return f"{rate_text(rate)} images/s, {bytes_text(peak_bytes(outcome, on_device=on_device))}, {took}"

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.monai.auto3dseg import BundleGen, customize, undo
+from voxelocity.tuning.page import tuning_document
 
 SPECS = {"universal": {"num_trials": 6, "range_num_images_per_batch": [1, 8], "range_num_sw_batch_size": [1, 4]}}
 # A trial that notes that it ran.
@@ -65,6 +66,14 @@ def test_the_winner_is_written_into_the_files_of_every_fold_and_into_monais_obje
     assert "patches_per_step" in page
     # Of the memory that it costs.
     assert "MiB)" in page or "GiB)" in page or "KiB)" in page
+
+
+def test_settings_that_nothing_beats_stay_and_a_trial_is_shown_by_its_median(work, trials):
+    trials("write({'images_per_s': [4.0, 6.0], 'validation_s': [1.0]})")
+    document = tuning_document(customize(work, "dints", SPECS, console=quiet())["dints_0"])
+    assert "they stay" in document.verdict
+    trials_table = next(each for each in document.sections if each.title == "Trials").blocks[1]
+    assert {row[2].partition(" images/s")[0] for row in trials_table.rows} == {"5.00"}
 
 
 def test_undo_puts_every_file_back_byte_for_byte(work, trials):

@@ -151,6 +151,13 @@ def test_the_table_stays_within_60_columns():
     assert all(len(line.rstrip()) <= 60 for line in shown(COMPARISON, width=60).splitlines())
 
 
+def test_the_key_figure_leaves_out_other_ways_of_ours():
+    figures = (figure("Voxelocity", 4.0), figure("Voxelocity, dense", 9.0), figure("MONAI", 2.0))
+    (card,) = replace(RECORD, comparisons=(replace(COMPARISON, figures=figures),)).document().cards
+    assert card.value == "2.0×"
+    assert card.note.startswith("MONAI ")
+
+
 def test_the_key_figure_of_a_comparison_is_against_the_best_peer_that_was_measured():
     slower = replace(COMPARISON, title="from disk", figures=(figure("Voxelocity", 4.0), figure("MONAI", 8.0, 8.0)))
     alone = replace(COMPARISON, title="alone", figures=(figure("Voxelocity", 4.0), figure("TorchIO")))

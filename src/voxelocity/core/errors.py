@@ -25,7 +25,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 
-# Names that share less are another word, not a slip: "phase" is no misspelled "case".
+# Names that share less are another word, not a slip: a column "phase" was not meant to be "case".
 _LEAST_LIKENESS = 0.7
 
 

@@ -17,6 +17,7 @@ import torch
 
 from voxelocity.bench.comparison import BenchSide, Comparison, compare
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import count_text
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Stopwatch, cpu_budget
@@ -130,7 +131,9 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
         BenchSide(name="Voxelocity", once=ours(_EXAMPLE), note="the changes of MONAI's example"),
         BenchSide(name="Voxelocity, recipe", once=ours(config.augment), note="rotations and changes of stain as well"),
         *(
-            BenchSide(name=f"MONAI, {workers} workers", once=theirs(workers), note="one label for each patch")
+            BenchSide(
+                name=f"MONAI, {count_text(workers, 'worker')}", once=theirs(workers), note="one label for each patch"
+            )
             for workers in sorted({1, cpu_budget()})
         ),
     ]

@@ -39,7 +39,7 @@ QUICK = "--quick" in sys.argv
 ALGORITHMS = ("segresnet", "segresnet2d", "dints", "swinunetr")
 LIMIT_BYTES = 4 * 10**9
 TRIALS = 4 if QUICK else 16
-NUM_CASES = 4 if QUICK else 20
+NUM_CASES = 4 if QUICK else 12
 ROUNDS = 1 if QUICK else 3
 SPECS = {"range_num_images_per_batch": [1, 8], "range_num_sw_batch_size": [1, 16]}
 SCALE = TrialScale(window_s=0.2, num_windows=2, validation_s=2.0) if QUICK else TrialScale(window_s=1.0, num_windows=3)

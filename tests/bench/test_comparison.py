@@ -166,3 +166,9 @@ def test_the_key_figure_of_a_comparison_is_against_the_best_peer_that_was_measur
     assert document.cards[0].note == "MONAI 7, ours 70 patches/s"
     assert document.verdict == "Voxelocity matches or beats every peer in 1 of 2 comparisons."
     assert replace(RECORD, comparisons=(alone,)).document().verdict == "No peer was measured."
+
+
+def test_a_table_marks_only_factors_of_peers_that_were_faster_as_worse():
+    figures = (figure("Voxelocity", 4.0), figure("MONAI", 8.0), figure("fast MONAI", 2.0), figure("TorchIO"))
+    table, *_ = comparison_section(replace(COMPARISON, figures=figures)).blocks
+    assert table.worse_cells == {(1, 4)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -182,11 +183,13 @@ class Record:
 def comparison_section(comparison: Comparison, *, ratio: str = "Ours better by") -> Section:
     """A line for each side, ours first, and the notes; `ratio` is the head of the ratios to the first side."""
     notes = [comparison.note, *(f"{figure.name}: {figure.note}" for figure in comparison.figures if figure.note)]
+    ratios = [statistics.median(comparison.ratios(figure) or [math.inf]) for figure in comparison.figures]
     table = Table(
         caption=comparison.title,
         heads=("Side", comparison.unit, "Least to most", "n", ratio),
         rows=[_cells(comparison, figure) for figure in comparison.figures],
         marked_columns=frozenset({4}),
+        worse_cells=frozenset((row, 4) for row, factor in enumerate(ratios) if factor < _EQUAL),
         hides_caption=True,
     )
     return Section(title=comparison.title, blocks=[table, *(Text(text=note) for note in notes if note)])

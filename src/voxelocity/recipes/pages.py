@@ -11,7 +11,8 @@ from voxelocity.bench.comparison import Comparison, Record, comparison_section
 from voxelocity.recipes.call import Call
 from voxelocity.report import section_view, write_figures, write_page
 from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.document import Block, Chart, Document, fact_table
+from voxelocity.report.document import Block, Chart, Document, Section, below_heading, fact_table
+from voxelocity.report.tables import key_value_table
 
 
 def write_report(call: Call, document: Document, results: Path) -> None:
@@ -26,8 +27,9 @@ def write_benchmark(
     call: Call, name: str, comparisons: Sequence[Comparison], settings: Mapping[str, Any], details: Mapping[str, Any]
 ) -> None:
     """Shows what was compared, and writes `bench_NAME.json` and its page into the run's folder."""
-    for found in comparisons:
-        call.console.print(section_view(comparison_section(found)), "", highlight=False)
+    others = Section(title="Also measured", blocks=below_heading(key_value_table("Also measured", details)))
+    for section in [*map(comparison_section, comparisons), others]:
+        call.console.print(section_view(section), "", highlight=False)
     record = Record(
         name=name,
         command=f"voxelocity recipe {name} benchmark {call.data.name} -o RUN",
@@ -35,7 +37,7 @@ def write_benchmark(
         comparisons=tuple(comparisons),
         details=details,
     )
-    call.console.print(f"{dict(details)}; see {record.write(call.out)[0]}", highlight=False, soft_wrap=True)
+    call.console.print(f"see {record.write(call.out)[0]}", highlight=False, soft_wrap=True)
 
 
 def training_blocks(events: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> list[Block]:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from voxelocity.observe.sinks.scalars import ScalarStream, Told, begun_after, flat, kept_events, step_of
+from voxelocity.observe.sinks.scalars import ScalarStream, Told, begun_after, kept_events, step_of
 
 
 def values(event):
@@ -97,7 +97,3 @@ def test_a_record_that_takes_nothing_back_knows_what_it_holds(first_session, sec
 def test_a_validation_that_the_killed_session_did_not_reach_is_told(first_session):
     without = [event for event in first_session if event["event"] != "validation"]
     assert not Told(without).holds(first_session[3])
-
-
-def test_nested_settings_become_dotted_ones():
-    assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}

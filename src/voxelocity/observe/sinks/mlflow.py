@@ -9,8 +9,9 @@ import sys
 import time
 from typing import Any
 
+from voxelocity.core.quantities import dotted
 from voxelocity.observe.sinks.protocol import Event, RunStart, need_package
-from voxelocity.observe.sinks.scalars import ScalarStream, Told, flat
+from voxelocity.observe.sinks.scalars import ScalarStream, Told
 
 # What the store takes at once and in one value.
 _MAX_PARAMS = 100
@@ -87,10 +88,10 @@ class MlflowSink:
     def _describe(self, run: RunStart) -> None:
         from mlflow.entities import Param, RunTag
 
-        settings = [Param(_name(key), _text(value)) for key, value in flat(run.config).items()]
+        settings = [Param(_name(key), _text(value)) for key, value in dotted(run.config).items()]
         for start in range(0, len(settings), _MAX_PARAMS):
             self._client.log_batch(self._id, params=settings[start : start + _MAX_PARAMS])
-        environment = flat(run.environment, "environment.")
+        environment = dotted(run.environment, "environment.")
         self._client.log_batch(self._id, tags=[RunTag(_name(key), _text(value)) for key, value in environment.items()])
 
 

@@ -82,16 +82,6 @@ class Told:
         return event["event"] == "validation" and int(event["step"]) in self._validated
 
 
-def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level with dotted keys."""
-    if not isinstance(values, Mapping):
-        return {prefix.removesuffix("."): values}
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found.update(flat(value, f"{prefix}{key}."))
-    return found
-
-
 def _up_to(step: int, events: Sequence[Event]) -> list[Event]:
     return [event for event in events if (step_of(event) or 0) <= step]
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.quantities import dotted
 from voxelocity.observe.sinks.protocol import Event, RunStart, need_package
-from voxelocity.observe.sinks.scalars import ScalarStream, flat
+from voxelocity.observe.sinks.scalars import ScalarStream
 
 
 class TensorBoardSink:
@@ -63,7 +64,7 @@ class TensorBoardSink:
         from torch.utils.tensorboard import summary
 
         hparams: Any = summary.hparams
-        settings = {key: _hyper_parameter(value) for key, value in flat(run.config).items()}
+        settings = {key: _hyper_parameter(value) for key, value in dotted(run.config).items()}
         # One record for the experiment, one for the session, one for its end; without a metric there is no table.
         for record in hparams(settings, {"validation/mean_dice": 0.0, "final/mean_dice": 0.0}):
             self._writer.file_writer.add_summary(record)

@@ -25,8 +25,8 @@ class Proc:
         self._parents: dict[int, int] = {}
 
     def set(
-        self, pid, parent=1, *, own=0, inherited=0, faults=0, read=0, mb=0, pss_mb=None, threads=1, begun=5, state="S",
-        environ="",
+        self, pid, parent=1, *, own=0, inherited=0, faults=0, read=0, mb=0, pss_mb=None, rss_mb=None, threads=1,
+        begun=5, state="S", environ="",
     ):  # fmt: skip
         folder = self.folder / str(pid)
         (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,8 @@ class Proc:
         (folder / "io").write_text(f"rchar: 9\nread_bytes: {read}\nwrite_bytes: 0\n")
         (folder / "environ").write_bytes(environ.replace(" ", "\0").encode())
         if pss_mb is not None:
-            (folder / "smaps_rollup").write_text(f"0-1 ---p [rollup]\nRss: 9 kB\nPss: {pss_mb * 1024} kB\n")
+            sizes = f"Rss: {(rss_mb or mb) * 1024:>8} kB\nPss: {pss_mb * 1024:>8} kB\n"
+            (folder / "smaps_rollup").write_text(f"0-1 ---p [rollup]\n{sizes}Pss_Dirty: 9 kB\n")
         self._parents[pid] = parent
         self._list()
 
@@ -250,6 +251,15 @@ def test_the_kernel_is_asked_for_shared_memory_as_seldom_as_it_costs_and_growth_
     assert program.figures().memory_bytes == (60 + 50 + 20) * 2**20
     clock.advance(1.0)
     assert program.figures().memory_bytes == (60 + 55) * 2**20
+
+
+def test_a_process_that_grows_while_it_is_asked_does_not_seem_larger_afterwards(proc):
+    proc.set(10, mb=100, pss_mb=280, rss_mb=300)
+    proc.set(11, 10, mb=20, pss_mb=10)
+    program = ProgramSampler(10, root=proc.root, clock=FakeClock(), cpu_clock=_each_call_takes_a_second())
+    program.figures()
+    proc.set(10, mb=300)
+    assert program.figures().memory_bytes == (280 + 10) * 2**20
 
 
 def test_a_new_worker_counts_for_what_it_adds_to_its_parent_until_it_is_asked(proc):

@@ -117,6 +117,22 @@ def test_headroom_lowers_the_limit_of_memory(study, script, tmp_path):
     assert limits_seen == [2**30, int(0.9 * 2**30)]
 
 
+def test_settings_that_took_the_headroom_are_refused_without_another_trial(study):
+    from voxelocity.tuning.trial import TrialLimits
+
+    lines = """
+if settings["size"] == 4:
+    held = b"x" * 2**28
+measured(seconds=10.0 / settings["size"])
+"""
+    knobs = (Knob(name="size", choices=(1, 4), default=1, grows_memory=True),)
+    made = study(lines, knobs=knobs, limits=TrialLimits(seconds=30.0, host_bytes=2**28 + 2**27), headroom=0.5)
+    result = made.run()
+    assert result.refused == ({"size": 4},)
+    assert result.winner == {"size": 1}
+    assert [record.settings["size"] for record in result.trials if record.phase == "confirm"] == [1]
+
+
 def test_a_winner_by_luck_gives_way_to_the_default_settings(study):
     # "b" is quick the first time only.
     lines = """

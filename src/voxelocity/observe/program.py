@@ -8,6 +8,7 @@ ended is subtracted from what its parent inherits. No rate is ever negative.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ _THREADS_EVERY_S = 2.0
 # Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
 # the time at most.
 _SHARED_MEMORY_COST = 0.001
+_ROLLUP_KB = re.compile(rb"\nRss: +(\d+) kB\nPss: +(\d+) kB")
 # Of torchrun, Open MPI, other MPIs and srun.
 _RANK_NAMES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 
@@ -250,10 +252,10 @@ class ProgramSampler:
 
     def _ask_shared_bytes(self, pid: int, process: _Process) -> int:
         """The part of its resident memory that counts for other processes."""
-        _, _, after = read_small(f"{self._proc}/{pid}/smaps_rollup").partition(b"\nPss:")
-        number = after.split(maxsplit=1)[0] if after else b""
-        # Pss counts a page that n processes share as the n-th part of one.
-        return process.resident_bytes - int(number) * 1024 if number.isdigit() else process.forked_bytes
+        # Pss counts a page that n processes share as the n-th part of one. `resident_bytes` was read before; a process
+        # that has grown since would share less than nothing, and seem larger by that until it is asked again.
+        found = _ROLLUP_KB.search(read_small(f"{self._proc}/{pid}/smaps_rollup"))
+        return (int(found[1]) - int(found[2])) * 1024 if found else process.forked_bytes
 
 
 def _is_same(process: _Process, other: _Process | None) -> bool:

@@ -133,10 +133,14 @@ def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: Meas
     """What was gained and what it costs, in two sentences."""
     study, owner = result.study, result.owner
     if study.winner is None or after is None:
-        peaks = [trial.outcome.peak_host_bytes for trial in study.trials if trial.outcome.kind == "out_of_memory"]
-        least = f"; the smallest try took {bytes_text(min(peaks))}" if any(peaks) else ""
-        if all(trial.outcome.kind == "out_of_memory" for trial in study.trials):
-            return f"No settings fit into the memory{least}. Raise --memory-limit, or {result.smaller}."
+        kinds = ("finished", "out_of_memory")
+        tries = [trial.outcome for trial in study.trials if trial.outcome.kind in kinds]
+        if len(tries) == len(study.trials) or any(outcome.is_finished for outcome in tries):
+            peaks = [peak for outcome in tries if (peak := peak_bytes(outcome, on_device=result.on_device))]
+            least = f"; the smallest try took {bytes_text(min(peaks))}" if peaks else ""
+            return (
+                f"No settings fit into the memory with room to spare{least}. Raise --memory-limit, or {result.smaller}."
+            )
         first = next(trial.outcome for trial in study.trials)
         return f"No settings finished. The first trial: {first.kind.replace('_', ' ')}, {first.reason}"
     if before is None:

@@ -98,7 +98,7 @@ class StudyResult:
             settings fit.
         winner_trials: their confirmations.
         default_trials: the default settings measured again, alternating with the winner's; as many or fewer.
-        refused: settings that were cheaper than the winner, but failed when they were measured again.
+        refused: settings that were cheaper than the winner, but took too much memory, or failed when measured again.
         ended: why the search came to an end: trials or time used up, or nothing left to try.
         seconds: that all trials took together, earlier sessions included.
     """
@@ -286,10 +286,11 @@ class Study:
         start = default_settings(self.search.knobs)
         tried = [record for record in self._records if record.phase != "confirm" and record.cost is not None]
         order = sorted(tried, key=lambda record: record.cost or 0.0)
+        limits = self.search.limits.with_headroom(self.search.headroom)
         refused: list[Settings] = []
         winner: Settings | None = None
         for record in order:
-            if self._is_confirmed(record.settings, start):
+            if limits.hold(record.outcome) and self._is_confirmed(record.settings, start, limits):
                 winner = record.settings
                 break
             refused.append(record.settings)
@@ -309,9 +310,8 @@ class Study:
     def _confirmations(self, settings: Settings | None) -> tuple[TrialRecord, ...]:
         return tuple(record for record in self._records if record.phase == "confirm" and record.settings == settings)
 
-    def _is_confirmed(self, settings: Settings, start: Settings) -> bool:
-        """Whether the settings finish again, each time, with head-room; the default ones run next to them."""
-        limits = self.search.limits.with_headroom(self.search.headroom)
+    def _is_confirmed(self, settings: Settings, start: Settings, limits: TrialLimits) -> bool:
+        """Whether the settings finish again, each time, within the limits; the default ones run next to them."""
         default_fits = self._fits(start)
         for number in range(self.search.num_confirmations):
             done = self._confirmations(settings)

@@ -70,6 +70,11 @@ class TrialLimits:
             seconds=self.seconds, host_bytes=int(kept * self.host_bytes), device_bytes=int(kept * self.device_bytes)
         )
 
+    def hold(self, outcome: TrialOutcome) -> bool:
+        """Whether the trial took no more memory than this."""
+        taken = ((outcome.peak_host_bytes, self.host_bytes), (outcome.peak_device_bytes, self.device_bytes))
+        return all(peak <= limit or not limit for peak, limit in taken)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcome:

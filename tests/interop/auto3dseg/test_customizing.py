@@ -133,6 +133,18 @@ def test_no_memory_at_all_writes_nothing_and_says_so(work, trials, capsys):
     assert "No settings fit into the memory" in capsys.readouterr().out
 
 
+def test_on_a_cpu_a_quarter_of_the_limit_stays_free_for_what_a_training_also_holds(work, trials, capsys):
+    trials("held = b'x' * 2**28; write({'images_per_s': [1.0], 'validation_s': [1.0]})")
+    before = every_file(work)
+    found = customize(work, "segresnet", SPECS, device="cpu", memory_limit_bytes=2**28 + 2**25)["segresnet_0"]
+    assert found.study.winner is None
+    assert {trial.outcome.kind for trial in found.study.trials} == {"finished"}
+    assert every_file(work) == before
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No settings fit into the memory with room to spare; the smallest try took" in said
+    assert "Raise --memory-limit, or make its network or patch smaller." in said
+
+
 def test_the_largest_batch_that_fits_is_found_and_failures_are_outcomes(work, trials):
     trials("""
 if patches > 4: raise MemoryError

@@ -21,9 +21,6 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Any thread may start a process, but looking at every thread each time costs more than everything else.
 _THREADS_EVERY_S = 2.0
-# Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
-# the time at most.
-_SHARED_MEMORY_COST = 0.001
 _ROLLUP_KB = re.compile(rb"\nRss: +(\d+) kB\nPss: +(\d+) kB")
 # Of torchrun, Open MPI, other MPIs and srun.
 _RANK_NAMES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
@@ -82,6 +79,8 @@ class ProgramSampler:
         root: of the file system with `proc`, for tests.
         clock: returns seconds.
         cpu_clock: returns seconds of this thread's CPU time.
+        sharing_cost: share of the time that may go into reading how much of its memory a process shares, which takes
+            the kernel about 10 ms a GiB. In between, pages that a fork no longer shares with its parent go unnoticed.
 
     Attributes:
         lists_children: whether the kernel lists the children of a process; if not, the whole machine is searched
@@ -89,12 +88,19 @@ class ProgramSampler:
     """
 
     def __init__(
-        self, pid: int, *, root: Path = Path("/"), clock: Clock = system_clock, cpu_clock: Clock = time.thread_time
+        self,
+        pid: int,
+        *,
+        root: Path = Path("/"),
+        clock: Clock = system_clock,
+        cpu_clock: Clock = time.thread_time,
+        sharing_cost: float = 0.001,
     ) -> None:
         self.pid = pid
         self._proc = str(root / "proc")
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._sharing_cost = sharing_cost
         self._known: dict[int, _Process] = {}
         self._is_first = True
         self._threads_due_s = clock()
@@ -245,7 +251,7 @@ class ProgramSampler:
         if len(alive) > 1 and self._clock() >= self._memory_due_s:
             begin_s = self._cpu_clock()
             self._shared_bytes = {pid: self._ask_shared_bytes(pid, process) for pid, process in alive.items()}
-            self._memory_due_s = self._clock() + (self._cpu_clock() - begin_s) / _SHARED_MEMORY_COST
+            self._memory_due_s = self._clock() + (self._cpu_clock() - begin_s) / self._sharing_cost
         is_asked = self._shared_bytes.keys() == alive.keys()
         shared = self._shared_bytes if is_asked else {pid: process.forked_bytes for pid, process in alive.items()}
         return {pid: max(0, process.resident_bytes - shared[pid]) for pid, process in alive.items()}

@@ -30,6 +30,8 @@ Kind = Literal["finished", "out_of_memory", "crashed", "hung"]
 
 # Between two looks at the memory of a trial. A process's own high-water mark shows what happened in between.
 _LOOK_EVERY_S = 0.05
+# A limit must not be missed: that is one reading in 2 s for a program of 4 GiB.
+_SHARING_COST = 0.02
 _NUM_LAST_LINES, _TAIL_BYTES = 10, 8192
 _MEMORY_WORDS = (
     "OutOfMemoryError",
@@ -182,7 +184,8 @@ class _Watched:
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.child, self.peak = child, 0
-        self._sampler = ProgramSampler(child.pid) if sys.platform == "linux" else None
+        is_linux = sys.platform == "linux"
+        self._sampler = ProgramSampler(child.pid, sharing_cost=_SHARING_COST) if is_linux else None
         self._status = Path(f"/proc/{child.pid}/status")
         # From the start, so that a stranger who gets the number of a process that ended is recognized.
         self.look()

@@ -75,6 +75,9 @@ class AlgorithmTask:
 class SegmenterAlgorithm:
     """segresnet and segresnet2d: the steps are methods of the class in their scripts."""
 
+    # Of a validation, for the training steps after it.
+    keeps_loaders = True
+
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
         self._task = task
         is_flat = task.name == "segresnet2d"
@@ -90,6 +93,11 @@ class SegmenterAlgorithm:
         # Rank 1 prints nothing.
         self._segmenter = make(config_file=_config_files(task), config_dict=keys, global_rank=1)
         self.network: torch.nn.Module = self._segmenter.model
+
+    @property
+    def forks_loaders(self) -> bool:
+        """Whether other processes read the scans."""
+        return bool(self._segmenter.config["num_workers"])
 
     def own_settings(self) -> OwnSettings:
         """As the class and its `train` settle them, but for what is cached, which changes no size."""
@@ -174,6 +182,8 @@ class SegmenterAlgorithm:
 class ScriptAlgorithm:
     """dints and swinunetr: their steps stand in `train.py`, which cannot be called, so they are written again here."""
 
+    keeps_loaders = False
+
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
         from monai.bundle import ConfigParser
 
@@ -194,6 +204,11 @@ class ScriptAlgorithm:
 
     def _get(self, key: str) -> Any:
         return self._parser.get_parsed_content(f"{prefix(self._task.name)}{key}")
+
+    @property
+    def forks_loaders(self) -> bool:
+        """As for the other algorithms."""
+        return bool(self._get("num_workers_validation"))
 
     def own_settings(self) -> OwnSettings:
         """As the script's first act settles them: it writes the sizes that it takes to fit into its parameters."""

@@ -184,7 +184,16 @@ def peak_host_bytes(*, status: Path = _STATUS) -> int:
 
 def high_water_bytes(status: Path) -> int | None:
     """The most resident bytes in the file `status` of a process, None if it does not say."""
-    kilobytes = first_field(file_text(status), "VmHWM").removesuffix(" kB")
+    return _status_bytes(status, "VmHWM")
+
+
+def anonymous_bytes(*, status: Path = _STATUS) -> int:
+    """Resident memory that no file backs, which a fork has a copy of once either side writes to it; 0 if not known."""
+    return _status_bytes(status, "RssAnon") or 0
+
+
+def _status_bytes(status: Path, name: str) -> int | None:
+    kilobytes = first_field(file_text(status), name).removesuffix(" kB")
     return int(kilobytes) * 1024 if kilobytes.isdigit() else None
 
 

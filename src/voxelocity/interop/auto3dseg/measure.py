@@ -6,12 +6,9 @@ what the algorithm would run with by itself. Nothing is written into the algorit
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,8 @@ import torch
 
 from voxelocity.interop.auto3dseg.steps import Algorithm, AlgorithmTask, open_algorithm
 from voxelocity.interop.auto3dseg.templates import PATCHES
-from voxelocity.observe import Clock, Stopwatch, system_clock
+from voxelocity.observe import Clock, Stopwatch, peak_host_bytes, system_clock
+from voxelocity.observe.host import anonymous_bytes
 from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 from voxelocity.tuning.costs import RATE, VALIDATION
 
@@ -84,29 +82,15 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
                 torch.cuda.synchronize(device)
 
         rates = _rates(algorithm, task, task.settings[PATCHES], sync, clock)
-        is_forked = algorithm.forks_loaders and device.type == "cpu" and sys.platform == "linux"
-        with _loader() if is_forked else nullcontext():
-            validations_s = _validations(algorithm, task, sync, clock)
-            if algorithm.keeps_loaders:
-                algorithm.train()
-    write_answer(answer, {RATE: rates, VALIDATION: validations_s})
-
-
-@contextmanager
-def _loader() -> Iterator[None]:
-    """A process that holds what this one holds now, as that of a validation's loader does.
-
-    Without a GPU that is much: what a training step left in the allocator is soon written over, and then there twice.
-    """
-    pid = os.fork()
-    if not pid:
-        signal.pause()
-        os._exit(0)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        trained_bytes = anonymous_bytes()
+        validations_s = _validations(algorithm, task, sync, clock)
+        # Without a GPU, activations stay in the allocator. The process that a validation forks to read scans has them,
+        # too, as soon as this one writes over them: for good, or until the validation ends.
+        copied_bytes = 0
+        if device.type == "cpu" and algorithm.forks_loaders:
+            more_bytes = 0 if algorithm.keeps_loaders else anonymous_bytes() - peak_host_bytes()
+            copied_bytes = max(0, trained_bytes + more_bytes)
+    write_answer(answer, {RATE: rates, VALIDATION: validations_s}, unseen_host_bytes=copied_bytes)
 
 
 def _rates(

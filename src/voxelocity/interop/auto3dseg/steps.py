@@ -96,7 +96,7 @@ class SegmenterAlgorithm:
 
     @property
     def forks_loaders(self) -> bool:
-        """Whether other processes read the scans."""
+        """Whether other processes read scans."""
         return bool(self._segmenter.config["num_workers"])
 
     def own_settings(self) -> OwnSettings:

@@ -26,7 +26,7 @@ from voxelocity.observe import (
     process_rank,
     total_memory_bytes,
 )
-from voxelocity.observe.host import is_in_memory, is_on_network
+from voxelocity.observe.host import anonymous_bytes, is_in_memory, is_on_network
 
 GIB = 2**30
 
@@ -247,12 +247,14 @@ def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_let_go():
 
 def test_linux_is_asked_for_the_peak_of_this_program_alone(tmp_path):
     status = tmp_path / "status"
-    status.write_text("Name:\tpython\nVmPeak:\t 9999 kB\nVmHWM:\t  2048 kB\nVmRSS:\t 1024 kB\n")
+    status.write_text("Name:\tpython\nVmPeak:\t 9999 kB\nVmHWM:\t  2048 kB\nVmRSS:\t 1024 kB\nRssAnon:\t 1024 kB\n")
     assert peak_host_bytes(status=status) == 2 * MIB
+    assert anonymous_bytes(status=status) == MIB
 
 
 def test_where_there_is_no_proc_the_system_is_asked(tmp_path):
     assert peak_host_bytes(status=tmp_path / "none") > MIB
+    assert anonymous_bytes(status=tmp_path / "none") == 0
 
 
 def test_devices_that_nobody_uses_have_no_peak(monkeypatch):

@@ -60,7 +60,10 @@ def test_each_template_says_its_own_settings_and_measures_others(work, tmp_path,
     assert own.data_on == "cpu"
     # What dints takes without a GPU, for which it assumes 16 GB; what swinunetr was filled with for one of 16 GB.
     assert own.patches == {"segresnet": 1, "segresnet2d": 1, "dints": 5, "swinunetr": 2}[name]
-    found = run(replace(task, settings=SETTINGS, own=own), tmp_path, forked=True)["measurements"]
+    answer = run(replace(task, settings=SETTINGS, own=own), tmp_path, forked=True)
+    # What the process of a validation's loader has a copy of.
+    assert answer["about"]["unseen_host_bytes"] > 2**24
+    found = answer["measurements"]
     assert len(found["images_per_s"]) == 2
     assert min(found["images_per_s"] + found["validation_s"]) > 0.0
     after = {path: path.read_bytes() for path in (work / f"{name}_0").rglob("*") if path.is_file()}

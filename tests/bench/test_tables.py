@@ -169,7 +169,7 @@ def test_the_page_on_diagnosis_shows_each_script_with_the_commit_it_was_measured
 
 
 def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(tables, tmp_path):
-    ran = {"kind": "finished", "seconds": 30.0, "patches": 60}
+    ran = {"kind": "finished", "seconds": 30.0, "patches": 60, "peak_bytes": 2**30}
     theirs = {"trials": 8, "failed": 2, "seconds": 80.0, "chosen": {"training#num_images_per_batch": 7}}
     ours = {"trials": 4, "failed": 0, "seconds": 40.0, "chosen": {"training#num_patches_per_iter": 3}, "runs": [ran]}
     sides = {
@@ -182,9 +182,9 @@ def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(t
     none, theirs, ours = (line for line in tables.tuning.auto3dseg_lines() if line.startswith("| dints"))
     assert "finished, out of memory" in none
     assert "8 in 1 min 20 s, 2 failed, would have ended at trial 5" in theirs
-    assert "`num_images_per_batch` 7 | yes | 33 s (30 s to 36 s, n = 2) | 0.55 |" in theirs
+    assert "`num_images_per_batch` 7 | yes | 33 s (30 s to 36 s, n = 2) | 0.55 | 1.00 GiB |" in theirs
     assert "`num_patches_per_iter` 3 | yes |" in ours
-    assert "| 0.5 |" in ours
+    assert "| 0.5 | 1.00 GiB |" in ours
 
 
 def test_a_setting_off_and_on_is_not_called_ours_against_others(tables, record, tmp_path):

@@ -61,8 +61,8 @@ def test_each_template_says_its_own_settings_and_measures_others(work, tmp_path,
     # What dints takes without a GPU, for which it assumes 16 GB; what swinunetr was filled with for one of 16 GB.
     assert own.patches == {"segresnet": 1, "segresnet2d": 1, "dints": 5, "swinunetr": 2}[name]
     answer = run(replace(task, settings=SETTINGS, own=own), tmp_path, forked=True)
-    # What the process of a validation's loader has a copy of.
-    assert answer["about"]["unseen_host_bytes"] > 2**24
+    # What the process of a validation's loader keeps a copy of.
+    assert (answer["about"]["unseen_host_bytes"] > 2**24) == name.startswith("segresnet")
     found = answer["measurements"]
     assert len(found["images_per_s"]) == 2
     assert min(found["images_per_s"] + found["validation_s"]) > 0.0

@@ -17,7 +17,7 @@ import torch
 
 from voxelocity.interop.auto3dseg.steps import Algorithm, AlgorithmTask, open_algorithm
 from voxelocity.interop.auto3dseg.templates import PATCHES
-from voxelocity.observe import Clock, Stopwatch, peak_host_bytes, system_clock
+from voxelocity.observe import Clock, Stopwatch, system_clock
 from voxelocity.observe.host import anonymous_bytes
 from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 from voxelocity.tuning.costs import RATE, VALIDATION
@@ -82,14 +82,10 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
                 torch.cuda.synchronize(device)
 
         rates = _rates(algorithm, task, task.settings[PATCHES], sync, clock)
-        trained_bytes = anonymous_bytes()
+        # Without a GPU, activations stay in the allocator. The process that a validation forks to read scans keeps them,
+        # too, once this one writes over them.
+        copied_bytes = anonymous_bytes() if device.type == "cpu" and algorithm.keeps_loaders else 0
         validations_s = _validations(algorithm, task, sync, clock)
-        # Without a GPU, activations stay in the allocator. The process that a validation forks to read scans has them,
-        # too, as soon as this one writes over them: for good, or until the validation ends.
-        copied_bytes = 0
-        if device.type == "cpu" and algorithm.forks_loaders:
-            more_bytes = 0 if algorithm.keeps_loaders else anonymous_bytes() - peak_host_bytes()
-            copied_bytes = max(0, trained_bytes + more_bytes)
     write_answer(answer, {RATE: rates, VALIDATION: validations_s}, unseen_host_bytes=copied_bytes)
 
 

@@ -75,9 +75,6 @@ class AlgorithmTask:
 class SegmenterAlgorithm:
     """segresnet and segresnet2d: the steps are methods of the class in their scripts."""
 
-    # Of a validation, for the training steps after it.
-    keeps_loaders = True
-
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
         self._task = task
         is_flat = task.name == "segresnet2d"
@@ -95,8 +92,8 @@ class SegmenterAlgorithm:
         self.network: torch.nn.Module = self._segmenter.model
 
     @property
-    def forks_loaders(self) -> bool:
-        """Whether other processes read scans."""
+    def keeps_loaders(self) -> bool:
+        """Whether a process that a validation forks to read scans lives on."""
         return bool(self._segmenter.config["num_workers"])
 
     def own_settings(self) -> OwnSettings:
@@ -182,8 +179,6 @@ class SegmenterAlgorithm:
 class ScriptAlgorithm:
     """dints and swinunetr: their steps stand in `train.py`, which cannot be called, so they are written again here."""
 
-    keeps_loaders = False
-
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
         from monai.bundle import ConfigParser
 
@@ -205,10 +200,7 @@ class ScriptAlgorithm:
     def _get(self, key: str) -> Any:
         return self._parser.get_parsed_content(f"{prefix(self._task.name)}{key}")
 
-    @property
-    def forks_loaders(self) -> bool:
-        """As for the other algorithms."""
-        return bool(self._get("num_workers_validation"))
+    keeps_loaders = False
 
     def own_settings(self) -> OwnSettings:
         """As the script's first act settles them: it writes the sizes that it takes to fit into its parameters."""

@@ -82,8 +82,8 @@ def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -
                 torch.cuda.synchronize(device)
 
         rates = _rates(algorithm, task, task.settings[PATCHES], sync, clock)
-        # Without a GPU, activations stay in the allocator. The process that a validation forks to read scans keeps them,
-        # too, once this one writes over them.
+        # Without a GPU, activations stay in the allocator. The process that a validation forks to read scans has a copy
+        # of them once this one writes over them.
         copied_bytes = anonymous_bytes() if device.type == "cpu" and algorithm.keeps_loaders else 0
         validations_s = _validations(algorithm, task, sync, clock)
     write_answer(answer, {RATE: rates, VALIDATION: validations_s}, unseen_host_bytes=copied_bytes)

@@ -179,6 +179,9 @@ class SegmenterAlgorithm:
 class ScriptAlgorithm:
     """dints and swinunetr: their steps stand in `train.py`, which cannot be called, so they are written again here."""
 
+    # Those of a validation end with it.
+    keeps_loaders = False
+
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
         from monai.bundle import ConfigParser
 
@@ -199,8 +202,6 @@ class ScriptAlgorithm:
 
     def _get(self, key: str) -> Any:
         return self._parser.get_parsed_content(f"{prefix(self._task.name)}{key}")
-
-    keeps_loaders = False
 
     def own_settings(self) -> OwnSettings:
         """As the script's first act settles them: it writes the sizes that it takes to fit into its parameters."""

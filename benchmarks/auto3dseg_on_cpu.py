@@ -75,6 +75,8 @@ def shrink(work: Path) -> None:
 def main() -> None:
     answer, script = Path(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
+    # The templates log into the current folder.
+    os.chdir(answer.parent)
     sys.path.insert(0, str(Path(script).parent))
     vars(torch)["device"] = _Device
     autocast, scaler, amp = torch.amp.autocast, torch.amp.GradScaler, vars(torch.amp)

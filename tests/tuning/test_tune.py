@@ -116,6 +116,18 @@ def test_crashes_alone_name_the_first(run, trials_of):
     assert "no such compiler" in tuning_document(run()).verdict
 
 
+def test_settings_that_crash_when_measured_again_are_not_said_to_lack_memory(run, trials_of):
+    again = """
+seen = answer.parent.parent / f"seen-{settings['data.feed.num_threads']}"
+if seen.exists(): sys.exit("no such compiler")
+seen.touch()
+"""
+    trials_of(LINES + again)
+    verdict = tuning_document(run()).verdict
+    assert "no such compiler" in verdict
+    assert "memory" not in verdict
+
+
 def test_what_is_no_better_than_the_plan_changes_nothing_and_forgets_an_earlier_tuning(run, trials_of, tmp_path):
     run()
     trials_of(LINES.replace("10.0 * (1 +", "10.0 / (1 +").replace('"data.feed.num_threads", 1))', '"no key", 1))'))

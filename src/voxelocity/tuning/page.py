@@ -133,16 +133,19 @@ def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: Meas
     """What was gained and what it costs, in two sentences."""
     study, owner = result.study, result.owner
     if study.winner is None or after is None:
-        kinds = ("finished", "out_of_memory")
-        tries = [trial.outcome for trial in study.trials if trial.outcome.kind in kinds]
-        if len(tries) == len(study.trials) or any(outcome.is_finished for outcome in tries):
-            peaks = [peak for outcome in tries if (peak := peak_bytes(outcome, on_device=result.on_device))]
-            least = f"; the smallest try took {bytes_text(min(peaks))}" if peaks else ""
-            return (
-                f"No settings fit into the memory with room to spare{least}. Raise --memory-limit, or {result.smaller}."
-            )
-        first = next(trial.outcome for trial in study.trials)
-        return f"No settings finished. The first trial: {first.kind.replace('_', ' ')}, {first.reason}"
+        outcomes = [trial.outcome for trial in study.trials]
+        is_any_finished = any(outcome.is_finished for outcome in outcomes)
+        broken = [
+            trial.outcome
+            for trial in study.trials
+            if trial.outcome.kind in ("crashed", "hung") and (trial.phase == "confirm" or not is_any_finished)
+        ]
+        if broken:
+            kind, reason = broken[0].kind, broken[0].reason
+            return f"No settings finished each time they were tried. The first failure: {kind}, {reason}"
+        peaks = [peak for outcome in outcomes if (peak := peak_bytes(outcome, on_device=result.on_device))]
+        least = f"; the smallest try took {bytes_text(min(peaks))}" if peaks else ""
+        return f"No settings fit into the memory with room to spare{least}. Raise --memory-limit, or {result.smaller}."
     if before is None:
         return (
             f"{owner.capitalize()}'s own settings did not fit; with the tuned ones a run trains on "

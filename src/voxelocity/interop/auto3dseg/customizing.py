@@ -49,7 +49,6 @@ from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
 
 _SCALE = TrialScale(window_s=1.0, num_windows=3)
-_DEVICE_HEADROOM = 0.1
 # Main memory also holds what no trial has: the scans that a training caches, and the processes of its loaders.
 _HOST_HEADROOM = 0.25
 # Of few trials, most should search.
@@ -233,7 +232,7 @@ class _GroupSearch:
             limits=limits,
             num_trials=max(1, self.specs.num_trials - 2 * confirmations),
             num_confirmations=confirmations,
-            headroom=_DEVICE_HEADROOM if self.machine.device == "cuda" else _HOST_HEADROOM,
+            headroom=Search.headroom if self.machine.device == "cuda" else _HOST_HEADROOM,
             time_budget_s=self.time_budget_s,
             seed=self.seed,
             about={

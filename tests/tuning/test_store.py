@@ -21,13 +21,17 @@ KNOBS = (
 )
 
 
-def test_a_trial_is_there_again_after_the_file_was_closed(tmp_path):
+@pytest.mark.parametrize("name", ["plain", "a?b #1 50%41 {x}"])
+def test_a_trial_is_there_again_after_the_file_was_closed(tmp_path, name):
     outcome = TrialOutcome(kind="finished", seconds=1.0, measurements={"seconds": (2.0,)})
-    with opened(tmp_path, KNOBS, about={"what": "test"}, seed=0) as store:
+    folder = tmp_path / name
+    folder.mkdir()
+    with opened(folder, KNOBS, about={"what": "test"}, seed=0) as store:
         trial, settings = store.begin("search", {"shape": [2, 2, 2], "word": "a"})
         store.end(trial, outcome, 2.0)
     assert settings == {"shape": [2, 2, 2], "word": "a"}
-    with opened(tmp_path, KNOBS, about={"what": "test"}, seed=0) as store:
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with opened(folder, KNOBS, about={"what": "test"}, seed=0) as store:
         (record,) = store.records()
     assert (record.settings, record.outcome, record.cost, record.phase) == (settings, outcome, 2.0, "search")
 

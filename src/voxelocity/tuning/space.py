@@ -75,7 +75,7 @@ def only(knobs: Sequence[Knob], names: Sequence[str]) -> tuple[Knob, ...]:
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
-            raise ConfigError(f"tune: '{name}' is nothing that can be searched here{hint}")
+            raise ConfigError(f"tune: '{name}' cannot be searched here{hint}")
     return tuple(
         knob if knob.name in names else Knob(name=knob.name, choices=(knob.default,), default=knob.default)
         for knob in knobs

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,7 +139,9 @@ def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], see
     storage = None
     try:
         with _errors_in_words(path, optuna):
-            storage = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}")
+            # In a URL, a folder's name could not hold "?", "%" or "{".
+            connect = partial(sqlite3.connect, path.absolute(), check_same_thread=False)
+            storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY_FILE}", engine_kwargs={"creator": connect})
             study = optuna.create_study(storage=storage, study_name=_NAME, load_if_exists=True)
             before = study.user_attrs.get(_ABOUT)
             if before is not None and before != about:

@@ -215,10 +215,8 @@ def _wait(watched: _Watched, limits: TrialLimits, begin_s: float, clock: Clock) 
         with suppress(subprocess.TimeoutExpired):
             watched.child.wait(timeout=_LOOK_EVERY_S)
             return ""
-        if limits.host_bytes and watched.look() > limits.host_bytes:
+        if watched.look() > (limits.host_bytes or math.inf):
             return "memory"
-        if not limits.host_bytes:
-            watched.look()
         if clock() - begin_s > limits.seconds:
             return "time"
 
@@ -239,7 +237,7 @@ def _last_lines(log: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(line for line in lines if line.strip())[-_TAIL_BYTES:] if lines else ""
+    return "\n".join(line for line in lines if line.strip())
 
 
 def _judged(

@@ -226,13 +226,17 @@ def test_fewer_candidates_are_compared_where_time_is_short():
 
 
 @pytest.fixture
-def by_dice(tiny_msd, tiny_plan, tmp_path, monkeypatch):
-    """The comparison with trainings in this process, whose Dice is planted by batch size."""
+def by_dice(own_msd, tiny_plan, tmp_path, monkeypatch):
+    """The comparison with trainings in this process, whose Dice is planted by batch size; two folds, not declared."""
     import voxelocity.tuning.dice as dice
     from voxelocity.tuning.trial import TrialLimits, TrialOutcome
 
     keys = {**tiny_plan, "planner.measure": "never", "train.steps": 2}
-    planned = vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache")
+    description = json.loads((own_msd / "dataset.json").read_text())
+    for entry in description["training"]:
+        del entry["fold"]
+    (own_msd / "dataset.json").write_text(json.dumps(description))
+    planned = vx.plan(vx.open(own_msd, num_folds=2), overrides=keys, cache_folder=tmp_path / "cache")
     made = []
 
     def run_in_place(command, *, answer, **_):
@@ -263,7 +267,7 @@ def by_dice(tiny_msd, tiny_plan, tmp_path, monkeypatch):
 
 
 def test_halving_keeps_the_better_half_and_pairs_seeds(by_dice):
-    compare, made, _planned = by_dice
+    compare, made, planned = by_dice
     found = [{}, {"data.batch_size": 3}, {"data.batch_size": 4}, {"data.batch_size": 5}]
     result = compare(found)
     assert result.candidate == {"data.batch_size": 4}
@@ -274,6 +278,8 @@ def test_halving_keeps_the_better_half_and_pairs_seeds(by_dice):
     assert seeds == [(0, False), (0, True), (1, True), (1, False)]
     assert len(result.before) == len(result.after) == 2
     assert result.parity is not None
+    held = {ref.case_id for ref in planned.cases.split(0).validation}
+    assert {score.case_id for score in result.before[0].scores} == held
 
 
 def judged(ours, theirs, seconds):

@@ -293,6 +293,7 @@ class TrialTrainer:
         out = self._runs / f"{'pair' if is_pair else f'rung-{rung}'}-{words}-seed-{seed}"
         task = {
             "dataset": str(self._planned.cases.root.resolve()),
+            "num_folds": max(2, self._planned.cases.num_folds),
             "fold": self._planned.fold,
             "device": self._planned.machine.device,
             "device_limit_bytes": self._limits.device_bytes,

@@ -1,6 +1,6 @@
 """The process of a trial that trains to judge by Dice: `python -m voxelocity.tuning.measure_training TASK ANSWER`.
 
-TASK is JSON: the data set, the fold, the device, the run's folder and all keys of its plan.
+TASK is JSON: the data set, its folds, the one held out, the device, the run's folder and all keys of its plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def measure(task: dict[str, Any], answer: Path) -> None:
 
         limit_device_memory(torch.device("cuda", torch.cuda.current_device()), task["device_limit_bytes"])
     result = train(
-        open_cases(task["dataset"]),
+        open_cases(task["dataset"], num_folds=task["num_folds"]),
         task["out"],
         fold=task["fold"],
         device=task["device"],

@@ -37,7 +37,7 @@ _ENDED = {
 }
 _PHASES = {
     "default": "own settings",
-    "size": "how large it may be",
+    "size": "largest size",
     "search": "search",
     "confirm": "measured again",
 }

@@ -270,9 +270,9 @@ class _GroupSearch:
             fact_table(
                 "Written",
                 [
-                    ("into", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
-                    ("what was there before", str(self.first.originals.place.parent)),
-                    ("to put it back", f"voxelocity tune {self.first.folder.parent} --undo"),
+                    ("file", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
+                    ("originals", str(self.first.originals.place.parent)),
+                    ("to undo", f"voxelocity tune {self.first.folder.parent} --undo"),
                 ],
             ),
             Text(text="The keys:"),

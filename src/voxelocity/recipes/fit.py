@@ -21,7 +21,7 @@ from rich.console import Console
 from voxelocity.core.batch import Batch
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
-from voxelocity.core.plain import parse_yaml, yaml_text
+from voxelocity.core.plain import parse_yaml, read_mapping, yaml_text
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
@@ -141,7 +141,8 @@ def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, o
             f"recipe: {folder.path} already holds a run; continue it with --resume, replace it with --overwrite, or "
             "choose another folder with -o"
         )
-    found, wanted = parse_yaml(folder.record.read_text()), parse_yaml(yaml_text(record))
+    found = read_mapping(folder.record, where="recipe", holds="the record of a run")
+    wanted = parse_yaml(yaml_text(record))
     different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
     if different:
         raise ConfigError(

@@ -246,3 +246,12 @@ def test_real_tiles_are_found_with_their_folds(real_data):
     opened = OpenPieces(parts)
     tumor = opened.annotation(parts[0]).mask(opened.box(parts[0]), 1.0)
     assert tumor.mean() == pytest.approx(0.3471, abs=0.005)
+
+
+def test_a_table_of_a_spreadsheet_is_read_and_a_short_line_named(slide_file, tmp_path):
+    (tmp_path / "slides.csv").write_text("slide,annotation\nslide.tiff\n", encoding="utf-8-sig")
+    assert [(piece.slide, piece.annotation) for piece in find_pieces(tmp_path)] == [(slide_file, None)]
+    (tmp_path / "slides.csv").unlink()
+    (tmp_path / "index.csv").write_text("id,fold\na\n")
+    with pytest.raises(DatasetError, match=r"line 2 of .*index.csv: fold is ''; it must be a whole number"):
+        find_pieces(tmp_path)

@@ -227,7 +227,7 @@ def work_folder(given: Path | None) -> Path:
     """The folder for phantoms, which now exists; if none is given, one of this user's below the temporary folder.
 
     Raises:
-        OutputError: it cannot be made.
+        OutputError: it cannot be made or written.
     """
     folder = given or Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}"
     try:
@@ -236,4 +236,6 @@ def work_folder(given: Path | None) -> Path:
         raise OutputError(
             f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
         ) from None
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"bench: cannot write into the folder {folder}; name another with --work")
     return folder

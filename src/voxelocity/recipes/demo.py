@@ -66,7 +66,7 @@ def run_demo(
             "augmentation that increases over the first epochs, and a running average of its weights. Seconds count "
             "from the start of each process, imports and caching included."
         ),
-        command=f"voxelocity demo --seed {seed}",
+        command=f"voxelocity demo --seed {seed}{f' --seeds {num_seeds}' if num_seeds > 1 else ''}",
         target_dice=target_dice,
         limit_s=_LIMIT_S,
         seeds=range(seed, seed + num_seeds),

@@ -96,7 +96,7 @@ def _case(folder: Path) -> dict[str, object]:
     return {"images": images, "label": str(labels[0].resolve())}
 
 
-def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1.0) -> Path:
+def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
     """A data set of phantoms: an ellipsoid in four contrasts, with a tumor of three nested parts, one case in four
     without an enhancing one. At `scale` 1 they have BraTS' size, 240 x 240 x 155 voxels of 1 mm.
 
@@ -111,7 +111,7 @@ def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1
         label = f"labelsTr/{name}.nii.gz"
         cases[name] = {"images": images, "label": label}
         if not (folder / label).exists():
-            channels, classes = _drawn(grid, seed, number)
+            channels, classes = _drawn(grid, number)
             for image, values in zip(images, channels, strict=True):
                 (folder / image).parent.mkdir(parents=True, exist_ok=True)
                 write_scan(folder / image, values, grid)
@@ -130,9 +130,9 @@ def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1
     return folder
 
 
-def _drawn(grid: Grid, seed: int, number: int) -> tuple[list[Array], Array]:
+def _drawn(grid: Grid, number: int) -> tuple[list[Array], Array]:
     """Four contrasts int16, and the classes uint8: 1 necrotic core, 2 edema, 3 enhancing rim."""
-    numbers = generator(seed, stage="brains", case=number)
+    numbers = generator(0, stage="brains", case=number)
     half = np.array(grid.shape) / 2.0
     place = [(np.arange(size, dtype=np.float32) - middle) for size, middle in zip(grid.shape, half, strict=True)]
     x, y, z = np.meshgrid(*place, indexing="ij", sparse=True)

@@ -70,3 +70,10 @@ def test_an_option_that_would_change_nothing_is_refused(voxelocity, words, text)
     told = voxelocity("bench", *words)
     assert told.status == 2
     assert f"bench: {text}" in told.err
+
+
+def test_a_folder_for_results_that_cannot_be_made_is_refused_before_anything_is_measured(voxelocity, tmp_path):
+    (tmp_path / "file").write_text("")
+    told = voxelocity("bench", "windows", "-o", tmp_path / "file" / "results")
+    assert told.status == 2
+    assert f"bench: cannot make the folder {tmp_path}/file/results (Not a directory); name another with -o" in told.err

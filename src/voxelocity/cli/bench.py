@@ -71,10 +71,13 @@ def bench(
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
     _refuse(context, scenario)
     from voxelocity.bench import NAMES, SWITCHES, comparison_section, run_scenario
+    from voxelocity.bench.phantom import writable_folder
     from voxelocity.core.console import PlainConsole
     from voxelocity.report import section_view
 
     console = PlainConsole()
+    if out is not None:
+        writable_folder(out, option="-o")
     with interrupt.is_raised():
         if scenario in SWITCHES:
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)

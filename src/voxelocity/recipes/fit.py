@@ -313,8 +313,9 @@ class _Fit:
         if not bool(torch.isfinite(values).all()):
             first = step - len(values) + int((~torch.isfinite(values)).nonzero()[0, 0])
             raise NonFiniteLossError(
-                f"recipe: the loss of step {first} is NaN or infinite; lower optimizer.learning_rate, and continue "
-                f"from the last checkpoint in {run.folder.checkpoints} with --resume",
+                f"recipe: the loss of step {first} is NaN or infinite; train again with a lower "
+                "fit.optimizer.learning_rate (--set) and --overwrite. The last checkpoint in "
+                f"{run.folder.checkpoints} is from before",
                 case_ids=(),
                 step=first,
             )

@@ -180,16 +180,16 @@ def watch_programs(work: Path, limit_s: float) -> list[Row]:
     """A diagnosis of a planted wait of 30 %, and what a monitor saw of the same program."""
     program, out = [sys.executable, ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"], work / "monitor"
     command = ["diagnose", "--json", "--seconds", "10", "-o", work / "diagnosis", "--", *program]
-    diagnosed = run_voxelocity(command, limit_s / 2, {"WAIT_SHARE": "0.3"})
-    split = json.loads(diagnosed.stdout)["split"]
+    told, said = run_voxelocity(command, limit_s / 2, {"WAIT_SHARE": "0.3"})
+    split = json.loads(told)["split"]
     reported = next((one["share"] for one in split if one["name"] == "waiting for data"), 0.0)
     run_voxelocity(["monitor", "-o", out, "--", *program], limit_s / 2, {"EPOCHS": "20"})
     samples = read_monitor(out).samples
-    told = [gpu for sample in samples for gpu in sample.gpus]
-    shares = [gpu.busy_share for gpu in told if gpu.busy_share is not None]
+    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    shares = [gpu.busy_share for gpu in gpus if gpu.busy_share is not None]
     return [
-        {"what": "planted wait", "waited": waited_share(diagnosed.stderr), "reported": reported},
-        {"what": "monitor", "samples_of_gpus": len(told), "highest_busy_share": max(shares, default=None)},
+        {"what": "planted wait", "waited": waited_share(said), "reported": reported},
+        {"what": "monitor", "samples_of_gpus": len(gpus), "highest_busy_share": max(shares, default=None)},
     ]
 
 
@@ -230,10 +230,8 @@ def generate_streamlines(work: Path, limit_s: float) -> list[Row]:
     return [{"what": json.loads((out / "scores.json").read_text())["verdict"], **flat(last)}]
 
 
-def run_voxelocity(
-    arguments: Sequence[object], limit_s: float, environ: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    """What a command printed.
+def run_voxelocity(arguments: Sequence[object], limit_s: float, environ: Mapping[str, str] = {}) -> tuple[str, str]:
+    """What a command printed to stdout and stderr.
 
     Raises:
         RuntimeError: it failed or took longer than `limit_s`; with the end of what it printed.
@@ -246,10 +244,12 @@ def run_voxelocity(
             ).returncode
         except subprocess.TimeoutExpired:
             status = f"none within {limit_s:.0f} s"
-        printed = [file.seek(0) or file.read() for file in (out, err)]
+        out.seek(0)
+        err.seek(0)
+        printed = out.read(), err.read()
     if status != 0:
         raise RuntimeError(f"status {status}: {''.join(printed)[-600:]}")
-    return subprocess.CompletedProcess(command, 0, *printed)
+    return printed
 
 
 def run_parts(

@@ -86,7 +86,7 @@ SCENARIOS = {
 }
 
 
-def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
+def time_gather() -> list[dict[str, Any]]:
     """Augmentation of 4 patches of 128 cubed from a resident int16 volume, against the speed of a plain copy.
 
     Device time of everything that `augment` launches, the host's part hidden behind a queue of copies. The bytes are
@@ -99,7 +99,7 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
     image = torch.empty((GATHER_BATCH, 1, *patch), device="cuda")
     label = torch.empty((GATHER_BATCH, *patch), dtype=torch.uint8, device="cuda")
     source, target = torch.empty((2, 2**28), dtype=torch.float32, device="cuda")
-    copy_s = _device_seconds(lambda: target.copy_(source), repeats, queue=lambda: None)
+    copy_s = _device_seconds(lambda: target.copy_(source), 20)
     ceiling = 2 * source.nbytes / copy_s
     rows = []
     for name, config in SCENARIOS.items():
@@ -107,7 +107,7 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
         boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(GATHER_BATCH)]
         sources = [ResidentSource(box=volume.locate(b), start=b.start, scaling=volume.scaling) for b in boxes]
         work = functools.partial(augment, sources, [region] * GATHER_BATCH, params, image, label, engine="triton")
-        seconds = _device_seconds(work, repeats, queue=lambda: [target.copy_(source) for _ in range(8)])
+        seconds = _device_seconds(work, 20, queue=lambda: [target.copy_(source) for _ in range(8)])
         num_read = sum(math.prod(box.shape) for box in boxes) * 3
         speed = (num_read + image.nbytes + label.nbytes) / seconds
         rows.append(
@@ -123,14 +123,14 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
     return rows
 
 
-def time_dice(repeats: int = 10) -> list[Row]:
+def time_dice() -> list[Row]:
     """Counting the voxels of a large scan, 512 x 512 x 600, for Dice: almost all of them background in both."""
     rows = []
     for num_classes in (2, 14, 104):
         truth = torch.zeros(512 * 512 * 600, dtype=torch.uint8, device="cuda")
         truth[: truth.numel() // 20].random_(num_classes)
         counts = DiceCounts(num_classes)
-        seconds = _device_seconds(functools.partial(counts.add, truth, truth), repeats, queue=lambda: None)
+        seconds = _device_seconds(functools.partial(counts.add, truth, truth), 10)
         rows.append({"what": f"{num_classes} classes", "ms": seconds * 1e3, "voxels_per_s": truth.numel() / seconds})
     return rows
 
@@ -148,7 +148,7 @@ def _resident_volume() -> DeviceVolume:
     return kept
 
 
-def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable[[], object]) -> float:
+def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable[[], object] = lambda: None) -> float:
     """Median time of the work on the device; `queue` keeps it busy while the host prepares the work."""
     times = []
     for repeat in range(repeats + 5):

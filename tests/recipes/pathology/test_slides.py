@@ -255,3 +255,9 @@ def test_a_table_of_a_spreadsheet_is_read_and_a_short_line_named(slide_file, tmp
     (tmp_path / "index.csv").write_text("id,fold\na\n")
     with pytest.raises(DatasetError, match=r"line 2 of .*index.csv: fold is ''; it must be a whole number"):
         find_pieces(tmp_path)
+
+
+def test_an_image_that_is_too_large_to_be_read_at_once_is_named(tiles, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match=r"t0\.jpg has more pixels than are read at once; convert it to a pyramidal"):
+        Slide(tiles / "images" / "t0.jpg")

@@ -60,7 +60,7 @@ def brain_dataset(data: Path, out: Path) -> Path:
     description = {
         "name": data.name,
         "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(1, 2, enhancing),
+        "labels": _labels(enhancing),
         "regions_class_order": [2, 1, enhancing],
         "file_ending": ".nii.gz",
         "dataset": cases,
@@ -69,10 +69,10 @@ def brain_dataset(data: Path, out: Path) -> Path:
     return out
 
 
-def _labels(core: int, edema: int, enhancing: int) -> dict[str, int | list[int]]:
+def _labels(enhancing: int) -> dict[str, int | list[int]]:
+    """The regions of labels in which the core is 1 and the edema 2."""
     whole, inner, bright = REGIONS
-    inside = sorted([core, enhancing])
-    return {"background": 0, whole: sorted([*inside, edema]), inner: inside, bright: enhancing}
+    return {"background": 0, whole: [1, 2, enhancing], inner: [1, enhancing], bright: enhancing}
 
 
 def _is_scan(path: Path) -> bool:
@@ -121,7 +121,7 @@ def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
     description = {
         "name": "Brains",
         "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(1, 2, 3),
+        "labels": _labels(3),
         "regions_class_order": [2, 1, 3],
         "file_ending": ".nii.gz",
         "dataset": cases,

@@ -15,6 +15,7 @@ from voxelocity.recipes.pathology import recipe
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import PatchNet
+from voxelocity.recipes.pathology.page import SlidePicture, _pictures
 from voxelocity.recipes.pathology.patches import PatchBatches, Places, any_within
 from voxelocity.recipes.pathology.score import patches_of, roc_auc
 from voxelocity.recipes.pathology.settings import settings
@@ -299,4 +300,16 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [
         "one_slide.tiff.tiff", "two_slide.tiff.tiff",
+    ]  # fmt: skip
+
+
+def test_the_truth_of_a_slide_can_be_shown_wherever_it_stands():
+    pixels, heat = np.zeros((3, 8, 8), np.uint8), np.zeros((8, 8), np.float32)
+    drawn = [
+        SlidePicture(title=name, pixels=pixels, probability=heat, truth=truth)
+        for name, truth in (("a", None), ("b", heat > 0), ("c", None))
+    ]
+    (slides,) = _pictures(drawn)
+    assert [(title, "truth" in films[0].layers) for title, films in slides.figures] == [
+        ("b", True), ("a", False), ("c", False),
     ]  # fmt: skip

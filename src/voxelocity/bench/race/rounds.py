@@ -98,8 +98,8 @@ class Outcome:
         """The page of a race: `summary` is what the sides share, `command` repeats it."""
         more = f"{re.sub(r' --seeds [0-9]+', '', command)} --seeds {_FEW_SEEDS}"
         few = (
-            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more; "
-            f"`{more}` repeats it."
+            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more. "
+            f"With more seeds: {more}"
         )
         hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
         return comparison_document(

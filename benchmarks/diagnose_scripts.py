@@ -1,20 +1,18 @@
-"""Diagnoses scripts with a planted fault and runs each against its cured form: verdict right, promise kept?
+"""Diagnoses programs with a planted fault and runs each against its cured form: verdict right, promise kept?
 
     python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
-    python benchmarks/diagnose_scripts.py --set held-out [...]
-    python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: does everything work?
+    python benchmarks/diagnose_scripts.py --quick  # one program, few steps, one short round: does everything work?
     python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # do saved files match an undiagnosed run?
 
-The regression set is `slow_scripts/`, on which the rules were developed, so it does not show how right they are on
-other programs. The held-out set is `held_out/`, written down with its expected verdicts in `expected.json` before any
-of it was diagnosed; no rule may be changed for it. `CURED=1` switches a program to its cured form, in which the change
-that the diagnosis proposed was made by hand. Both forms print the seconds of their epochs; the ratio of a round is that
-of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes `diagnose_scripts.json` or
-`diagnose_held_out.json`, one script after the other, so that results stay where a later one fails;
-`benchmarks/tables.py` makes the tables of docs/diagnose.md from them.
+The programs are in `held_out/`, written down with their expected verdicts in `expected.json` before any of them was
+diagnosed; no rule may be changed for them. `CURED=1` switches a program to its cured form. Both forms print the seconds
+of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
+`diagnose_held_out.json`, one program after the other, so that results stay where a later one fails;
+`benchmarks/tables.py` makes the table of docs/diagnose.md from it.
 
-With --checkpoints the scripts `saving_*.py` run with and without a diagnosis, and the SHA-256 of what they saved is
-compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not installed.
+With --checkpoints the scripts `slow_scripts/saving_*.py` run with and without a diagnosis, and the SHA-256 of what they
+saved is compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not
+installed.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,19 +42,17 @@ SCRIPTS = ROOT / "benchmarks" / "slow_scripts"
 HELD_OUT = ROOT / "benchmarks" / "held_out"
 FACTOR = 1.5
 """A promise is kept where predicted and achieved speed-up differ by no more than this."""
-# Causes that together save less than this do not hold a program back.
-_WRONG_SHARE = 0.1
 _EPOCH = re.compile(r"^epoch (\d+): .*, ([0-9.]+) s$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One script.
+    """One program.
 
     Attributes:
         name: of the file, without its ending.
         stands_for: what people do.
-        codes: findings any of which names the right cause; empty where nothing is wrong, and there is no cured form.
+        codes: findings any of which names the right cause.
         epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
         cured_environ: variables that the cured form is run with.
         needs: packages, as pip names them; the script is left out where one of them is missing.
@@ -65,9 +61,9 @@ class Case:
     name: str
     stands_for: str
     codes: tuple[str, ...]
-    epochs: int = 4
-    cured_environ: Mapping[str, str] = field(default_factory=lambda: {"CURED": "1"})
-    needs: tuple[str, ...] = ()
+    epochs: int
+    cured_environ: Mapping[str, str]
+    needs: tuple[str, ...]
 
     def missing(self) -> list[str]:
         """Those of `needs` that are not installed, or not in the version asked for."""
@@ -82,27 +78,10 @@ def _version(package: str) -> str:
         return ""
 
 
-CASES = (
-    Case(name="decode_in_loop", stands_for="a plain loop that decodes each scan where it is used", codes=("VX116",)),
-    Case(name="monai_tutorial", stands_for="MONAI's tutorials: `Dataset`, fixed transforms at each use",
-         codes=("VX113",), epochs=5),
-    Case(name="item_each_step", stands_for="`.item()` and a Dice of each class in every step", codes=("VX363",)),
-    Case(name="huge_validation", stands_for="windows that overlap by three quarters, after each epoch",
-         codes=("VX406",), epochs=3),
-    Case(name="many_workers", stands_for="16 workers on 2 cores", codes=("VX104",), epochs=6,
-         cured_environ={"CURED": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
-    Case(name="slow_collate", stands_for="a `collate_fn` that computes distance maps", codes=("VX111",)),
-    Case(name="at_ceiling", stands_for="all in memory, the network computes all the time", codes=()),
-)  # fmt: skip
-HELD_OUT_CASES = tuple(
+CASES = tuple(
     Case(**{**one, "codes": tuple(one["codes"]), "needs": tuple(one["needs"])})
     for one in json.loads((HELD_OUT / "expected.json").read_text())
 )
-SETS = {
-    "regression": (SCRIPTS, CASES, "diagnose_scripts"),
-    "held-out": (HELD_OUT, HELD_OUT_CASES, "diagnose_held_out"),
-}
-"""Of each set: the folder of its scripts, what is expected of them, and the name of the record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,16 +138,14 @@ def judged(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = [one for one in told["findings"] if one["is_cause"]]
     causes = [one for one in found if not one["code"].startswith("VX5") or one["code"] in case.codes]
-    saved = [(one["saves_s"] or 0.0) / one["of_s"] for one in causes]
     first = causes[0] if causes else None
-    is_right = first is not None and first["code"] in case.codes if case.codes else sum(saved, start=0.0) < _WRONG_SHARE
     return {
         "verdict": told["verdict"],
         "first": None if first is None else {key: first[key] for key in ("code", "title", "basis", "change")},
         "causes": [one["code"] for one in causes],
         "machine": [one["code"] for one in found if one not in causes],
-        "is_right": is_right,
-        "predicted": first["speedup"] if first is not None and case.codes else None,
+        "is_right": first is not None and first["code"] in case.codes,
+        "predicted": None if first is None else first["speedup"],
         "own_share": told["own_share"],
     }
 
@@ -263,15 +240,11 @@ def is_kept(predicted: float, achieved: float) -> bool:
     return 1.0 / FACTOR <= predicted / achieved <= FACTOR
 
 
-def measure(
-    case: Case, folder: Path, *, scripts: Path, seconds: int, rounds: int, environ: Mapping[str, str]
-) -> dict[str, Any]:
-    """One script: its diagnosis, and how the promise was kept."""
-    script = scripts / f"{case.name}.py"
+def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """One program: its diagnosis, and how the promise was kept."""
+    script = HELD_OUT / f"{case.name}.py"
     record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
     record |= judged(case, diagnose(script, folder / case.name, seconds=seconds, environ=environ))
-    if not case.codes:
-        return record
     record |= timed(script, case, rounds=rounds, environ=environ)
     if record["predicted"] is not None:
         record["is_kept"] = is_kept(record["predicted"], record["achieved"]["median"])
@@ -281,8 +254,6 @@ def measure(
 def _line(record: Mapping[str, Any]) -> str:
     cause = record["first"]["code"] if record["first"] else "nothing"
     line = f"{record['name']}: {cause}, {'right' if record['is_right'] else 'WRONG'}"
-    if "achieved" not in record:
-        return line
     achieved, predicted = record["achieved"], record["predicted"]
     promise = "no promise" if predicted is None else f"predicted {predicted:.2f}"
     kept = {True: ", kept", False: ", NOT KEPT", None: ""}[record.get("is_kept")]
@@ -323,35 +294,32 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Status 1 where a verdict was wrong or a promise was not kept."""
     parser = parser_of(__doc__, out=True)
-    parser.add_argument("--set", choices=list(SETS), default="regression", help="which scripts")
-    parser.add_argument("--only", action="append", help="a script of the set; may be given several times")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a script and its cured form")
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", action="append", choices=names, help="a program; may be given several times")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a program and its cured form")
     parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
     parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
-    parser.add_argument("--quick", action="store_true", help="the first script of --only, few steps and one round")
+    parser.add_argument("--quick", action="store_true", help="the first program of --only, few steps and one round")
     given = parser.parse_args(arguments)
     environ = {**os.environ, "VOXELOCITY_DATA": str(real_data())}
-    scripts, cases, name = SETS[given.set]
-    if unknown := sorted({*(given.only or ())} - {case.name for case in cases}):
-        parser.error(f"--only {unknown[0]}: the set {given.set} has {', '.join(case.name for case in cases)}")
-    chosen = [case for case in cases if given.only is None or case.name in given.only]
+    chosen = [case for case in CASES if given.only is None or case.name in given.only]
     rounds, seconds = given.rounds, given.seconds
     if given.quick:
         chosen, rounds, seconds = chosen[:1], 1, 2
     if given.checkpoints:
         return compare_checkpoints(given.out, seconds=seconds, environ=environ)
-    begin = head("diagnose_scripts", f"--set {given.set} --rounds {rounds} --seconds {seconds}")
+    begin = head("diagnose_scripts", f"--rounds {rounds} --seconds {seconds}")
     is_good = True
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
             if missing := case.missing():
                 print(f"{case.name}: left out; not installed: {', '.join(missing)}", flush=True)
                 continue
-            record = measure(case, Path(folder), scripts=scripts, seconds=seconds, rounds=rounds, environ=environ)
+            record = measure(case, Path(folder), seconds=seconds, rounds=rounds, environ=environ)
             print(_line(record), flush=True)
             is_good = is_good and record["is_right"] and record.get("is_kept", True)
             if not given.quick:
-                write(record, name, out=given.out, begin=begin, order=[case.name for case in cases])
+                write(record, "diagnose_held_out", out=given.out, begin=begin, order=names)
     return 0 if is_good else 1
 
 

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,6 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-import planted_wait
 from harness import ROOT, VOXELOCITY, failures_of, head, parser_of, real_data, run_pytest, write_record
 from voxelocity.bench.body import make_bodies
 from voxelocity.core.batch import Draw
@@ -43,6 +43,7 @@ from voxelocity.observe import Clock, events_path, read_events, system_clock
 Row = dict[str, Any]
 LIMIT_S = 470.0
 """For all parts; machines with a GPU are often lent for ten minutes."""
+_EPOCH = re.compile(r"^epoch (\d+): waited ([0-9.]+) of ([0-9.]+) s$", re.MULTILINE)
 _TESTS_S, _TRAINING_S, _WATCHING_S, _RACE_S, _STREAMLINES_S = 270.0, 120.0, 90.0, 120.0, 120.0
 
 
@@ -85,7 +86,7 @@ SCENARIOS = {
 }
 
 
-def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
+def time_gather() -> list[dict[str, Any]]:
     """Augmentation of 4 patches of 128 cubed from a resident int16 volume, against the speed of a plain copy.
 
     Device time of everything that `augment` launches, the host's part hidden behind a queue of copies. The bytes are
@@ -98,7 +99,7 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
     image = torch.empty((GATHER_BATCH, 1, *patch), device="cuda")
     label = torch.empty((GATHER_BATCH, *patch), dtype=torch.uint8, device="cuda")
     source, target = torch.empty((2, 2**28), dtype=torch.float32, device="cuda")
-    copy_s = _device_seconds(lambda: target.copy_(source), repeats, queue=lambda: None)
+    copy_s = _device_seconds(lambda: target.copy_(source), 20)
     ceiling = 2 * source.nbytes / copy_s
     rows = []
     for name, config in SCENARIOS.items():
@@ -106,7 +107,7 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
         boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(GATHER_BATCH)]
         sources = [ResidentSource(box=volume.locate(b), start=b.start, scaling=volume.scaling) for b in boxes]
         work = functools.partial(augment, sources, [region] * GATHER_BATCH, params, image, label, engine="triton")
-        seconds = _device_seconds(work, repeats, queue=lambda: [target.copy_(source) for _ in range(8)])
+        seconds = _device_seconds(work, 20, queue=lambda: [target.copy_(source) for _ in range(8)])
         num_read = sum(math.prod(box.shape) for box in boxes) * 3
         speed = (num_read + image.nbytes + label.nbytes) / seconds
         rows.append(
@@ -122,14 +123,14 @@ def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
     return rows
 
 
-def time_dice(repeats: int = 10) -> list[Row]:
+def time_dice() -> list[Row]:
     """Counting the voxels of a large scan, 512 x 512 x 600, for Dice: almost all of them background in both."""
     rows = []
     for num_classes in (2, 14, 104):
         truth = torch.zeros(512 * 512 * 600, dtype=torch.uint8, device="cuda")
         truth[: truth.numel() // 20].random_(num_classes)
         counts = DiceCounts(num_classes)
-        seconds = _device_seconds(functools.partial(counts.add, truth, truth), repeats, queue=lambda: None)
+        seconds = _device_seconds(functools.partial(counts.add, truth, truth), 10)
         rows.append({"what": f"{num_classes} classes", "ms": seconds * 1e3, "voxels_per_s": truth.numel() / seconds})
     return rows
 
@@ -147,7 +148,7 @@ def _resident_volume() -> DeviceVolume:
     return kept
 
 
-def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable[[], object]) -> float:
+def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable[[], object] = lambda: None) -> float:
     """Median time of the work on the device; `queue` keeps it busy while the host prepares the work."""
     times = []
     for repeat in range(repeats + 5):
@@ -177,22 +178,29 @@ def train_on_phantoms(work: Path, compute: str, steps: int, limit_s: float) -> R
 
 def watch_programs(work: Path, limit_s: float) -> list[Row]:
     """A diagnosis of a planted wait of 30 %, and what a monitor saw of the same program."""
-    planted = ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"
-    waited, reported = planted_wait.watch(0.3, seconds=10, limit_s=limit_s / 2)
-    out = work / "monitor"
-    command = [*VOXELOCITY, "monitor", "-o", out, "--", sys.executable, planted]
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=limit_s / 2, env={**os.environ, "EPOCHS": "20"}
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"monitor: status {done.returncode}: {done.stderr[-500:]}")
+    program, out = [sys.executable, ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"], work / "monitor"
+    command = ["diagnose", "--json", "--seconds", "10", "-o", work / "diagnosis", "--", *program]
+    told, said = run_voxelocity(command, limit_s / 2, {"WAIT_SHARE": "0.3"})
+    split = json.loads(told)["split"]
+    reported = next((one["share"] for one in split if one["name"] == "waiting for data"), 0.0)
+    run_voxelocity(["monitor", "-o", out, "--", *program], limit_s / 2, {"EPOCHS": "20"})
     samples = read_monitor(out).samples
-    told = [gpu for sample in samples for gpu in sample.gpus]
-    shares = [gpu.busy_share for gpu in told if gpu.busy_share is not None]
+    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    shares = [gpu.busy_share for gpu in gpus if gpu.busy_share is not None]
     return [
-        {"what": "planted wait", "waited": waited, "reported": reported},
-        {"what": "monitor", "samples_of_gpus": len(told), "highest_busy_share": max(shares, default=None)},
+        {"what": "planted wait", "waited": waited_share(said), "reported": reported},
+        {"what": "monitor", "samples_of_gpus": len(gpus), "highest_busy_share": max(shares, default=None)},
     ]
+
+
+def waited_share(text: str) -> float:
+    """The share of its time that the planted program says it waited: the median of its epochs, without the first two.
+
+    The last ones are not watched: the diagnosis runs steps on batches already there.
+    """
+    return statistics.median(
+        float(waited) / float(whole) for number, waited, whole in _EPOCH.findall(text) if int(number) > 2
+    )
 
 
 def race_to_target(work: Path, limit_s: float) -> list[Row]:
@@ -222,18 +230,26 @@ def generate_streamlines(work: Path, limit_s: float) -> list[Row]:
     return [{"what": json.loads((out / "scores.json").read_text())["verdict"], **flat(last)}]
 
 
-def run_voxelocity(arguments: Sequence[object], limit_s: float) -> None:
+def run_voxelocity(arguments: Sequence[object], limit_s: float, environ: Mapping[str, str] = {}) -> tuple[str, str]:
+    """What a command printed to stdout and stderr.
+
+    Raises:
+        RuntimeError: it failed or took longer than `limit_s`; with the end of what it printed.
+    """
     command = [*VOXELOCITY, *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as printed:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
             status: int | str = subprocess.run(
-                command, stdout=printed, stderr=subprocess.STDOUT, timeout=limit_s
+                command, stdout=out, stderr=err, timeout=limit_s, env={**os.environ, **environ}
             ).returncode
         except subprocess.TimeoutExpired:
             status = f"none within {limit_s:.0f} s"
-        printed.seek(0)
-        if status != 0:
-            raise RuntimeError(f"status {status}: {printed.read()[-600:]}")
+        out.seek(0)
+        err.seek(0)
+        printed = out.read(), err.read()
+    if status != 0:
+        raise RuntimeError(f"status {status}: {''.join(printed)[-600:]}")
+    return printed
 
 
 def run_parts(

@@ -1,10 +1,9 @@
-"""Several ranks: losses, speed and Dice by their number, unequal ones, two nodes, the cost of a world of one.
+"""Several ranks: losses, speed and Dice by their number, unequal ones, the cost of a world of one.
 
-    python benchmarks/ranks.py [--only losses unequal nodes overhead dice] [--out FOLDER]
+    python benchmarks/ranks.py [--only losses unequal overhead dice] [--out FOLDER]
 
-Ranks are processes of this machine with one thread each, on MSD's hippocampus. The nodes are network namespaces with
-addresses of their own, which need root; `tc` limits their connection. Writes `results/ranks.json`; measurements that
-were not asked for are kept.
+Ranks are processes of this machine with one thread each, on MSD's hippocampus. Writes `results/ranks.json`;
+measurements that were not asked for are kept.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from safetensors.torch import load_file
-
-from harness import VOXELOCITY, measure_each, real_data, sets_of
-from voxelocity.observe import Stopwatch, read_events
+from harness import VOXELOCITY, measure_each, real_data
+from voxelocity.observe import read_events
 
 _NUM_STEPS = 50
 _PLAN: dict[str, Any] = {
@@ -155,20 +152,9 @@ def unequal(dataset: Path, work: Path) -> dict[str, Any]:
     return sides
 
 
-def nodes(dataset: Path, work: Path) -> dict[str, Any]:
-    """A training on two nodes, also with 100 Mbit/s between them: weights against those of two ranks on one node."""
-    wanted = _train(2, dataset, work / "one_node", work)
-    found = {"one node": {"seconds": wanted[1]}}
-    for name, limit in (("two nodes", ""), ("two nodes, 100 Mbit/s", "100mbit")):
-        weights, seconds = _train_on_nodes(dataset, work / name.replace(" ", "_").replace("/", "_"), work, limit)
-        difference = max(float((weights[key] - wanted[0][key]).abs().max()) for key in weights)
-        found[name] = {"seconds": seconds, "largest_difference": difference}
-    return found
-
-
 def overhead(dataset: Path, work: Path) -> dict[str, Any]:
     """Seconds of steps in a world of one and in a loop without one, alternating."""
-    found: dict[str, list[float]] = run_ranks(1, ["-c", _OVERHEAD, "1005"], {"OMP_NUM_THREADS": "2"})[0]
+    found: dict[str, list[float]] = _run_ranks(1, ["-c", _OVERHEAD, "1005"], {"OMP_NUM_THREADS": "2"})[0]
     ratios = [ours / plain for ours, plain in zip(found["ours"], found["plain"], strict=True)]
     medians = {f"{name}_s": median(seconds) for name, seconds in found.items()}
     return {**medians, "ratio_quartiles": quantiles(ratios, n=4), "n": len(ratios)}
@@ -182,7 +168,7 @@ def dice(dataset: Path, work: Path) -> dict[str, Any]:
         environ = {"XDG_CACHE_HOME": str(work / f"cache{size}")}
         arguments = [*VOXELOCITY[1:], "train", str(dataset), "-o", str(out), "--device", "cpu", "--time-budget", "5m"]
         processes = [
-            _start(["taskset", "-c", str(rank)], arguments, {**_environment(rank, size, "127.0.0.1"), **environ})
+            _start(["taskset", "-c", str(rank)], arguments, {**_environment(rank, size), **environ})
             for rank in range(size)
         ]
         for process in processes:
@@ -203,12 +189,12 @@ def _steps(
     slow: int = 0,
 ) -> list[dict[str, Any]]:
     keys = {**plan, "data.cache.folder": str(work / "cache"), "planner.measure": "never"}
-    return run_ranks(size, ["-c", _STEPS, str(dataset), json.dumps(keys), json.dumps(shares), str(slow)])
+    return _run_ranks(size, ["-c", _STEPS, str(dataset), json.dumps(keys), json.dumps(shares), str(slow)])
 
 
-def run_ranks(size: int, arguments: Sequence[str], environ: Mapping[str, str] = {}) -> list[dict[str, Any]]:
+def _run_ranks(size: int, arguments: Sequence[str], environ: Mapping[str, str] = {}) -> list[dict[str, Any]]:
     """What each rank prints as its last line."""
-    processes = [_start([], arguments, {**_environment(rank, size, "127.0.0.1"), **environ}) for rank in range(size)]
+    processes = [_start([], arguments, {**_environment(rank, size), **environ}) for rank in range(size)]
     outputs = [process.communicate()[0] for process in processes]
     assert not any(process.returncode for process in processes), [process.returncode for process in processes]
     return [json.loads(output.splitlines()[-1]) for output in outputs]
@@ -219,87 +205,23 @@ def _start(prefix: Sequence[str], arguments: Sequence[str], environ: Mapping[str
     return subprocess.Popen(command, env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True)
 
 
-def _environment(rank: int, size: int, host: str, *, local_size: int = 0) -> dict[str, str]:
+def _environment(rank: int, size: int) -> dict[str, str]:
     if rank == 0:
         with socket.socket() as free:
             free.bind(("", 0))
             _PORT[0] = free.getsockname()[1]
-    local_size = local_size or size
     return {
         "OMP_NUM_THREADS": "1",
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank % local_size),
-        "LOCAL_WORLD_SIZE": str(local_size),
-        "MASTER_ADDR": host,
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_PORT[0]),
     }
 
 
 _PORT = [0]
-
-
-def _arguments(dataset: Path, out: Path) -> list[str]:
-    keys = sets_of(_PLAN)
-    return [*VOXELOCITY[1:], "train", str(dataset), "-o", str(out), "--device", "cpu", *keys, "--overwrite"]
-
-
-def _train(size: int, dataset: Path, out: Path, work: Path) -> tuple[dict[str, Any], float]:
-    """Weights of a training on one node, and its seconds."""
-    watch = Stopwatch()
-    cache = {"XDG_CACHE_HOME": str(work / "cache_of_one")}
-    processes = [
-        _start([], _arguments(dataset, out), {**_environment(rank, size, "127.0.0.1"), **cache}) for rank in range(size)
-    ]
-    for process in processes:
-        process.communicate()
-    assert not any(process.returncode for process in processes)
-    return load_file(out / "model.safetensors"), watch.elapsed_s
-
-
-def _train_on_nodes(dataset: Path, out: Path, work: Path, limit: str) -> tuple[dict[str, Any], float]:
-    """The same on two namespaces with a cache each, connected by a virtual cable."""
-    for command in (
-        "ip netns add node0",
-        "ip netns add node1",
-        "ip link add cable0 netns node0 type veth peer name cable1 netns node1",
-        *(
-            f"ip -n node{node} {what}"
-            for node in (0, 1)
-            for what in (
-                f"addr add 10.77.0.{node + 1}/24 dev cable{node}",
-                f"link set cable{node} up",
-                "link set lo up",
-            )
-        ),
-        *(
-            f"ip netns exec node{node} tc qdisc add dev cable{node} root tbf rate {limit} burst 64kb latency 400ms"
-            for node in (0, 1)
-            if limit
-        ),
-    ):
-        subprocess.run(command.split(), check=True)
-    try:
-        watch = Stopwatch()
-        processes = [
-            _start(
-                ["ip", "netns", "exec", f"node{rank}"],
-                _arguments(dataset, out),
-                {
-                    **_environment(rank, 2, "10.77.0.1", local_size=1),
-                    "GLOO_SOCKET_IFNAME": f"cable{rank}",
-                    "XDG_CACHE_HOME": str(work / f"cache_of_node{rank}"),
-                },
-            )
-            for rank in (0, 1)
-        ]
-        for process in processes:
-            process.communicate()
-        assert not any(process.returncode for process in processes)
-        return load_file(out / "model.safetensors"), watch.elapsed_s
-    finally:
-        for node in (0, 1):
-            subprocess.run(["ip", "netns", "del", f"node{node}"], check=False)
 
 
 def _in_new_folders(measurement: Callable[[Path, Path], dict[str, Any]]) -> dict[str, Any]:
@@ -310,5 +232,5 @@ def _in_new_folders(measurement: Callable[[Path, Path], dict[str, Any]]) -> dict
 
 
 if __name__ == "__main__":
-    measurements = (losses, unequal, nodes, overhead, dice)
+    measurements = (losses, unequal, overhead, dice)
     measure_each("ranks", __doc__, {one.__name__: partial(_in_new_folders, one) for one in measurements})

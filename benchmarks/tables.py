@@ -22,30 +22,23 @@ _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/re
 _END = "<!-- /figures -->"
 _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "auto3dseg.md": {"the two searches": tuning.auto3dseg_lines},
-    "data-sets.md": {"a server": ranks.remote_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
-        "the scripts": watching.diagnosed_lines,
-        "the held-out programs": watching.held_out_lines,
-        "the planted waits": watching.planted_lines,
+        "the held-out programs": watching.diagnosed_lines,
     },
     "inference.md": {
         "nnU-Net's folders": inference.nnunet_lines,
-        "predictions without torch": inference.start_lines,
         "the runtimes": inference.runtime_lines,
         "the surroundings of the network": inference.around_lines,
     },
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
-    "monai-transforms.md": {
-        "the random transforms": monai.parity_lines,
-        "the deterministic transforms": monai.deterministic_lines,
-    },
+    "monai-transforms.md": {"the random transforms": monai.parity_lines},
     "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "recipes/tractography.md": {"the streamlines": recipes.tract_lines},
     "recipes/pathology.md": {"the tiles": recipes.pathology_lines, "the slide": recipes.slide_lines},
-    "scale.md": {"the faults": ranks.fault_lines, "the ranks": ranks.rank_lines, "the memory": ranks.memory_lines},
+    "scale.md": {"the ranks": ranks.rank_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},
     "tune.md": {"the data sets": tuning.tune_lines},
 }

@@ -10,7 +10,7 @@ from voxelocity.core.quantities import factor_text, figure_text
 
 def in_short(record: dict[str, Any]) -> list[str]:
     """All comparisons of a record without their notes."""
-    source = f"{source_line(record, record['command'])} Factors are medians of the ratios within each round."
+    source = f"{source_line(record)} Factors are medians of the ratios within each round."
     return [*short_tables(record["comparisons"]), f"{source} Settings and notes: [measured.md](measured.md).", ""]
 
 

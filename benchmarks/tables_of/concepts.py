@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any
 
 from tables_of.comparisons import in_short
-from tables_of.results import load, markdown_table, refused, source_line, times_to_target
-from voxelocity.core.quantities import bytes_text, count_text, duration_text, figure_text
+from tables_of.results import load, markdown_table, refused, times_to_target
+from voxelocity.core.quantities import count_text, duration_text
 
 TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
              "feed.md": ("feed", "training")}  # fmt: skip
@@ -106,9 +106,6 @@ def page_tables(name: str) -> str:
     lines: list[str] = []
     if name == "feed.md":
         lines += _waiting_lines()
-    for record in load("growth.json") if name == "cache.md" else []:
-        lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *growth_table(record), ""]
-        lines += [source_line(record, "python benchmarks/growth.py"), ""]
     for scenario in TABLE_OF[name]:
         for record in load(f"bench_{scenario}.json"):
             lines += in_short(record)
@@ -131,15 +128,3 @@ def _waiting_lines() -> list[str]:
     table = markdown_table(("training", "by", "waiting for data", "n", "date"), rows)
     return ["**Part of the training time spent waiting for data**", "", *table, "",
             "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip
-
-
-def growth_table(record: dict[str, Any]) -> list[str]:
-    """A row for each number of cases."""
-    return markdown_table(
-        ("cases", "building", "reopening", "resident memory", "patches/s", "open files"),
-        (
-            (f"{size['num_cases']:,}", f"{size['build_s']:.3g} s", f"{size['reopen_s']:.3g} s",
-             bytes_text(size["resident_bytes"]), figure_text(size["patches_per_s"]), size["num_open_files"])
-            for size in record["sizes"]
-        ),
-    )  # fmt: skip

@@ -133,28 +133,3 @@ def _over_slowest_stage(found: dict[str, Any]) -> str:
     pairs = zip(found["seconds"]["voxelocity"], found.get("stage_s", ()), strict=False)
     ratios = [wall_s / max(stages.values()) for wall_s, stages in pairs]
     return f"{statistics.median(ratios):.2f}" if ratios else "n/a"
-
-
-@of_records("without_torch.json")
-def start_lines(record: dict[str, Any]) -> list[str]:
-    """For each format of an export: seconds and memory of a whole prediction, without torch and with it."""
-    rows = []
-    for form, found in record["formats"].items():
-        for side, runs in found["runs"].items():
-            seconds = [run["seconds"] for run in runs]
-            rows.append(
-                (
-                    form,
-                    "without torch" if side == "arrays" else "with torch",
-                    f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})",
-                    bytes_text(statistics.median(run["peak_bytes"] for run in runs)),
-                    f"{found['agreement'] * 100:.2f} %",
-                    str(len(runs)),
-                )
-            )
-    heads = ("export", "prediction", "seconds, start to end", "peak memory", "same classes", "n")
-    return [
-        *markdown_table(heads, rows),
-        "",
-        f"Load average before: {record['load_average']:.1f}. {source_line(record)}",
-    ]

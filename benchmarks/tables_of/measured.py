@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tables_of.comparisons import side_by_side
-from tables_of.concepts import growth_table
 from tables_of.results import demo_words, load, markdown_table, refused
 from voxelocity.report import bytes_text, duration_text
 
@@ -38,14 +37,6 @@ def measured_page() -> str:
             ],
         )
         lines += ["", demo_words(record["demo"]) + ".", ""]
-    for record in load("growth.json"):
-        lines += [
-            "## What grows how",
-            "",
-            "Tiny cases of 24³ voxels, disk tier, each size in a fresh process; n = 1.",
-            "",
-        ]
-        lines += [*growth_table(record), "", "`python benchmarks/growth.py`", ""]
     for record in load("bench_*.json"):
         lines += side_by_side(record)
     if left_out := refused():

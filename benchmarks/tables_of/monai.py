@@ -98,22 +98,3 @@ def _promise(row: dict[str, Any]) -> str:
     if row["smallest_p"] is not None:
         return "equal in distribution"
     return f"{row['tolerance']:.0e}" if row["tolerance"] else "equal"
-
-
-@of_records("monai_deterministic.json")
-def deterministic_lines(record: dict[str, Any]) -> list[str]:
-    """CPU time of MONAI's fixed transforms, ours and theirs."""
-    lines = ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
-    return [*lines, source_line(record)]
-
-
-def _deterministic_table(record: dict[str, Any]) -> list[str]:
-    """A line for each transform: ours and MONAI's, medians of the rounds; the ratio is the median of theirs."""
-    rows = []
-    for comparison in record["comparisons"]:
-        ours, theirs = comparison["sides"]
-        ratio = theirs["ours_better_by"]
-        spread = f"{ratio['low']:.1f} to {ratio['high']:.1f}"
-        rows.append((comparison["title"], figure_text(ours["median"]), figure_text(theirs["median"]),
-                     factor_text(ratio["median"]), spread, ours["n"]))  # fmt: skip
-    return markdown_table(("", "Voxelocity, ms", "MONAI, ms", "better by", "least to most", "n"), rows)

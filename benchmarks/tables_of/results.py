@@ -21,9 +21,9 @@ def load(pattern: str) -> list[dict[str, Any]]:
     return [record for record in records if not refusal(record)]
 
 
-def refused(pattern: str = "*.json") -> list[str]:
+def refused() -> list[str]:
     """A line for each result file that no table may show, with its reason."""
-    records = ((path.name, json.loads(path.read_text())) for path in sorted(RESULTS.glob(pattern)))
+    records = ((path.name, json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json")))
     return [f"{name}: {why}" for name, record in records if (why := refusal(record))]
 
 
@@ -55,20 +55,13 @@ def of_records(name: str) -> Callable[[Callable[[dict[str, Any]], list[str]]], C
     return decorate
 
 
-def command_of(record: dict[str, Any]) -> str:
-    """The command that repeats a record."""
-    command = record["command"]
-    return command if isinstance(command, str) else " ".join(command)
-
-
-def source_line(record: dict[str, Any], command: str = "") -> str:
-    """Where a record comes from: command, date, commit and machine."""
-    command = command or command_of(record)
+def source_line(record: dict[str, Any]) -> str:
+    """Where a record comes from: the command that repeats it, date, commit and machine."""
     environment = record["environment"]
     commit = str(environment.get("commit") or "unknown")[:12]
     date = f"{record['date']}, " if "date" in record else ""
     return (
-        f"`{command}`, {date}commit {commit}, {environment['cpu']}, {environment['num_cpus']} cores, "
+        f"`{record['command']}`, {date}commit {commit}, {environment['cpu']}, {environment['num_cpus']} cores, "
         f"{bytes_text(environment['memory_bytes'])}, GPU: {environment['gpu'] or 'none'}."
     )
 

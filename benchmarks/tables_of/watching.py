@@ -1,12 +1,10 @@
-"""Tables of what watching costs, and of how times add up."""
+"""Tables of what watching costs, and of how right a diagnosis is."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from typing import Any
 
-from tables_of.results import load, markdown_table, of_records, percents, range_text, source_line
+from tables_of.results import markdown_table, of_records, percents, range_text, source_line
 from voxelocity.core.quantities import factor_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
@@ -38,42 +36,23 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
-def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:
-    """Scripts with a planted fault: what the diagnosis named, what it promised, what the change brought."""
-    lines: list[str] = []
-    for record in load(result):
-        rows = []
-        for one in record["scripts"]:
-            first, achieved = one["first"], one.get("achieved")
-            named = "nothing is wrong" if first is None or not one["expected"] else f"{first['code']} {first['title']}"
-            rows.append((
-                f"{one['stands_for']} (`{one['name']}`)",
-                named if one["is_right"] else f"{named} (wrong)",
-                "" if one["predicted"] is None else factor_text(one["predicted"]),
-                "" if achieved is None else factor_text(achieved["median"]),
-                "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
-                one.get("n", ""),
-                str(one["commit"] or "unknown")[:12],
-            ))  # fmt: skip
-        heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
-        lines += [*markdown_table(heads, rows), "", source_line(record)]
-    return lines
-
-
-def held_out_lines() -> list[str]:
-    """The same for programs that no rule was developed on."""
-    return diagnosed_lines("diagnose_held_out.json")
-
-
-@of_records("planted_wait.json")
-def planted_lines(record: dict[str, Any]) -> list[str]:
-    """What a program waited by its own clock, and what its diagnosis calls waiting."""
-    rows = [
-        (f"{one['planted']:.0%}", _percent_range(one["waited"]), _percent_range(one["reported"]),
-         f"{100.0 * one['largest_difference']:.1f} points", one["n"])
-        for one in record["shares"]
-    ]  # fmt: skip
-    heads = ("planted", "waited, by the program's clock", "reported", "largest difference in one run", "n")
+@of_records("diagnose_held_out.json")
+def diagnosed_lines(record: dict[str, Any]) -> list[str]:
+    """Programs with a planted fault: what the diagnosis named, what it promised, what the change brought."""
+    rows = []
+    for one in record["scripts"]:
+        first, achieved = one["first"], one.get("achieved")
+        named = "nothing is wrong" if first is None or not one["expected"] else f"{first['code']} {first['title']}"
+        rows.append((
+            f"{one['stands_for']} (`{one['name']}`)",
+            named if one["is_right"] else f"{named} (wrong)",
+            "" if one["predicted"] is None else factor_text(one["predicted"]),
+            "" if achieved is None else factor_text(achieved["median"]),
+            "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
+            one.get("n", ""),
+            str(one["commit"] or "unknown")[:12],
+        ))  # fmt: skip
+    heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
     return [*markdown_table(heads, rows), "", source_line(record)]
 
 
@@ -95,7 +74,3 @@ def checkpoint_lines(record: dict[str, Any]) -> list[str]:
         "commit",
     )
     return [*markdown_table(heads, rows), "", source_line(record)]
-
-
-def _percent_range(shares: Sequence[float]) -> str:
-    return f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"

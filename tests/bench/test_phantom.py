@@ -13,7 +13,7 @@ from voxelocity.bench.phantom import (
     real_data,
     work_folder,
 )
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, OutputError
 from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
 
@@ -119,3 +119,10 @@ def test_real_scans_are_found(request, tmp_path):
     assert len(found.hippocampus()) > 100
     assert all(path.name.endswith(".nii.gz") for path in found.packed_scans())
     assert found.packed_scans()
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_drawn(tmp_path, monkeypatch):
+    # Root may write anywhere.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(OutputError, match=r"bench: cannot write into the folder .*; name another with --work"):
+        work_folder(tmp_path)

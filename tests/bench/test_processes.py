@@ -40,7 +40,7 @@ def test_a_process_that_fails_is_told_and_none_is_left(tmp_path):
     (ref,) = make_phantoms(PhantomSet(kind="ct", shape=(16, 16, 16), num_cases=1), tmp_path)
     ref.label.unlink()
     options = {"kind": "ct", "num_classes": 7, "cache": MEMORY}
-    with pytest.raises(RuntimeError, match="bench: a process that should hold cases ended with status 1"):
+    with pytest.raises(VoxelocityError, match="bench: a process that should hold cases ended with status 1"):
         grown_bytes("ours", [ref], num_processes=1, options=options)
 
 

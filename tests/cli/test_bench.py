@@ -56,3 +56,24 @@ def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_pa
     told = voxelocity("bench", "compile", "--data", tmp_path)
     assert told.status == 2
     assert "bench: 'compile' trains on phantoms and has no use for --data; leave it out" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("time-to-target", "--quick"), "time-to-target has no quick form; leave --quick out"),
+        (("transforms", "--seeds", 2, "--time-budget", "1m"), "--seeds, --time-budget is for time-to-target alone"),
+        (("amp", "--task", "bodies"), "--task is for time-to-target alone"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(voxelocity, words, text):
+    told = voxelocity("bench", *words)
+    assert told.status == 2
+    assert f"bench: {text}" in told.err
+
+
+def test_a_folder_for_results_that_cannot_be_made_is_refused_before_anything_is_measured(voxelocity, tmp_path):
+    (tmp_path / "file").write_text("")
+    told = voxelocity("bench", "windows", "-o", tmp_path / "file" / "results")
+    assert told.status == 2
+    assert f"bench: cannot make the folder {tmp_path}/file/results (Not a directory); name another with -o" in told.err

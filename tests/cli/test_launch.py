@@ -153,8 +153,9 @@ def test_a_job_is_submitted_with_a_script_next_to_the_run(voxelocity, cluster, t
     assert command == f"--kill-on-bad-exit=1 {sys.executable} -m voxelocity train data set -o {out} --set seed=3"
 
 
-def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path):
-    ended = voxelocity("launch", "--slurm", "--dry-run", "-n", 1, "train", "DATASET", f"--out={tmp_path / 'run'}")
+@pytest.mark.parametrize("option", ["--out=", "-o"])
+def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path, option):
+    ended = voxelocity("launch", "--slurm", "--dry-run", "-n", 1, "train", "DATASET", f"{option}{tmp_path / 'run'}")
     assert ended.status == 0, ended
     assert ended.out.startswith("#!/bin/bash")
     assert not (tmp_path / "run.sbatch").exists()

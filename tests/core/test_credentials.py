@@ -11,7 +11,9 @@ SECRET = "S3CRETPW"
         (["--log", f"mlflow:http://bob:{SECRET}@127.0.0.1:9"], ["--log", "mlflow:http://***@127.0.0.1:9"]),
         ([f"https://{SECRET}@github.com/a/b"], ["https://***@github.com/a/b"]),
         ([f"https://host/path?size=a&token={SECRET}&x=1"], ["https://host/path?size=a&token=***&x=1"]),
+        ([f"https://host/path?sv=2024&sig={SECRET}"], ["https://host/path?sv=2024&sig=***"]),
         ([f"--token={SECRET}", "--epochs=3"], ["--token=***", "--epochs=3"]),
+        ([f"--password=a;b c&{SECRET}"], ["--password=***"]),
         (["--password", SECRET, "--epochs", "3"], ["--password", "***", "--epochs", "3"]),
         (["--hf-token", SECRET], ["--hf-token", "***"]),
         (["--token", "--verbose", "keep"], ["--token", "--verbose", "keep"]),
@@ -40,6 +42,8 @@ def test_what_is_secret_is_hidden_and_the_rest_is_kept(words, expected):
         "mlflow:http://127.0.0.1:5000",
         "--author=ann",
         "--compass=north",
+        "loss.sigma=3",
+        "signals=2",
     ],
 )
 def test_what_only_looks_alike_is_kept(word):

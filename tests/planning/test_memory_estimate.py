@@ -137,3 +137,5 @@ def test_the_command_prints_the_memory_and_what_would_change_it(voxelocity, tiny
     refused = voxelocity(*command, "--what-if", "data.batch_sise=8")
     assert refused.status == 2
     assert "data.batch_size" in refused.err
+    refused = voxelocity(*command, "--what-if", "classes")
+    assert "--what-if 'classes' has no '='; write --what-if key=value" in refused.err

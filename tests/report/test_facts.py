@@ -260,3 +260,10 @@ def test_a_folder_is_told_by_the_file_that_only_its_command_writes(tmp_path, nam
 
 def test_a_folder_that_is_not_there_is_of_no_kind(tmp_path):
     assert folder_kind(tmp_path / "none") is None
+
+
+def test_a_copy_of_the_events_of_a_rank_is_no_rank(write, events):
+    folder = write(events=events)
+    for name in ("1", "1.bak", "1 (copy)"):
+        (folder / f"events-rank{name}.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    assert [record.rank for record in read_run(folder).ranks] == [0, 1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
-from voxelocity.bench.peers import missing, peer_side
+from voxelocity.bench.peers import peer_side
 from voxelocity.bench.phantom import BenchFolders, PhantomSet, make_phantoms
 from voxelocity.bench.processes import grown_bytes
 from voxelocity.bench.streams import OpenStream, batches_per_s
@@ -88,7 +88,7 @@ def _cached_spleen(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Iterat
     streams = {
         _OURS: compiled("voxelocity.monai"),
         f"{_OURS}, in MONAI's own Dataset + ThreadDataLoader": compiled("monai.data"),
-        **{name: stream for name, stream in threads.items() if name == _THEIRS},
+        _THEIRS: threads[_THEIRS],
     }
     title = f"compile(chain, cache='memory') in a Dataset + ThreadDataLoader, {_WITH_AFFINE}"
     yield _rate(scenario, title, streams, note=f"MONAI's side is its {_THREADS}")
@@ -115,10 +115,7 @@ def _other_chains(
 
 def _datasets(make: Callable[[Names], Any]) -> dict[str, Any]:
     """The data set under both packages' names, and MONAI's with the one setting that spares it a copy of every case."""
-    found = {_OURS: make("voxelocity.monai")}
-    if missing("MONAI"):
-        return found
-    found[_THEIRS] = make("monai.data")
+    found = {_OURS: make("voxelocity.monai"), _THEIRS: make("monai.data")}
     if hasattr(found[_THEIRS], "copy_cache"):
         found[_UNCOPIED] = copy.copy(found[_THEIRS])
         found[_UNCOPIED].copy_cache = False
@@ -160,10 +157,7 @@ def _rate(
 
     sides = [side(name, stream) for name, stream in streams.items()]
     notes = [f"{num_patches} patches of {'x'.join(map(str, scenario.patch))} a batch", *([note] if note else [])]
-    if _THEIRS in streams:
-        notes.append(f"first batch of one seed: {scripts.checked(streams[_OURS], streams[_THEIRS], title)}")
-    else:
-        sides.append(BenchSide(name=_THEIRS, once=None, note=missing("MONAI")))
+    notes.append(f"first batch of one seed: {scripts.checked(streams[_OURS], streams[_THEIRS], title)}")
     return compare(title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
 
 

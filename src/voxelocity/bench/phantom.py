@@ -227,13 +227,23 @@ def work_folder(given: Path | None) -> Path:
     """The folder for phantoms, which now exists; if none is given, one of this user's below the temporary folder.
 
     Raises:
-        OutputError: it cannot be made.
+        OutputError: it cannot be made or written.
     """
-    folder = given or Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}"
+    return writable_folder(given or Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}", option="--work")
+
+
+def writable_folder(folder: Path, *, option: str, where: str = "bench") -> Path:
+    """The folder that a user named by this option, which now exists: better refused before hours of work than after.
+
+    Raises:
+        OutputError: it cannot be made or written; the message begins with `where`.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
+            f"{where}: cannot make the folder {folder} ({error.strerror}); name another with {option}"
         ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{where}: cannot write into the folder {folder}; name another with {option}")
     return folder

@@ -55,7 +55,7 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
             drop-in the module that it is imported from.
 
     Raises:
-        RuntimeError: a holder failed; its errors have gone to stderr.
+        VoxelocityError: a holder failed; its errors have gone to stderr.
     """
     cases = [[ref.case_id, [str(path) for path in ref.images], str(ref.label)] for ref in refs]
     command = [sys.executable, "-c", f"from {__name__} import hold; hold()"]
@@ -88,7 +88,7 @@ def _say(holders: Sequence[subprocess.Popen[str]], text: str) -> None:
     for holder in holders:
         assert holder.stdout is not None
         if holder.stdout.readline() != _READY:
-            raise RuntimeError(f"bench: a process that should hold cases ended with status {holder.wait()}")
+            raise VoxelocityError(f"bench: a process that should hold cases ended with status {holder.wait()}")
 
 
 def _pss_bytes(holder: subprocess.Popen[str]) -> int:
@@ -96,7 +96,7 @@ def _pss_bytes(holder: subprocess.Popen[str]) -> int:
     return sum(int(each.memory_full_info().pss) for each in (process, *process.children(recursive=True)))
 
 
-def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
+def hold(commands: IO[str] = sys.stdin) -> None:
     """The holder's side of `grown_bytes`: opens the cases it is given and waits to be ended."""
     task = json.loads(commands.readline())
     refs = [
@@ -106,8 +106,7 @@ def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
     held = {"ours": _open_ours, "monai": _open_monai, "drop-in": _open_drop_in}[task["side"]](refs, task)
     for expected in (_GO, ""):
         next(held)
-        answers.write(_READY)
-        answers.flush()
+        print(_READY, end="", flush=True)
         assert commands.readline() == expected
 
 

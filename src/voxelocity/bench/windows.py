@@ -69,7 +69,7 @@ def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
     )
 
 
-def _blending(scenario: WindowScenario, overlap: float = 0.5) -> Comparison:
+def _blending(scenario: WindowScenario) -> Comparison:
     """What `voxelocity predict` takes to weight, add and hand over windows, against adding the same windows."""
     from voxelocity.data.patch import grid_regions
     from voxelocity.infer import WindowConfig
@@ -79,6 +79,7 @@ def _blending(scenario: WindowScenario, overlap: float = 0.5) -> Comparison:
         def take(self, sums_kxyz: torch.Tensor, weights_xyz: torch.Tensor | None, box: Region) -> None:
             pass
 
+    overlap = 0.5
     image = torch.randn(1, *scenario.shape, generator=torch.Generator().manual_seed(0))
     answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
     config = WindowConfig(shape_voxel=scenario.window, overlap=overlap, batch_size=scenario.batch_size)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.cli import interrupt, options
+from voxelocity.core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +52,11 @@ _Equal = Annotated[
 ]
 
 
+_OF_RACES = ("task", "seeds", "time_budget", "sides", "equal")
+
+
 def bench(
+    context: typer.Context,
     scenario: _Scenario = "",
     quick: _Quick = False,
     out: _Out = None,
@@ -64,11 +69,15 @@ def bench(
     equal: _Equal = False,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
+    _refuse(context, scenario)
     from voxelocity.bench import NAMES, SWITCHES, comparison_section, run_scenario
+    from voxelocity.bench.phantom import writable_folder
     from voxelocity.core.console import PlainConsole
     from voxelocity.report import section_view
 
     console = PlainConsole()
+    if out is not None:
+        writable_folder(out, option="-o")
     with interrupt.is_raised():
         if scenario in SWITCHES:
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)
@@ -86,6 +95,15 @@ def bench(
             )
             if out is not None:
                 console.print(f"see {record.write(out)[0]}", highlight=False)
+
+
+def _refuse(context: typer.Context, scenario: str) -> None:
+    """Returns if no option is given that this scenario does not have; an InputError names it."""
+    if scenario == "time-to-target":
+        if options.is_given(context, "quick"):
+            raise InputError("bench: time-to-target has no quick form; leave --quick out, or give --time-budget")
+    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if options.is_given(context, name)]:
+        raise InputError(f"bench: {', '.join(given)} is for time-to-target alone; leave it out, or name that scenario")
 
 
 def _bench_race(
@@ -122,7 +140,6 @@ def _bench_switch(
     console: Console, name: str, *, quick: bool, out: Path | None, data: Path | None, work: Path | None
 ) -> None:
     from voxelocity.bench import run_switch
-    from voxelocity.core.errors import InputError
     from voxelocity.report import document_view, duration_text
 
     if data is not None:

@@ -176,7 +176,6 @@ _HEAD = ("case", "shape (c, x, y, z)", "dtype", "kept as", "bytes", "bytes/voxel
 
 
 def _row(entry: KeptEntry) -> tuple[str, ...]:
-
     if entry.state != "whole":
         return (f"{entry.state}: {entry.key}", "", "", entry.tier, bytes_text(entry.num_bytes), "", "")
     return (
@@ -191,7 +190,6 @@ def _row(entry: KeptEntry) -> tuple[str, ...]:
 
 
 def _opened(folder: Path | None) -> CacheContents:
-    from voxelocity.core.errors import ConfigError
     from voxelocity.core.remote import local_name, remote_url
     from voxelocity.data.cache.contents import CacheContents
     from voxelocity.observe import default_cache_folder

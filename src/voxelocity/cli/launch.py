@@ -81,8 +81,10 @@ def _folder_of(arguments: list[str]) -> Path:
     Raises:
         ConfigError: it is missing.
     """
-    for index, argument in enumerate(arguments):
-        option, equals, value = argument.partition("=")
-        if option in ("-o", "--out") and (equals or index + 1 < len(arguments)):
-            return Path(value if equals else arguments[index + 1]).absolute()
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        # As `train` reads them: -o RUN, -oRUN, --out RUN, --out=RUN.
+        start = "--out=" if argument.startswith("--out=") else "-o" if argument.startswith("-o") else ""
+        value = following if argument in ("-o", "--out") else argument.removeprefix(start) if start else ""
+        if value:
+            return Path(value).absolute()
     raise ConfigError("launch: the run's folder is missing; name it with -o after train DATASET")

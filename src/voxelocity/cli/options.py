@@ -105,13 +105,24 @@ def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: boo
         loaded = read_mapping(config, where="config", holds="keys and values, such as 'seed: 1'")
         # A run.yaml can be given unchanged: its plan is under one key.
         values |= loaded["plan"] if isinstance(loaded.get("plan"), dict) else loaded
-    for text in sets or []:
+    values |= read_assignments(sets or [])
+    return {**values, "planner.use_tuned": False} if no_tuned else values
+
+
+def read_assignments(texts: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
+    """The values in "key=value", by key; `option` is where the user wrote them.
+
+    Raises:
+        ConfigError: a text has no `=`, or its value is not YAML.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError(f"config: --set {text!r} has no '='; write --set key=value")
+            raise ConfigError(f"config: {option} {text!r} has no '='; write {option} key=value")
         try:
             values[key.strip()] = parse_yaml(value)
         except ValueError as error:
             shown = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
-            raise ConfigError(f"config: --set {key.strip()}: {shown!r} is not a YAML value ({error})") from None
-    return {**values, "planner.use_tuned": False} if no_tuned else values
+            raise ConfigError(f"config: {option} {key.strip()}: {shown!r} is not a YAML value ({error})") from None
+    return values

@@ -60,7 +60,10 @@ def plan(
             overrides=overrides,
         )
     record = planned.to_record()
-    cases_of = {text: options.read_overrides(None, text.split(";")) for text in what_if or []}
+    cases_of = {
+        text: options.read_assignments([one for one in text.split(";") if one.strip()], option="--what-if")
+        for text in what_if or []
+    }
     estimate = _memory(planned, cases_of) if memory or cases_of else None
     if estimate is not None:
         record["memory"] = estimate.to_plain()

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 HIDDEN = "***"
 _SECRET = (
     r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|auth(?:orization)?|bearer|(?:api|access|private|secret|account)[-_]?key|"
-    r"apikey|access[-_]?key[-_]?id|sas|signature)"
+    r"apikey|access[-_]?key[-_]?id|sas|sig(?:nature)?)"
 )
 _NAME = rf"[\w.-]*?(?<![a-z]){_SECRET}(?![a-z])[\w.-]*"
 _OPTION = re.compile(rf"--?{_NAME}", re.IGNORECASE)
+# A word of its own ends where the secret does, whatever signs are in that.
+_WORD = re.compile(rf"((?:--?)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
 _ASSIGNED = re.compile(rf"(?<![\w-])((?:--?)?{_NAME})(=|:\s*)(?:(bearer|basic)\s+)?([^\s&;,]+)", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^\s/@]+@")
 _BARE_USER = re.compile(r"(?<![\w:/])([\w.+-]+):[^\s/@:=]+@(?=[\w-]+[.:\w-]*)")
@@ -29,7 +31,8 @@ def without_credentials(words: Sequence[str]) -> list[str]:
     is_secret = False
     for word in words:
         follows = is_secret and not word.startswith("-")
-        cleaned.append(HIDDEN if follows else hide_credentials(word))
+        assigned = _WORD.fullmatch(word)
+        cleaned.append(HIDDEN if follows else f"{assigned[1]}{HIDDEN}" if assigned else hide_credentials(word))
         is_secret = _OPTION.fullmatch(word) is not None
     return cleaned
 

@@ -14,9 +14,9 @@ from typing import Any
 from rich.console import Console
 
 from voxelocity.bench.body import make_bodies
+from voxelocity.bench.phantom import writable_folder
 from voxelocity.bench.race.rounds import Outcome
 from voxelocity.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
-from voxelocity.core.errors import OutputError
 from voxelocity.observe import Stopwatch, phase
 from voxelocity.recipes.raced import race_on
 
@@ -46,10 +46,7 @@ def run_demo(
         OutputError: `out` cannot be written.
         VoxelocityError: one side failed.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"demo: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
+    writable_folder(out, option="-o", where="demo")
     console.rule("phantoms")
     watch = Stopwatch()
     with phase("phantoms", color="tan"):
@@ -66,7 +63,7 @@ def run_demo(
             "augmentation that increases over the first epochs, and a running average of its weights. Seconds count "
             "from the start of each process, imports and caching included."
         ),
-        command=f"voxelocity demo --seed {seed}",
+        command=f"voxelocity demo --seed {seed}{f' --seeds {num_seeds}' if num_seeds > 1 else ''}",
         target_dice=target_dice,
         limit_s=_LIMIT_S,
         seeds=range(seed, seed + num_seeds),

@@ -21,7 +21,7 @@ from rich.console import Console
 from voxelocity.core.batch import Batch
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
-from voxelocity.core.plain import parse_yaml, yaml_text
+from voxelocity.core.plain import parse_yaml, read_mapping, yaml_text
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
@@ -141,7 +141,8 @@ def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, o
             f"recipe: {folder.path} already holds a run; continue it with --resume, replace it with --overwrite, or "
             "choose another folder with -o"
         )
-    found, wanted = parse_yaml(folder.record.read_text()), parse_yaml(yaml_text(record))
+    found = read_mapping(folder.record, where="recipe", holds="the record of a run")
+    wanted = parse_yaml(yaml_text(record))
     different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
     if different:
         raise ConfigError(
@@ -312,8 +313,9 @@ class _Fit:
         if not bool(torch.isfinite(values).all()):
             first = step - len(values) + int((~torch.isfinite(values)).nonzero()[0, 0])
             raise NonFiniteLossError(
-                f"recipe: the loss of step {first} is NaN or infinite; lower optimizer.learning_rate, and continue "
-                f"from the last checkpoint in {run.folder.checkpoints} with --resume",
+                f"recipe: the loss of step {first} is NaN or infinite; train again with a lower "
+                "fit.optimizer.learning_rate (--set) and --overwrite. The last checkpoint in "
+                f"{run.folder.checkpoints} is from before",
                 case_ids=(),
                 step=first,
             )

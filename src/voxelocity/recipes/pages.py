@@ -54,8 +54,3 @@ def training_blocks(events: Sequence[Mapping[str, Any]], settings: Mapping[str, 
 def number_text(value: float, digits: int = 2) -> str:
     """A number, or "n/a" for NaN."""
     return "n/a" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def percent_text(value: float) -> str:
-    """A share in percent, or "n/a" for NaN."""
-    return "n/a" if math.isnan(value) else f"{100.0 * value:.1f} %"

@@ -85,9 +85,9 @@ def read_run(folder: str | Path) -> RunFacts:
 
 def _ranks(folder: Path, steps: Sequence[StepRecord]) -> tuple[RankRecord, ...]:
     """Every rank's part in the steps, the first one's given; none if there was only one."""
-    others = {
-        int(path.stem.rpartition("rank")[2]): _Events(path).steps for path in folder.glob("events-rank[0-9]*.jsonl")
-    }
+    numbers = {path: path.stem.removeprefix("events-rank") for path in folder.glob("events-rank*.jsonl")}
+    # A copy that someone made has no number alone.
+    others = {int(number): _Events(path).steps for path, number in numbers.items() if number.isdecimal()}
     if not others:
         return ()
     found = []

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, joined, mm_text, signed_text
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, joined, listed, mm_text, signed_text
 from voxelocity.core.records import CaseScore
 from voxelocity.report.document import Table
 
@@ -372,6 +372,4 @@ def _pairs(count: int, parity: Parity) -> str:
 
 def _named(rows: Sequence[PairedDifference], judgment: Judgment) -> str:
     names = [row.name for row in rows if row.judgment == judgment]
-    more = len(names) - _MAX_NAMED
-    listed = ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{judgment}: {listed}" if names else ""
+    return f"{judgment}: {listed(names, _MAX_NAMED)}" if names else ""

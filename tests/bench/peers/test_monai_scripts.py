@@ -9,6 +9,7 @@ import torch
 from voxelocity.bench.peers import monai_scripts as side
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.bench.processes import grown_bytes
+from voxelocity.core.errors import VoxelocityError
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "monai"
 PATCH = (16, 16, 16)
@@ -97,7 +98,7 @@ def test_small_differences_of_images_are_told():
     ids=["image", "nan", "label", "shape"],
 )  # fmt: skip
 def test_batches_that_differ_are_refused(mine, text):
-    with pytest.raises(RuntimeError, match=text):
+    with pytest.raises(VoxelocityError, match=text):
         side.check_batches(mine, batch(), "a pair")
 
 

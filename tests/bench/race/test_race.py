@@ -251,3 +251,9 @@ def test_predictions_of_another_program_are_judged_against_the_labels(race, tmp_
     assert mean_dice(race, tmp_path) == 1.0
     write_scan(tmp_path / "000.nii.gz", np.where(volume.label == 2, 0, volume.label), volume.grid)
     assert mean_dice(race, tmp_path) == pytest.approx(2 / 3)
+
+
+def test_a_page_of_few_seeds_says_how_to_repeat_it_with_more(race):
+    outcome = Outcome(race=race, sides=((run("peer", 60.0),), (run("ours", 50.0),)), seeds=(0,))
+    page = outcome.document(title="a race", summary="", command="voxelocity bench x --seeds 1 --equal")
+    assert page.notices[0].endswith("With more seeds: voxelocity bench x --equal --seeds 3")

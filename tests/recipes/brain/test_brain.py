@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -102,6 +103,13 @@ def test_it_trains_predicts_and_prints_both_rules(brains, tmp_path):
     case = json.loads((tmp_path / "run" / "scores.json").read_text())["cases"][0]
     assert tuple(case["dice"]) == REGIONS
     assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
+
+
+def test_a_run_may_be_in_the_current_folder(brains, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    device, console = torch.device("cpu"), Console(quiet=True)
+    call = Call(data=brains, out=Path("."), device=device, fast_bfloat16=False, console=console)
+    assert len(recipe._cases(call)) == 5
 
 
 def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_channels(brains, tmp_path):

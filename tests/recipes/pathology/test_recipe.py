@@ -15,6 +15,7 @@ from voxelocity.recipes.pathology import recipe
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import PatchNet
+from voxelocity.recipes.pathology.page import SlidePicture, _pictures
 from voxelocity.recipes.pathology.patches import PatchBatches, Places, any_within
 from voxelocity.recipes.pathology.score import patches_of, roc_auc
 from voxelocity.recipes.pathology.settings import settings
@@ -273,3 +274,42 @@ def test_tumor_is_learned(tmp_path):
     recipe.predict(call_of(tmp_path, tmp_path / "run"))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["square_auc"] > 0.9
+
+
+def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path):
+    """And heat maps of slides with one name do not replace each other."""
+    mask = np.zeros((640, 1280), bool)
+    mask[100:500, 100:400] = mask[100:500, 900:1200] = True
+    pixels = np.full((640, 1280, 3), 200, np.uint8)
+    rows = ["name,slide,annotation,fold,x,y,width,height"]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write_pyramid(tmp_path / folder / "slide.tiff", pixels, micrometers=10.0)
+        write_pyramid(tmp_path / folder / "mask.tiff", mask.astype(np.uint8) * 255, micrometers=10.0)
+        rows += [f"{folder}{x},{folder}/slide.tiff,{folder}/mask.tiff,{x},{640 * x},0,640,640" for x in (0, 1)]
+    (tmp_path / "slides.csv").write_text("\n".join(rows) + "\n")
+    pieces = [piece for piece in find_pieces(tmp_path) if piece.fold == 0]
+    opened, maps = OpenPieces(pieces), {}
+    for piece in pieces:
+        hot = np.full((20, 20), 0.1, np.float32)
+        hot[8, 8] = 0.9
+        maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
+    (tmp_path / "run").mkdir()
+    found, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps)
+    assert [(one.hits, one.false) for one in found] == [(pytest.approx((0.9,)), ())] * 2
+    assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
+    assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [
+        "one_slide.tiff.tiff", "two_slide.tiff.tiff",
+    ]  # fmt: skip
+
+
+def test_the_truth_of_a_slide_can_be_shown_wherever_it_stands():
+    pixels, heat = np.zeros((3, 8, 8), np.uint8), np.zeros((8, 8), np.float32)
+    drawn = [
+        SlidePicture(title=name, pixels=pixels, probability=heat, truth=truth)
+        for name, truth in (("a", None), ("b", heat > 0), ("c", None))
+    ]
+    (slides,) = _pictures(drawn)
+    assert [(title, "truth" in films[0].layers) for title, films in slides.figures] == [
+        ("b", True), ("a", False), ("c", False),
+    ]  # fmt: skip

@@ -246,3 +246,18 @@ def test_real_tiles_are_found_with_their_folds(real_data):
     opened = OpenPieces(parts)
     tumor = opened.annotation(parts[0]).mask(opened.box(parts[0]), 1.0)
     assert tumor.mean() == pytest.approx(0.3471, abs=0.005)
+
+
+def test_a_table_of_a_spreadsheet_is_read_and_a_short_line_named(slide_file, tmp_path):
+    (tmp_path / "slides.csv").write_text("slide,annotation\nslide.tiff\n", encoding="utf-8-sig")
+    assert [(piece.slide, piece.annotation) for piece in find_pieces(tmp_path)] == [(slide_file, None)]
+    (tmp_path / "slides.csv").unlink()
+    (tmp_path / "index.csv").write_text("id,fold\na\n")
+    with pytest.raises(DatasetError, match=r"line 2 of .*index.csv: fold is ''; it must be a whole number"):
+        find_pieces(tmp_path)
+
+
+def test_an_image_that_is_too_large_to_be_read_at_once_is_named(tiles, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match=r"t0\.jpg has more pixels than are read at once; convert it to a pyramidal"):
+        Slide(tiles / "images" / "t0.jpg")

@@ -8,6 +8,9 @@ import pytest
 from voxelocity.core.errors import ConfigError
 from voxelocity.recipes.tractography import bundles as module
 from voxelocity.recipes.tractography.bundles import open_bundles, split
+from voxelocity.recipes.tractography.files import Space, write_tracts
+
+SPACE = Space(affine=((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)), shape=(9, 9, 9))
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +65,11 @@ def test_what_is_held_out_depends_on_the_seed_alone(by, bundles_file):
 def test_one_subject_cannot_be_held_out(bundles_file):
     with pytest.raises(ConfigError, match=r"of 1 subjects .* none can be held out; set split.by=streamline"):
         split(open_bundles(bundles_file, num_points=16), by="subject", held_out=0.5, seed=0)
+
+
+def test_a_file_next_to_a_folder_is_found_whatever_its_capitals(bundles_file):
+    data = bundles_file.parent.parent / "capitals"
+    (data / "notes").mkdir(parents=True)
+    write_tracts(data / "lines.trk", iter([(np.ones((2, 5, 3), np.float32).cumsum(axis=1), "lines")]), space=SPACE)
+    (data / "lines.trk").rename(data / "LINES.TRK")
+    assert open_bundles(data, num_points=8).subjects == ("capitals",)

@@ -167,3 +167,11 @@ def test_odd_real_files_are_read_or_refused_with_a_reason(real_data):
         read_tracts([odd / "old_spec_dps.trx"])
     with pytest.raises(InputError, match=r"TR_S_R.tt.gz is not a \.trk"):
         read_tracts([odd / "TR_S_R.tt.gz"])
+
+
+def test_bundles_keep_apart_whose_names_differ_in_signs_that_members_cannot_have(tmp_path):
+    made = [(LINES[:1], "CST left"), (LINES[1:3], "CST_left_2"), (LINES[3:], "CST/left")]
+    write_tracts(tmp_path / "lines.trx", iter(made), space=SPACE)
+    found = read_tracts([tmp_path / "lines.trx"])
+    counts = dict(zip(found.names, np.bincount(found.bundle).tolist(), strict=True))
+    assert counts == {"CST_left": 1, "CST_left_2": 2, "CST_left_3": 4}

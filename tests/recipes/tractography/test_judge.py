@@ -54,7 +54,7 @@ def test_small_bundles_do_not_count_in_the_mean():
 
 @pytest.mark.data
 def test_halves_of_real_bundles_share_as_much_as_their_readme_says(real_data):
-    bundles = open_bundles(real_data / "tracts_hcp1065", num_points=32, uses_cache=False)
+    bundles = open_bundles(real_data / "tracts_hcp1065", num_points=32)
     training, held = (bundles.part(one) for one in split(bundles, by="streamline", held_out=0.5, seed=0))
     large = [number for number in range(len(bundles.names)) if len(bundles.of(number)) >= 100]
     assert len(large) == 39

@@ -14,6 +14,7 @@ import monai.transforms as mt
 import torch
 
 from voxelocity.bench.streams import OpenStream, endless
+from voxelocity.core.errors import VoxelocityError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 from voxelocity.interop.monai.difference import differences_of
@@ -151,7 +152,7 @@ def checked(ours: OpenStream, theirs: OpenStream, what: str) -> str:
     """How the first batches drawn from one seed differ, in words.
 
     Raises:
-        RuntimeError: they differ by more than `LARGEST_DIFFERENCE` or `LARGEST_SHARE`, so that a comparison of their
+        VoxelocityError: they differ by more than `LARGEST_DIFFERENCE` or `LARGEST_SHARE`, so that a comparison of their
             speeds would mean nothing.
     """
     batches = []
@@ -165,7 +166,7 @@ def check_batches(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str)
     """Like `checked`, for batches already at hand."""
     for key in KEYS:
         if ours[key].shape != theirs[key].shape:
-            raise RuntimeError(
+            raise VoxelocityError(
                 f"bench monai: {what}: the batches' {key} has shape {tuple(ours[key].shape)} by voxelocity.monai and "
                 f"{tuple(theirs[key].shape)} by MONAI; {_CURE}"
             )
@@ -174,5 +175,5 @@ def check_batches(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str)
         f"largest difference of an image {image.relative:.1e} of its largest value, labels {label.share:.1e} of voxels"
     )
     if image.relative > LARGEST_DIFFERENCE or label.share > LARGEST_SHARE:
-        raise RuntimeError(f"bench monai: {what}: the batches of one seed differ ({words}); {_CURE}")
+        raise VoxelocityError(f"bench monai: {what}: the batches of one seed differ ({words}); {_CURE}")
     return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -95,9 +96,10 @@ class Outcome:
 
     def document(self, *, title: str, summary: str, command: str) -> Document:
         """The page of a race: `summary` is what the sides share, `command` repeats it."""
+        more = f"{re.sub(r' --seeds [0-9]+', '', command)} --seeds {_FEW_SEEDS}"
         few = (
-            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more; "
-            f"`{command} --seeds {_FEW_SEEDS}` repeats it."
+            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more. "
+            f"With more seeds: {more}"
         )
         hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
         return comparison_document(

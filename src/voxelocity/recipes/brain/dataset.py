@@ -60,7 +60,7 @@ def brain_dataset(data: Path, out: Path) -> Path:
     description = {
         "name": data.name,
         "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(1, 2, enhancing),
+        "labels": _labels(enhancing),
         "regions_class_order": [2, 1, enhancing],
         "file_ending": ".nii.gz",
         "dataset": cases,
@@ -69,10 +69,10 @@ def brain_dataset(data: Path, out: Path) -> Path:
     return out
 
 
-def _labels(core: int, edema: int, enhancing: int) -> dict[str, int | list[int]]:
+def _labels(enhancing: int) -> dict[str, int | list[int]]:
+    """The regions of labels in which the core is 1 and the edema 2."""
     whole, inner, bright = REGIONS
-    inside = sorted([core, enhancing])
-    return {"background": 0, whole: sorted([*inside, edema]), inner: inside, bright: enhancing}
+    return {"background": 0, whole: [1, 2, enhancing], inner: [1, enhancing], bright: enhancing}
 
 
 def _is_scan(path: Path) -> bool:
@@ -96,7 +96,7 @@ def _case(folder: Path) -> dict[str, object]:
     return {"images": images, "label": str(labels[0].resolve())}
 
 
-def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1.0) -> Path:
+def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
     """A data set of phantoms: an ellipsoid in four contrasts, with a tumor of three nested parts, one case in four
     without an enhancing one. At `scale` 1 they have BraTS' size, 240 x 240 x 155 voxels of 1 mm.
 
@@ -111,7 +111,7 @@ def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1
         label = f"labelsTr/{name}.nii.gz"
         cases[name] = {"images": images, "label": label}
         if not (folder / label).exists():
-            channels, classes = _drawn(grid, seed, number)
+            channels, classes = _drawn(grid, number)
             for image, values in zip(images, channels, strict=True):
                 (folder / image).parent.mkdir(parents=True, exist_ok=True)
                 write_scan(folder / image, values, grid)
@@ -121,7 +121,7 @@ def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1
     description = {
         "name": "Brains",
         "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(1, 2, 3),
+        "labels": _labels(3),
         "regions_class_order": [2, 1, 3],
         "file_ending": ".nii.gz",
         "dataset": cases,
@@ -130,9 +130,9 @@ def make_brains(folder: Path, num_cases: int, *, seed: int = 0, scale: float = 1
     return folder
 
 
-def _drawn(grid: Grid, seed: int, number: int) -> tuple[list[Array], Array]:
+def _drawn(grid: Grid, number: int) -> tuple[list[Array], Array]:
     """Four contrasts int16, and the classes uint8: 1 necrotic core, 2 edema, 3 enhancing rim."""
-    numbers = generator(seed, stage="brains", case=number)
+    numbers = generator(0, stage="brains", case=number)
     half = np.array(grid.shape) / 2.0
     place = [(np.arange(size, dtype=np.float32) - middle) for size, middle in zip(grid.shape, half, strict=True)]
     x, y, z = np.meshgrid(*place, indexing="ij", sparse=True)

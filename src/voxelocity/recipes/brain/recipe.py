@@ -54,7 +54,9 @@ def predict(call: Call) -> None:
 
 
 def _cases(call: Call) -> Cases:
-    return voxelocity.open(brain_dataset(call.data, call.out.with_name(f"{call.out.name}-data")))
+    # The current folder has no name of its own.
+    out = call.out.absolute()
+    return voxelocity.open(brain_dataset(call.data, out.with_name(f"{out.name}-data")))
 
 
 @dataclass(frozen=True, kw_only=True)

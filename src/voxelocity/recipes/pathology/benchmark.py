@@ -58,6 +58,12 @@ def benchmark(call: Call) -> None:
             f"pathology: MONAI reads slides alone, and {call.data} holds photographs or nothing annotated; compare on "
             "slides (.tiff, .svs) with annotations"
         )
+    if len({piece.fold in _HELD_FOLDS for piece in pieces}) < 2:
+        folds = ", ".join(map(str, sorted({piece.fold for piece in pieces})))
+        raise InputError(
+            f"pathology: trainings are compared on the folds 0, 1 and 2 and train on the others, and {call.data} has "
+            f"annotated pieces of fold {folds} alone; give slides.csv a column fold with some of both"
+        )
     opened = OpenPieces(pieces)
     aucs: dict[str, float] = {}
     measured = (

@@ -103,8 +103,9 @@ def find_pieces(data: Path) -> tuple[Piece, ...]:
 
 
 def _rows(path: Path, *needed: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    with path.open(newline="") as file:
-        table = csv.DictReader(file)
+    # Spreadsheets write a byte-order mark; a line may end before its last columns.
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file, restval="")
         missing = sorted(set(needed) - set(table.fieldnames or ()))
         if missing:
             raise DatasetError(f"pathology: {path} has no column '{missing[0]}'; it must have {', '.join(needed)}")

@@ -155,7 +155,8 @@ def _pictures(drawn: Sequence[SlidePicture]) -> list[Any]:
     if not drawn:
         return []
     films = []
-    for one in drawn[:MOST_DRAWN]:
+    # The page offers the layers of the first one.
+    for one in sorted(drawn[:MOST_DRAWN], key=lambda one: one.truth is None):
         layers = {"prediction": png_data_uri(_layer(np.nan_to_num(one.probability), _HEAT))}
         if one.truth is not None:
             layers["truth"] = png_data_uri(_layer(one.truth.astype(np.float32), _TRUTH))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
+from voxelocity.recipes.pathology.annotations import Mask
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -125,7 +127,7 @@ def predict(call: Call) -> None:
                 tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
             )
         )  # fmt: skip
-    found, listed, drawn = _written(call.out, config, opened, maps)
+    found, listed, drawn = _written(call.out, call.data, config, opened, maps)
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
         patch_auc=_pooled(of_patches),
@@ -156,31 +158,46 @@ def _pooled(each: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def _written(
-    out: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
+    out: Path, data: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
 ) -> tuple[list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
     """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures."""
     (out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
     drawn: list[SlidePicture] = []
+    stems = Counter(path.stem for path in maps)
     for path, each in maps.items():
-        piece, slide = each[0][0], opened.slide(each[0][0])
+        slide = opened.slide(each[0][0])
         heat = merged([one for _, one in each], slide)
-        write_heat(heat, slide, out / _HEAT / f"{path.stem}.tiff")
+        # Slides of one name lie in different folders, or have different endings.
+        name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
+        write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
         width = slide.micrometers
         detections = heat.lesions(
             least_probability=config.heat.least_probability,
             apart_pixels=config.heat.lesion_micrometers / width if width else 0.0,
         )
-        listed += [(path.name, one) for one in detections]
-        annotation = opened.annotation(piece)
-        if annotation is not None and width:
-            height, length = (int(side / _TRUTH_DOWNSAMPLE) for side in slide.shapes[0])
-            mask = annotation.mask(Box(y=0, x=0, height=height, width=length), _TRUTH_DOWNSAMPLE)
-            found.append(match(detections, lesions_of(mask, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)))
+        listed += [(name, one) for one in detections]
+        truth = _truth(opened, [piece for piece, _ in each])
+        if truth is not None and width:
+            found.append(match(detections, lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)))
         if len(drawn) < MOST_DRAWN:
-            drawn.append(_picture(path.name, slide, heat, opened, piece))
+            drawn.append(_picture(name, slide, heat, opened, each[0][0]))
     return found, listed, drawn
+
+
+def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:
+    """The tumor of a slide within some of its pieces; None where that is not known of one of them."""
+    height, width = (int(side / _TRUTH_DOWNSAMPLE) for side in opened.slide(pieces[0]).shapes[0])
+    truth = np.zeros((height, width), bool)
+    for piece in pieces:
+        annotation, box = opened.annotation(piece), opened.box(piece)
+        if annotation is None:
+            return None
+        y, x, rows, columns = (int(n / _TRUTH_DOWNSAMPLE) for n in (box.y, box.x, box.height, box.width))
+        low = Box(y=y, x=x, height=rows, width=columns).clip(height, width)
+        truth[low.slices] |= annotation.mask(low, _TRUTH_DOWNSAMPLE)
+    return truth
 
 
 def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> SlidePicture:

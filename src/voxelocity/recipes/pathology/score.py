@@ -86,12 +86,6 @@ def square_scores(heat: HeatMap, annotation: Annotation) -> tuple[_Scores, npt.N
     fine = heat.step / 8.0
     rows, columns = heat.probability.shape
     low = Box(y=round(heat.box.y / fine), x=round(heat.box.x / fine), height=8 * rows, width=8 * columns)
-    if fine >= 1.0:
-        mask = annotation.mask(low, fine)
-    else:
-        mask = annotation.mask(
-            Box(y=heat.box.y, x=heat.box.x, height=round(rows * heat.step), width=round(columns * heat.step)), 1.0
-        )
-    share = mask.reshape(rows, mask.shape[0] // rows, columns, mask.shape[1] // columns).mean(axis=(1, 3))
+    share = annotation.mask(low, fine).reshape(rows, 8, columns, 8).mean(axis=(1, 3))
     is_seen = np.isfinite(heat.probability)
     return heat.probability[is_seen].astype(np.float64), share[is_seen] >= 0.5

@@ -167,6 +167,10 @@ def _photograph(path: Path) -> Pixels:
             return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
     except FileNotFoundError:
         raise InputError(f"pathology: the image {path} does not exist") from None
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"pathology: the image {path} has more pixels than are read at once; convert it to a pyramidal TIFF"
+        ) from None
     except (UnidentifiedImageError, OSError) as error:
         raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from voxelocity.bench.comparison import BenchSide, Comparison, compare
+from voxelocity.core.errors import InputError
 from voxelocity.observe import Stopwatch
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
@@ -45,6 +46,11 @@ def benchmark(call: Call) -> None:
     config = trained.config
     bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
+    if not len(held):
+        raise InputError(
+            f"tractography: the model in {call.out} was trained on all streamlines of {call.data}, so none are left to "
+            "compare with; train with split.held_out above 0"
+        )
     f1: dict[str, list[float | None]] = {}
     comparisons = (
         _compare_training(call, config, bundles.part(chosen)),

@@ -16,7 +16,7 @@ from voxelocity.core.rng import generator
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.cache import entry_key, source_identity
 from voxelocity.observe import default_cache_folder
-from voxelocity.recipes.tractography.files import Tracts, read_tracts, tract_files
+from voxelocity.recipes.tractography.files import TRACT_ENDINGS, Tracts, read_tracts, tract_files
 from voxelocity.recipes.tractography.shapes import Numbers, Points, resample, with_one_direction
 
 SplitBy = Literal["streamline", "bundle", "subject"]
@@ -62,7 +62,7 @@ class Bundles:
         return members
 
 
-def open_bundles(data: Path, *, num_points: int, image: Path | None = None, uses_cache: bool = True) -> Bundles:
+def open_bundles(data: Path, *, num_points: int, image: Path | None = None) -> Bundles:
     """The streamlines of a file or folder, resampled; kept in the user's cache folder until a file changes.
 
     A folder that holds only folders has one subject in each.
@@ -71,7 +71,6 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None, uses
         data: a .trk, .tck, .trx or .npz file, a folder with such files, or a folder of such folders.
         num_points: of each streamline.
         image: whose space they must lie in.
-        uses_cache: otherwise the files are read.
 
     Raises:
         InputError: there are no such files.
@@ -82,27 +81,24 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None, uses
     identity = source_identity([*every, *([] if image is None else [image])])
     key = entry_key(identity, f"tractography {_VERSION} points={num_points}")
     place = default_cache_folder() / "tracts" / f"{key}.npz"
-    if uses_cache and place.is_file():
+    if place.is_file():
         with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
             return _read_cached(place)
     found = _bundled({name: read_tracts(files, image=image) for name, files in groups.items()}, num_points)
-    if uses_cache:
-        # Reading again takes a second or two: no reason to end.
-        with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write_cached(place, found)
+    # Reading again takes a second or two: no reason to end.
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _write_cached(place, found)
     return found
 
 
 def _files_by_subject(data: Path) -> dict[str, list[Path]]:
     if data.is_dir():
         folders = [path for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-        if folders and not any(path.is_file() and path.suffix in _ENDINGS for path in data.iterdir()):
+        endings = (*TRACT_ENDINGS, ".npz")
+        if folders and not any(path.is_file() and path.suffix.lower() in endings for path in data.iterdir()):
             return {path.name: tract_files(path) for path in folders}
     return {data.stem: tract_files(data)}
-
-
-_ENDINGS = (".trk", ".tck", ".trx", ".npz")
 
 
 def _bundled(tracts: dict[str, Tracts], num_points: int) -> Bundles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import warnings
@@ -353,8 +354,15 @@ def _write_trx(file: BinaryIO, made: Iterable[tuple[Points, str]], space: Space)
                 groups.setdefault(name, []).extend(range(first, first + len(streamlines)))
                 offsets += [begin + num_points * (1 + number) for number in range(len(streamlines))]
         archive.writestr("offsets.uint64", np.array(offsets, "<u8").tobytes())
+        members = set[str]()
         for name, indices in groups.items():
-            archive.writestr(f"groups/{_NOT_IN_NAMES.sub('_', name)}.uint32", np.array(indices, "<u4").tobytes())
+            member = plain = _NOT_IN_NAMES.sub("_", name)
+            # Of bundles whose names differ in other characters alone, the later ones get a number.
+            numbers = itertools.count(2)
+            while member in members:
+                member = f"{plain}_{next(numbers)}"
+            members.add(member)
+            archive.writestr(f"groups/{member}.uint32", np.array(indices, "<u4").tobytes())
         header = {
             "DIMENSIONS": space.shape,
             "VOXEL_TO_RASMM": space.affine,

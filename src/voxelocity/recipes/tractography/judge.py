@@ -58,8 +58,8 @@ class Judgment:
     outside: float
 
 
-def voxels_of(streamlines: Points, *, voxel_mm: float = VOXEL_MM) -> Numbers:
-    """The voxels that streamlines (n, p, 3) pass through, as sorted unique numbers.
+def voxels_of(streamlines: Points) -> Numbers:
+    """The voxels of 2 mm that streamlines (n, p, 3) pass through, as sorted unique numbers.
 
     The faces of voxels lie at multiples of their size in RAS. Streamlines are followed in steps of at most 0.5 mm.
     """
@@ -68,7 +68,7 @@ def voxels_of(streamlines: Points, *, voxel_mm: float = VOXEL_MM) -> Numbers:
     points, offsets = as_ragged(streamlines)
     longest = float(lengths_mm(points, offsets).max(initial=0.0))
     dense = resample(points, offsets, max(2, int(np.ceil(longest / _STEP_MM)) + 1)).reshape(-1, 3)
-    index = np.floor(dense.astype(np.float64) / voxel_mm).astype(np.int64) + (1 << 19)
+    index = np.floor(dense.astype(np.float64) / VOXEL_MM).astype(np.int64) + (1 << 19)
     return np.unique((index[:, 0] << 40) | (index[:, 1] << 20) | index[:, 2])
 
 
@@ -83,20 +83,17 @@ def space_shared(generated: Points, real: Points) -> tuple[float, float, float]:
     return shared / len(theirs), (len(mine) - shared) / len(theirs), f1
 
 
-def judge(
-    generated: Points, real: Points, trained: Points, *, seed: int = 0, is_inside: Numbers | None = None
-) -> Judgment:
+def judge(generated: Points, real: Points, trained: Points, *, is_inside: Numbers | None = None) -> Judgment:
     """Compares streamlines of one bundle.
 
     Args:
         generated: (n, p, 3), to judge.
         real: (m, p, 3) that the model has not seen.
         trained: (k, p, 3) that it was trained on.
-        seed: of the choice of trained streamlines for the ceiling.
         is_inside: (n, p), whether each point lies inside the mask.
     """
     overlap, overreach, f1 = space_shared(generated, real)
-    chosen = np.random.default_rng(seed).permutation(len(trained))[: len(generated)]
+    chosen = np.random.default_rng(0).permutation(len(trained))[: len(generated)]
     ceiling = space_shared(trained[chosen], real)[2] if len(chosen) == len(generated) else float("nan")
     near = nearest_mm(generated, trained)
     near_real = nearest_mm(real, trained)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voxelocity.core.plain import plain_data
-from voxelocity.core.quantities import duration_text
-from voxelocity.recipes.pages import number_text, percent_text, training_blocks
+from voxelocity.core.quantities import duration_text, share_text
+from voxelocity.recipes.pages import number_text, training_blocks
 from voxelocity.recipes.tractography.judge import Judgment, mean_of
 from voxelocity.recipes.tractography.shapes import Points
 from voxelocity.report.charts import projections
@@ -51,13 +51,13 @@ def tract_document(
         ),
         Card(
             name="Copies",
-            value=percent_text(mean["copied"]),
-            note=f"real streamlines: {percent_text(mean['copied_real'])}",
+            value=share_text(mean["copied"]),
+            note=f"real streamlines: {share_text(mean['copied_real'])}",
         ),
         Card(name="1,000 streamlines", value=duration_text(per_thousand_s), note=f"{num_generated:,} were made"),
     ]
     if not math.isnan(mean["outside"]):
-        cards.append(Card(name="Outside the mask", value=percent_text(mean["outside"]), note="of all points"))
+        cards.append(Card(name="Outside the mask", value=share_text(mean["outside"]), note="of all points"))
     num = int(mean.get("num_bundles", 0.0))
     return Document(
         kind="tractography report",
@@ -82,7 +82,7 @@ def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
         (
             name, str(one.num_real), number_text(one.f1), number_text(one.ceiling_f1), number_text(one.overlap),
             number_text(one.overreach), _middle(one.length_mm, 0), _middle(one.curvature_per_mm, 3),
-            percent_text(one.copied),
+            share_text(one.copied),
         )
         for name, one in judgments.items()
     ]  # fmt: skip

@@ -40,8 +40,8 @@ def run(pieces: Sequence[PatchTask], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
     Consecutive spatial steps are gathered in one pass if at most one of them resamples; a linear change of all voxels
-    right after them, without a center, is part of it. Pieces whose warps have the same `Places` object share the work
-    of finding the voxels.
+    right after them, without a center, is part of it. Pieces whose warps have the same `SamplingGrid` object share the
+    work of finding the voxels.
 
     Args:
         pieces: of one sample.

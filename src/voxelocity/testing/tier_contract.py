@@ -1,7 +1,8 @@
 """Tests that every tier of prepared volumes must pass (`core.contracts.Tier`). Subclass in a test, say how to make one.
 
 class TestDisk(PersistentTierContract):
-    make = staticmethod(DiskTier)
+    def maker(self):
+        return DiskTier
 """
 
 from __future__ import annotations

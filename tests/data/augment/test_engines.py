@@ -390,7 +390,6 @@ def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
     monkeypatch.setattr(apply, "has_numba", lambda: False)
     monkeypatch.setattr(apply, "_has_triton", lambda: False)
     apply._warn_of_missing.cache_clear()
-    apply._warn_of_missing_on_cuda.cache_clear()
     for package, device in (("numba", "cpu"), ("triton", "cuda")):
         with pytest.warns(UserWarning, match=f"{package} is not installed, so patches are augmented in plain torch"):
             assert chosen_engine("auto", torch.device(device)) == "torch"

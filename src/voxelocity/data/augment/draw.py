@@ -43,9 +43,8 @@ def sample(
         swapped_classes: for each class index, its replacement if a patch is flipped across the volume's x axis, from
             left to right (`core.laterality.swapped_classes`); empty for none.
     """
-    votes, keeps_moments = config.label_interpolation == "vote", config.gamma_keeps == "moments"
     if not config.enabled:
-        return _nothing(len(draws), num_channels, votes=votes, gamma_keeps_moments=keeps_moments)
+        return _nothing(len(draws), num_channels)
     params = AugmentParams.identity(
         len(draws),
         num_channels,
@@ -53,8 +52,8 @@ def sample(
         if config.elastic_probability > 0.0
         else (0, 0, 0),
         swapped_classes=swapped_classes,
-        votes=votes,
-        gamma_keeps_moments=keeps_moments,
+        votes=config.label_interpolation == "vote",
+        gamma_keeps_moments=config.gamma_keeps == "moments",
     )
     spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
     for row, draw in enumerate(draws):
@@ -64,9 +63,9 @@ def sample(
 
 
 @functools.lru_cache(maxsize=8)
-def _nothing(num_samples: int, num_channels: int, *, votes: bool, gamma_keeps_moments: bool) -> AugmentParams:
+def _nothing(num_samples: int, num_channels: int) -> AugmentParams:
     """Parameters that change nothing, made once for all batches; read-only."""
-    params = AugmentParams.identity(num_samples, num_channels, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
+    params = AugmentParams.identity(num_samples, num_channels)
     for value in vars(params).values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False

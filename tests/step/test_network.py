@@ -219,7 +219,7 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ),
         (DINTS | {"paths": [[2, 0, 0, 0], [0, 0, 0, 0]]}, "row 2 of network.paths has no path"),
         (DINTS | {"paths": [[6, 0, 0, 0]]}, "less than or equal to 5"),
-        ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths; remove network.paths"),
+        ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths, not unet; remove network.paths"),
         ({"name": "custom", **SMALL}, "has the name custom and a factory such as my_networks:build, not name custom"),
         ({"name": "unet", "factory": "a:b", **SMALL}, "not name unet with factory 'a:b'"),
     ],
@@ -256,7 +256,7 @@ def test_a_network_of_ones_own_with_other_outputs_than_asked_for_is_refused_at_i
 ):
     config = NetworkConfig.parse({"name": "custom", "factory": f"tests_of_networks:{factory}", **SMALL})
     network = build_network(config, num_channels=1, num_classes=3, seed=0)
-    with pytest.raises(ConfigError, match=rf"tests_of_networks:{factory}' returns {found}.*\(2, 3, 4, 4, 4\): 3 outputs"):
+    with pytest.raises(ConfigError, match=rf"networks:{factory}' returns {found}.*\(2, 3, 4, 4, 4\): 3 outputs"):
         network(torch.zeros(2, 1, 4, 4, 4))
 
 

@@ -78,7 +78,7 @@ def test_more_of_a_stain_is_darker_where_it_absorbs():
 
 
 def test_an_image_without_colors_is_refused_in_words():
-    with pytest.raises(ConfigError, match="changes red, green and blue, but images have 1 channel.* remove this"):
+    with pytest.raises(ConfigError, match=r"changes red, green and blue, but images have 1 channel.* remove this"):
         ColorAndStain().draw(np.random.default_rng(0), 1)
 
 

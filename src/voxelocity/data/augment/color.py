@@ -79,8 +79,8 @@ class ColorAndStain:
         """
         if num_channels != 3:
             raise ConfigError(
-                f"data: data.augment.effects: ColorAndStain changes red, green and blue, but images have {num_channels} "
-                "channel(s); remove this effect"
+                "data: data.augment.effects: ColorAndStain changes red, green and blue, but images have "
+                f"{num_channels} channel(s); remove this effect"
             )
         amounts = 1.0 + self._stain * rng.uniform(-1.0, 1.0, 3)
         added = self._stain_shift * rng.uniform(-1.0, 1.0, 3)

@@ -175,6 +175,15 @@ def test_folders_that_cannot_be_used_are_named(folders, change, words):
         evaluate(*change(*folders))
 
 
+def test_a_folder_without_permission_is_named(folders, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(InputError, match=r"labelsTr cannot be read .Permission denied.; check its permissions"):
+        evaluate(*folders)
+
+
 def test_options_that_cannot_be_used_are_named(folders, tmp_path):
     with pytest.raises(InputError, match=r"tolerance is -1 mm"):
         evaluate(*folders, tolerance_mm=-1)

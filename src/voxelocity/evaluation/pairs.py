@@ -177,7 +177,11 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
     """The scans of a folder by case id, and its other entries. Hidden files and what we write there are neither."""
     scans: dict[str, Path] = {}
     others: list[Path] = []
-    for name in sorted(os.listdir(folder)):
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise InputError(f"evaluate: {folder} cannot be read ({error.strerror}); check its permissions") from None
+    for name in names:
         if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
         path, case = folder / name, stem_of(name)

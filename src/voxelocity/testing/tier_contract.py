@@ -230,8 +230,8 @@ class TierContract:
 class PersistentTierContract(TierContract):
     """Tests of a tier whose entries outlive the process and are shared by processes.
 
-    It also has `keys`, `drop` and `verify`. What `maker` returns must survive pickling. `read_bytes` and `write_bytes` read
-    and corrupt an entry without going through the tier.
+    It also has `keys`, `drop` and `verify`. What `maker` returns must survive pickling. `read_bytes` and `write_bytes`
+    read and corrupt an entry without going through the tier.
     """
 
     def read_bytes(self, folder: Path, key: str) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -105,7 +107,7 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
 def test_what_has_no_counterpart_is_listed(folders):
     predictions, truth = folders
     (predictions / "b.nii.gz").rename(predictions / "z.nii.gz")
-    for name in ("predictions.csv", "predictions.html", "notes.txt"):
+    for name in ("predictions.csv", "predictions.html", "evaluation.csv", "evaluation.json", "notes.txt"):
         (predictions / name).write_text("case\n")
     evaluation = evaluate(predictions, truth)
     assert [score.case_id for score in evaluation.scores] == ["a", "c"]
@@ -125,8 +127,21 @@ def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
     assert "6 (64 voxels)" in evaluation.refused["b"]
     assert "declared are 0, 3, 7" in evaluation.refused["b"]
     save(predictions, PREDICTED, affine=np.diag([1.0, 2.0, 1.6, 1.0]))
-    with pytest.raises(InputError, match=r"none of 3 cases can be compared: .* lie up to 0\.7 mm apart"):
+    with pytest.raises(InputError, match=r"no case can be compared: .* lie up to 0\.7 mm apart"):
         evaluate(predictions, truth)
+
+
+def test_files_that_hold_no_class_are_refused(tmp_path):
+    folders = [save(tmp_path / name, {"a": TRUTH["a"] * 0}) for name in ("p", "t")]
+    with pytest.raises(InputError, match=r"no class to score: .* only the background; name the classes with --labels"):
+        evaluate(*folders)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such name")
+def test_a_name_that_no_page_can_show_is_refused(folders):
+    (folders[0] / "a.nii.gz").rename(folders[0] / os.fsdecode(b"caf\xe9.nii.gz"))
+    with pytest.raises(InputError, match=r"caf\\udce9.nii.gz' is not UTF-8.*rename it"):
+        evaluate(*folders)
 
 
 def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
@@ -137,7 +152,7 @@ def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
     assert pooled.scores == evaluate(predictions, truth).scores
     assert pooled.folders == {"a": str(one), "b": str(two), "c": str(two)}
     with pytest.raises(
-        InputError, match=r"3 cases are predicted in two folders.*'a' \(.*fold_0/a.nii.gz and .*predicted"
+        InputError, match=r"cases that are predicted in two folders.*'a' \(.*fold_0/a.nii.gz and .*predicted"
     ):
         evaluate([one, two, predictions], truth)
     save(two, {"b": PREDICTED["b"]})
@@ -160,13 +175,22 @@ def test_folders_that_cannot_be_used_are_named(folders, change, words):
         evaluate(*change(*folders))
 
 
+def test_a_folder_without_permission_is_named(folders, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(InputError, match=r"labelsTr cannot be read .Permission denied.; check its permissions"):
+        evaluate(*folders)
+
+
 def test_options_that_cannot_be_used_are_named(folders, tmp_path):
     with pytest.raises(InputError, match=r"tolerance is -1 mm"):
         evaluate(*folders, tolerance_mm=-1)
     with pytest.raises(InputError, match=r"declares no classes; name the folder of a finished run"):
         evaluate(*folders, labels=tmp_path)
     save(tmp_path / "other", {"x": TRUTH["a"]})
-    with pytest.raises(InputError, match=r"none of the 1 predictions has a truth of the same name: .*x\.nii\.gz"):
+    with pytest.raises(InputError, match=r"no prediction has a truth of the same name: .*x\.nii\.gz"):
         evaluate(tmp_path / "other", folders[1])
 
 
@@ -195,7 +219,7 @@ def test_runs_are_pooled_from_their_final_validations(tmp_path):
 
 def test_runs_that_cannot_be_pooled_are_named(tmp_path):
     first = run(tmp_path / "f0", {"a": 0.5})
-    with pytest.raises(InputError, match=r"1 cases were validated by two runs.*'a' \(.*f0 and .*f1"):
+    with pytest.raises(InputError, match=r"cases that were validated by two runs.*'a' \(.*f0 and .*f1"):
         pool_runs([first, run(tmp_path / "f1", {"a": 0.5})])
     with pytest.raises(InputError, match=r"f2 has the classes liver, .*f0 has organ"):
         pool_runs([first, run(tmp_path / "f2", {"b": 0.5}, classes=("background", "liver"))])
@@ -208,7 +232,8 @@ def test_runs_that_cannot_be_pooled_are_named(tmp_path):
 def test_a_folder_of_labels_may_hold_its_dataset_json_and_a_flat_data_set_its_images(folders, tmp_path):
     predictions, truth = folders
     (truth.parent / "dataset.json").rename(truth / "dataset.json")
-    (truth / "predictions.csv").write_text("case,file\n")
+    for name in ("predictions.csv", "evaluation.csv"):
+        (truth / name).write_text("case,file\n")
     assert list(evaluate(predictions, truth).scores[0].dice) == ["organ", "tumor"]
     flat = save(tmp_path / "flat", {"a_label": TRUTH["a"], "a": PREDICTED["a"]})
     (flat / "cases.csv").write_text("image,label\na.nii.gz,a_label.nii.gz\n")

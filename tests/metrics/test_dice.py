@@ -10,7 +10,8 @@ from monai.metrics import compute_dice
 
 from shared.gpu import nothing_waits
 from voxelocity.core.errors import ScanError
-from voxelocity.metrics import DiceCounts, count_pairs, dice_of_pairs
+from voxelocity.metrics import DiceCounts
+from voxelocity.metrics.dice import count_pairs, dice_of_tables, merged_pairs
 
 CLASSES = 4
 LABELS = hnp.arrays(np.uint8, (2, 4, 3, 2), elements=st.integers(0, CLASSES - 1))
@@ -22,19 +23,28 @@ def one_hot(indices: np.ndarray) -> torch.Tensor:
     return hot.permute(3, 0, 1, 2)[None]
 
 
+def dice(counts: DiceCounts, num_classes: int = CLASSES):
+    return counts.dice_of([[index] for index in range(num_classes)])
+
+
+def dice_of_arrays(prediction, truth, num_classes: int = CLASSES):
+    pairs = count_pairs(prediction, truth, num_classes=num_classes)
+    return dice_of_tables(merged_pairs(pairs, [[index] for index in range(num_classes)]))
+
+
 def test_dice_of_a_known_pair():
     truth = torch.tensor([0, 1, 1, 1, 2, 0])
     prediction = torch.tensor([0, 1, 1, 2, 2, 1])
     counts = DiceCounts(num_classes=3)
     counts.add(prediction, truth)
-    assert counts.dice() == pytest.approx((2 / 3, 4 / 6, 2 / 3))
+    assert dice(counts, 3) == pytest.approx((2 / 3, 4 / 6, 2 / 3))
 
 
 def test_class_in_neither_has_no_score_and_class_in_one_of_them_zero():
     counts = DiceCounts(num_classes=3)
     counts.add(torch.tensor([0, 1]), torch.tensor([0, 0]))
-    assert counts.dice()[1:] == (0.0, None)
-    assert DiceCounts(num_classes=2).dice() == (None, None)
+    assert dice(counts, 3)[1:] == (0.0, None)
+    assert dice(DiceCounts(num_classes=2), 2) == (None, None)
 
 
 @given(LABELS)
@@ -42,12 +52,12 @@ def test_tensors_arrays_and_monai_agree(pair):
     truth, prediction = pair
     counts = DiceCounts(num_classes=CLASSES)
     counts.add(torch.from_numpy(prediction), torch.from_numpy(truth))
-    ours = counts.dice()
-    assert dice_of_pairs(count_pairs(prediction, truth, num_classes=CLASSES)) == ours
+    ours = dice(counts)
+    assert dice_of_arrays(prediction, truth) == ours
     theirs = compute_dice(one_hot(prediction), one_hot(truth), include_background=True, ignore_empty=False)[0]
     in_truth = [index for index in range(CLASSES) if (truth == index).any()]
     # MONAI's rule is another where the truth is empty; ours follows from the definition, and is None where both are.
-    assert [dice is None for dice in ours] == [not (pair == index).any() for index in range(CLASSES)]
+    assert [one is None for one in ours] == [not (pair == index).any() for index in range(CLASSES)]
     assert [ours[i] for i in in_truth] == pytest.approx([float(theirs[i]) for i in in_truth], abs=1e-6)
 
 
@@ -58,7 +68,7 @@ def test_adding_in_parts_pools_to_the_dice_of_the_whole(pair):
     for x in range(truth.shape[0]):
         parts.add(prediction[x], truth[x])
     whole.add(prediction, truth)
-    assert parts.dice() == whole.dice()
+    assert dice(parts) == dice(whole)
 
 
 def test_counting_in_slabs_is_counting_at_once(monkeypatch):
@@ -67,7 +77,7 @@ def test_counting_in_slabs_is_counting_at_once(monkeypatch):
     monkeypatch.setattr("voxelocity.metrics.dice._SLAB_VOXELS", 32)
     counts = DiceCounts(num_classes=CLASSES)
     counts.add(torch.from_numpy(prediction), torch.from_numpy(truth))
-    assert counts.dice() == dice_of_pairs(count_pairs(prediction, truth, num_classes=CLASSES))
+    assert dice(counts) == dice_of_arrays(prediction, truth)
 
 
 def test_memory_order_and_dtype_do_not_matter():
@@ -77,7 +87,7 @@ def test_memory_order_and_dtype_do_not_matter():
     assert np.array_equal(count_pairs(np.asfortranarray(prediction), truth, num_classes=CLASSES), expected)
     counts = DiceCounts(num_classes=CLASSES)
     counts.add(torch.from_numpy(prediction).permute(2, 1, 0), torch.from_numpy(truth.astype(np.int64)).permute(2, 1, 0))
-    assert counts.dice() == dice_of_pairs(expected)
+    assert dice(counts) == dice_of_arrays(prediction, truth)
 
 
 def test_pair_counts_hold_every_voxel_once():
@@ -93,8 +103,8 @@ def test_many_classes_do_not_overflow_the_code():
     truth = torch.full((3, 3, 3), 254, dtype=torch.uint8)
     counts = DiceCounts(num_classes=255)
     counts.add(truth, truth)
-    assert counts.dice()[254] == 1.0
-    assert dice_of_pairs(count_pairs(truth.numpy() - 1, truth.numpy(), num_classes=255))[254] == 0.0
+    assert dice(counts, 255)[254] == 1.0
+    assert dice_of_arrays(truth.numpy() - 1, truth.numpy(), 255)[254] == 0.0
 
 
 @pytest.mark.gpu
@@ -110,7 +120,7 @@ def test_device_counts_equal_host_counts_and_nothing_waits(num_classes):
     on_device = prediction.cuda(), truth.cuda()
     with nothing_waits():
         device.add(*on_device)
-    assert device.dice() == host.dice()
+    assert dice(device, num_classes) == dice(host, num_classes)
 
 
 def test_different_shapes_are_refused():

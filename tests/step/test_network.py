@@ -37,6 +37,10 @@ def fixed(num_channels, num_classes):
     return torch.nn.Conv3d(num_channels, 7, 1)
 
 
+def other_names(channels, classes):
+    return Own(channels, classes)
+
+
 class Deep(Own):
     def forward(self, image):
         return [super().forward(image)] * 2
@@ -215,7 +219,7 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ),
         (DINTS | {"paths": [[2, 0, 0, 0], [0, 0, 0, 0]]}, "row 2 of network.paths has no path"),
         (DINTS | {"paths": [[6, 0, 0, 0]]}, "less than or equal to 5"),
-        ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths; leave network.paths out of unet"),
+        ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths, not unet; remove network.paths"),
         ({"name": "custom", **SMALL}, "has the name custom and a factory such as my_networks:build, not name custom"),
         ({"name": "unet", "factory": "a:b", **SMALL}, "not name unet with factory 'a:b'"),
     ],
@@ -236,6 +240,8 @@ def test_a_network_that_cannot_be_is_refused_in_words(values, text):
         ("tests_of_networks", "cannot be imported"),
         (":build", "cannot be imported"),
         ("tests_of_networks:number", "returned a int, not a torch.nn.Module"),
+        ("tests_of_networks:other_names", "cannot be called with num_channels and num_classes .missing a required"),
+        ("tests_of_networks:torch", "cannot be called with num_channels and num_classes .*not a callable"),
     ],
 )
 def test_a_network_of_ones_own_that_cannot_be_made_is_refused_in_words(own_module, factory, text):
@@ -250,7 +256,7 @@ def test_a_network_of_ones_own_with_other_outputs_than_asked_for_is_refused_at_i
 ):
     config = NetworkConfig.parse({"name": "custom", "factory": f"tests_of_networks:{factory}", **SMALL})
     network = build_network(config, num_channels=1, num_classes=3, seed=0)
-    with pytest.raises(ConfigError, match=rf"tests_of_networks:{factory}.* with {found}.*\(2, 3, 4, 4, 4\): 3 outputs"):
+    with pytest.raises(ConfigError, match=rf"networks:{factory}' returns {found}.*\(2, 3, 4, 4, 4\): 3 outputs"):
         network(torch.zeros(2, 1, 4, 4, 4))
 
 

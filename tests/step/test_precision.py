@@ -25,12 +25,14 @@ def test_compiling_is_left_to_torch_with_the_mode_that_was_asked_for(monkeypatch
 
 def test_a_missing_compiler_is_named_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("CXX", "clang++-99")
     with pytest.raises(ConfigError) as error:
-        check_compiler("default", CPU, environ={"CXX": "clang++-99"})
+        check_compiler("default", CPU)
     assert str(error.value) == (
         "step: precision.compile=default generates C++ code, but there is no compiler 'clang++-99' here; install "
         "g++, name another in the variable CXX, or leave precision.compile=none"
     )
+    monkeypatch.delenv("CXX")
     with pytest.raises(ConfigError, match=r"no compiler 'g\+\+' here"):
         compiled(torch.nn.Linear(2, 2), "default", CPU)
 

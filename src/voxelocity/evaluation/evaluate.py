@@ -83,7 +83,7 @@ def evaluate(
     pairs = find_pairs(folders, found)
     if not pairs.refs:
         raise InputError(
-            f"evaluate: none of the {len(pairs.extra)} predictions has a truth of the same name: predicted are "
+            f"evaluate: no prediction has a truth of the same name: the predictions are "
             f"{listed([path.name for path in pairs.extra])}; {truth} has {listed(pairs.missing)}"
         )
     on_start(len(pairs.refs))
@@ -97,13 +97,18 @@ def evaluate(
         else:
             on_case(scores[-1])
     if not scores:
-        raise InputError(f"evaluate: none of {len(refused)} cases can be compared: {next(iter(refused.values()))}")
+        raise InputError(f"evaluate: no case can be compared: {next(iter(refused.values()))}")
+    if not any(score.dice for score in scores):
+        raise InputError(
+            "evaluate: there is no class to score: nothing declares one, and predictions and truth hold only the "
+            "background; name the classes with --labels"
+        )
     return Evaluation(
         scores=_with_all_classes(scores),
         folders={ref.case_id: str(ref.images[0].parent) for ref in pairs.refs if ref.case_id not in refused},
         truth=str(truth),
         tolerance_mm=tolerance_mm,
-        labels_from=found.labels_from,
+        labels_from=found.declared.where,
         missing=pairs.missing,
         extra=tuple(map(str, pairs.extra)),
         refused=refused,
@@ -136,7 +141,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
             )
         classes = facts.foreground
         if not facts.dataset.held_out:
-            notices.append(f"{run} was validated on the cases it was trained on, so its scores are too good.")
+            notices.append(f"{run} was validated on the cases it was trained on, so its scores are too high.")
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         if (num := facts.dataset.num_validation) > len(facts.scores):
@@ -145,8 +150,8 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
         folders |= {score.case_id: str(run) for score in facts.scores}
     if twice:
         raise InputError(
-            f"evaluate: {len(twice)} cases were validated by two runs, so their scores would count twice: "
-            f"{listed(twice)}; pool runs that held out different folds"
+            f"evaluate: cases that were validated by two runs would count twice: {listed(twice)}; pool runs that held "
+            "out different folds"
         )
     return Evaluation(
         scores=_with_all_classes(scores[case_id] for case_id in sorted(scores)),
@@ -160,24 +165,17 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
 
 def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
     assert ref.label is not None, "pairs have both"
-    pair = read_pair(
-        ref.images[0],
-        ref.label,
-        labels=truth.labels,
-        scan=truth.scans.get(ref.case_id),
-        ignore_value=truth.ignore_value,
-    )
-    spacing_mm = pair.grid.spacing_mm
-    values = sorted(truth.labels)
-    regions = {name: tuple(values.index(value) for value in each) for name, each in truth.regions.items()}
+    declared, scan = truth.declared, truth.scans.get(ref.case_id)
+    pair = read_pair(ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value)
+    values = sorted(declared.labels)
     return case_score(
         ref.case_id,
         pair.prediction,
         pair.truth,
         pair.class_names,
-        spacing_mm,
-        regions=regions,
-        ignored=None if truth.ignore_value is None else len(pair.class_names),
+        pair.grid.spacing_mm,
+        regions={name: tuple(values.index(value) for value in each) for name, each in declared.regions.items()},
+        ignored=None if declared.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,
     )
 

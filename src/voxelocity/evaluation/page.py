@@ -11,10 +11,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
-from voxelocity.core.records import CaseScore
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
+from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.whole_file import write_whole
 from voxelocity.evaluation.evaluate import Evaluation
+from voxelocity.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
 from voxelocity.report import Document, document_view, score_table, write_figures, write_page
 from voxelocity.report.document import Block, Card, Folded, Lines, Section, Table, Text, fact_table
@@ -29,7 +30,7 @@ from voxelocity.report.summary import (
 )
 from voxelocity.report.tables import case_table, class_table
 
-PAGE, FIGURES, TABLE = "evaluation.html", "evaluation.json", "evaluation.csv"
+PAGE, FIGURES, TABLE = EVALUATION_FILES
 _NUM_WORST_CASES = 10
 _ABOUT_SCORES = (
     "Each case on its own grid. HD95 is the 95th percentile of the distance between the surfaces; it does not exist "
@@ -108,19 +109,16 @@ def _notices(evaluation: Evaluation) -> list[str]:
     if evaluation.refused:
         reasons = "; ".join(evaluation.refused.values())
         num = count_text(len(evaluation.refused), "case")
-        notices.append(f"{num} could not be compared, in no mean: {reasons}")
-    if evaluation.missing:
-        notices.append(_named(evaluation.missing, "case", "without a prediction, in no mean"))
-    if evaluation.extra:
-        notices.append(_named(evaluation.extra, "prediction", "without a truth"))
+        notices.append(f"{num} could not be compared and left out of all means: {reasons}")
+    for names, noun, what in (
+        (evaluation.missing, "case", "without a prediction, left out of all means"),
+        (evaluation.extra, "prediction", "without a truth"),
+    ):
+        if names:
+            notices.append(f"{count_text(len(names), noun)} {what}: {listed(names, 3)}.")
     if not evaluation.labels_from:
-        notices.append("Nothing declares the classes, so each value that was found is one.")
+        notices.append("No file declares the classes, so each value or name that was found counts as a class.")
     return notices
-
-
-def _named(names: Sequence[str], noun: str, what: str) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{count_text(len(names), noun)} {what}: {', '.join(names[:3])}{more}."
 
 
 def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
@@ -185,14 +183,13 @@ def _sources(evaluation: Evaluation) -> Table:
     rows = [(folder, count_text(count, "case")) for folder, count in counts.items()]
     if evaluation.truth:
         rows.append(("Truth", evaluation.truth))
-    rows.append(("Classes from", evaluation.labels_from or "the values that were found"))
+    rows.append(("Classes from", evaluation.labels_from or "what the files hold"))
     rows.append(("Tolerance of NSD", f"{evaluation.tolerance_mm:g} mm"))
     return fact_table("What was compared", rows).without_caption()
 
 
 def _mean_nsd(scores: Sequence[CaseScore]) -> float | None:
-    means = [summary.mean_nsd for summary in summarize_classes(scores) if summary.mean_nsd is not None]
-    return sum(means) / len(means) if means else None
+    return mean_where_known(summary.mean_nsd for summary in summarize_classes(scores))
 
 
 def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:

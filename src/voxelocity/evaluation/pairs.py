@@ -15,7 +15,26 @@ from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 
 _DESCRIPTIONS = ("model.json", "dataset.json")
-_WITH_PREDICTIONS = (PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER)
+EVALUATION_FILES = ("evaluation.html", "evaluation.json", "evaluation.csv")
+"""What `write_evaluation` writes, possibly next to the predictions: the page, its figures, their table."""
+_WITH_PREDICTIONS = (PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER, *EVALUATION_FILES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What values of label files mean.
+
+    Attributes:
+        labels: file value to class name, background included; empty if nothing declares them.
+        regions: of overlapping classes, the file values of each, by name.
+        ignore_value: the file value of voxels that do not count; None without one.
+        where: the file that says so; "" if none does.
+    """
+
+    labels: Mapping[int, str] = field(default_factory=dict)
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ignore_value: int | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +44,12 @@ class Truth:
     Attributes:
         files: by case id.
         scans: the first file of each scan, by case id, if a data set lists them.
-        labels: file value to class name, background included; empty if nothing declares them.
-        labels_from: the file that declares them; "" if none does.
-        regions: of overlapping classes, the file values of each, by name.
-        ignore_value: the file value of voxels that do not count; None without one.
+        declared: what their values mean.
     """
 
     files: Mapping[str, Path]
     scans: Mapping[str, Path]
-    labels: Mapping[int, str]
-    labels_from: str
-    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ignore_value: int | None = None
+    declared: Declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,52 +80,20 @@ def find_truth(path: Path, *, labels: Path | None) -> Truth:
     Raises:
         InputError: there are no label files, or the values are declared in a way that cannot be used.
     """
-    given = Declared() if labels is None else read_labels(labels)
+    declared = Declared() if labels is None else read_labels(labels)
     if files := {} if _lists_cases(path) else _scans_in(path)[0]:
         near = [file for file in (path / "dataset.json", path.parent / "dataset.json") if file.is_file()]
-        given = read_labels(near[0]) if not given.labels and near else given
-        return Truth(
-            files=files,
-            scans={},
-            labels=given.labels,
-            labels_from=given.where,
-            regions=given.regions,
-            ignore_value=given.ignore_value,
-        )
+        return Truth(files=files, scans={}, declared=read_labels(near[0]) if not declared.labels and near else declared)
     cases = open_cases(path)
-    if not given.labels and cases.labels:
-        given = Declared(
+    if not declared.labels and cases.labels:
+        declared = Declared(
             labels=dict(cases.labels), regions=cases.regions, ignore_value=cases.ignore_value, where=str(path)
         )
     labeled = {ref.case_id: ref.label for ref in cases.refs if ref.label is not None}
     if not labeled:
         raise InputError(f"evaluate: no case of {path} has a label, so nothing can be compared; name the true labels")
     scans = {ref.case_id: ref.images[0] for ref in cases.refs}
-    return Truth(
-        files=labeled,
-        scans=scans,
-        labels=given.labels,
-        labels_from=given.where,
-        regions=given.regions,
-        ignore_value=given.ignore_value,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """What values of label files mean.
-
-    Attributes:
-        labels: file value to class name.
-        regions: of overlapping classes, the file values of each, by name.
-        ignore_value: the file value of voxels that do not count; None without one.
-        where: the file that says so.
-    """
-
-    labels: Mapping[int, str] = field(default_factory=dict)
-    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ignore_value: int | None = None
-    where: str = ""
+    return Truth(files=labeled, scans=scans, declared=declared)
 
 
 def read_labels(path: Path) -> Declared:
@@ -169,8 +150,8 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         found |= files
     if twice:
         raise InputError(
-            f"evaluate: {len(twice)} cases are predicted in two folders, so their scores would count twice: "
-            f"{listed(twice)}; folds hold each case out once: leave one of the folders out, or remove these files"
+            f"evaluate: cases that are predicted in two folders would count twice: {listed(twice)}; folds hold each "
+            "case out once: leave one of the folders out, or remove these files"
         )
     both = sorted(found.keys() & truth.files.keys())
     return Pairs(
@@ -185,21 +166,29 @@ def _lists_cases(path: Path) -> bool:
     """Whether `path` is a data set that says which of its files are labels. nnU-Net copies a `dataset.json` without
     such a list next to its predictions.
     """
-    # The table in a folder of predictions does not list cases of a data set.
-    if not path.is_dir() or any(table.name != "predictions.csv" for table in path.glob("*.[ct]sv")):
+    # The tables in a folder of predictions do not list cases of a data set.
+    if not path.is_dir() or any(table.name not in _WITH_PREDICTIONS for table in path.glob("*.[ct]sv")):
         return True
     description = path / "dataset.json"
     return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
 
 
 def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
-    """The scans of a folder by case id, and its other entries. Hidden files and what `predict` adds are neither."""
+    """The scans of a folder by case id, and its other entries. Hidden files and what we write there are neither."""
     scans: dict[str, Path] = {}
     others: list[Path] = []
-    for name in sorted(os.listdir(folder)):
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise InputError(f"evaluate: {folder} cannot be read ({error.strerror}); check its permissions") from None
+    for name in names:
         if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
         path, case = folder / name, stem_of(name)
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise InputError(f"evaluate: {str(path)!r} is not UTF-8, so no page can show it; rename it") from None
         if not name.lower().endswith((*SCAN_ENDINGS, ".dcm")) or path.is_dir():
             others.append(path)
         elif case in scans:

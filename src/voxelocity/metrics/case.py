@@ -12,7 +12,7 @@ from voxelocity.core.cases import scored_classes
 from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.volume import Spacing
-from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_pairs, merged_pairs
+from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_tables, merged_pairs
 from voxelocity.metrics.surface import NSD_TOLERANCE_MM, SurfaceDistance, surface_distances
 
 
@@ -73,7 +73,7 @@ def case_score(
         )
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
-    dice = {name: dice_of_pairs(table)[1] for name, table in zip(names, tables, strict=True)}
+    dice = dict(zip(names, dice_of_tables(tables), strict=True))
     by_name = dict(zip(names, distances, strict=True)) if surface else {}
     voxel_ml = math.prod(spacing_mm) / 1e3
     truth_ml, prediction_ml = (

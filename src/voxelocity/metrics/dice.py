@@ -63,18 +63,11 @@ class DiceCounts:
             codes = flat_truth[part].to(torch.int32).mul_(self._num_classes).add_(flat_prediction[part])
             self._pairs += _histogram(codes, num_pairs)
 
-    def dice(self) -> tuple[float | None, ...]:
-        """Dice per class index, background first; None for a class in neither tensor. Waits for the device."""
-        return dice_of_pairs(self._counts())
-
     def dice_of(self, scored: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
-        """The same of groups of class indices, which may overlap."""
-        return dice_of_groups(self._counts(), scored)
-
-    def _counts(self) -> PairCounts:
+        """Dice of each group of class indices, which may overlap; None for one in neither. Waits for the device."""
         k, known = self._num_classes, slice(0, self._num_known)
         counts = np.zeros((k, k), np.int64) if self._pairs is None else self._pairs.cpu().numpy().reshape(k, k)
-        return counts[known, known]
+        return dice_of_tables(merged_pairs(counts[known, known], scored))
 
 
 def _histogram(codes: torch.Tensor, num_codes: int) -> torch.Tensor:
@@ -131,12 +124,7 @@ def merged_pairs(pairs: PairCounts, scored: Sequence[Sequence[int]]) -> PairCoun
     return merged
 
 
-def dice_of_groups(pairs: PairCounts, scored: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
-    """Dice of each group of class indices from counts by (truth, prediction); None for one in neither."""
-    return tuple(dice_of_pairs(table)[1] for table in merged_pairs(pairs, scored))
-
-
-def dice_of_pairs(pairs: PairCounts) -> tuple[float | None, ...]:
-    """Dice per class index from counts by (truth, prediction), (k, k); None for a class in neither."""
-    intersection, voxels = np.diagonal(pairs), pairs.sum(axis=0) + pairs.sum(axis=1)
-    return tuple(2.0 * int(i) / int(n) if n else None for i, n in zip(intersection, voxels, strict=True))
+def dice_of_tables(tables: PairCounts) -> tuple[float | None, ...]:
+    """Dice of each group from its table of `merged_pairs`, (g, 2, 2); None for a group in neither."""
+    voxels = tables[:, 1].sum(axis=1) + tables[:, :, 1].sum(axis=1)
+    return tuple(2.0 * int(i) / int(n) if n else None for i, n in zip(tables[:, 1, 1], voxels, strict=True))

@@ -30,7 +30,7 @@ class LossConfig(Config):
     include_background: bool = False
     """Whether the background counts in the Dice or Tversky term."""
     focal_gamma: float = Field(default=2.0, ge=1.0, le=10.0)
-    """dice_focal: the larger it is, the less voxels count that are already right."""
+    """dice_focal: the larger it is, the less weight voxels get that are already right."""
     tversky_alpha: float = Field(default=0.3, ge=0.0, le=1.0)
     """tversky_ce: weight of false positives; false negatives have the rest, and 0.5 equals Dice."""
     boundary_weight: float = Field(default=0.0, ge=0.0, le=10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 from functools import partial
 from typing import Any
@@ -54,32 +55,30 @@ def _build_segresnet(config: NetworkConfig, num_channels: int, num_classes: int)
     from monai.networks.nets import SegResNet
 
     levels = len(config.widths)
-    return _module(
-        SegResNet(
-            spatial_dims=3,
-            init_filters=config.widths[0],
-            in_channels=num_channels,
-            out_channels=num_classes,
-            blocks_down=(1, *(2 for _ in range(levels - 2)), 4)[:levels],
-            blocks_up=tuple(1 for _ in range(levels - 1)),
-            dropout_prob=config.dropout or None,
-            norm=config.norm.upper(),
-        )
+    network: torch.nn.Module = SegResNet(
+        spatial_dims=3,
+        init_filters=config.widths[0],
+        in_channels=num_channels,
+        out_channels=num_classes,
+        blocks_down=(1, *[2] * (levels - 2), 4),
+        blocks_up=(1,) * (levels - 1),
+        dropout_prob=config.dropout or None,
+        norm=config.norm.upper(),
     )
+    return network
 
 
 def _build_swinunetr(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     from monai.networks.nets import SwinUNETR
 
-    return _module(
-        SwinUNETR(
-            in_channels=num_channels,
-            out_channels=num_classes,
-            feature_size=config.widths[0],
-            norm_name=config.norm,
-            drop_rate=config.dropout,
-        )
+    network: torch.nn.Module = SwinUNETR(
+        in_channels=num_channels,
+        out_channels=num_classes,
+        feature_size=config.widths[0],
+        norm_name=config.norm,
+        drop_rate=config.dropout,
     )
+    return network
 
 
 def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
@@ -101,12 +100,20 @@ def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> 
             norm_name=norm_name,
         )
     nodes = torch.from_numpy(arriving_paths(config.paths))
-    return _module(DiNTS(space, num_channels, num_classes, norm_name=norm_name, node_a=nodes))
+    network: torch.nn.Module = DiNTS(space, num_channels, num_classes, norm_name=norm_name, node_a=nodes)
+    return network
 
 
 def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     factory = find_factory(config.factory, key="network.factory")
-    network = factory(num_channels=num_channels, num_classes=num_classes)
+    sizes = {"num_channels": num_channels, "num_classes": num_classes}
+    try:
+        inspect.signature(factory).bind(**sizes)
+    except TypeError as error:
+        raise ConfigError(
+            f"network: network.factory {config.factory!r} cannot be called with num_channels and num_classes ({error})"
+        ) from None
+    network = factory(**sizes)
     if not isinstance(network, torch.nn.Module):
         raise ConfigError(
             f"network: network.factory {config.factory!r} returned a {type(network).__name__}, not a torch.nn.Module"
@@ -122,9 +129,9 @@ def _check_outputs(factory: str, num_classes: int, module: torch.nn.Module, argu
     if not isinstance(logits, torch.Tensor) or logits.shape != wanted:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         raise ConfigError(
-            f"network: the module of network.factory {factory!r} answers an image of shape {tuple(image.shape)} with "
-            f"{found}; the data set asks for logits of shape {wanted}: {num_classes} outputs, one for each class, "
-            "background included, or for each region. Build it with the num_classes that the factory is called with"
+            f"network: the module of network.factory {factory!r} returns {found} for an image of shape "
+            f"{tuple(image.shape)}; the data set needs logits of shape {wanted}: {num_classes} outputs, one for each "
+            "class, background included, or for each region. Build it with the num_classes that the factory gets"
         )
 
 
@@ -148,11 +155,6 @@ def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -
 def _kernel(stride: Index3) -> Index3:
     x, y, z = (3 if s > 1 else 1 for s in stride)
     return (x, y, z)
-
-
-def _module(network: Any) -> torch.nn.Module:
-    assert isinstance(network, torch.nn.Module)
-    return network
 
 
 _BUILDERS = {

@@ -51,9 +51,9 @@ class NetworkConfig(Config):
                 f"DynUNet has at least 3 levels, not {len(self.widths)}; add widths and strides, or use unet"
             )
         if any(s not in (1, 2) for stride in (*self.strides, self.stem_stride) for s in stride):
-            raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides} after {self.stem_stride}")
+            raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides} with stem_stride {self.stem_stride}")
         if self.stem_stride != (1, 1, 1) and self.name != "dynunet":
-            raise ValueError(f"only DynUNet has a stem; leave network.stem_stride out of {self.name}")
+            raise ValueError(f"only DynUNet has a stem, not {self.name}; remove network.stem_stride or use dynunet")
         if self.name == "segresnet" and any(stride != (2, 2, 2) for stride in self.strides):
             raise ValueError("SegResNet halves every axis between levels; use unet or dynunet for other strides")
         if self.name == "swinunetr" and (self.strides != ((2, 2, 2),) * 5 or self.widths[0] % 12):
@@ -67,7 +67,7 @@ class NetworkConfig(Config):
         if self.name == "dints" and (why_not := _why_not_paths(self.paths, len(self.strides))):
             raise ValueError(why_not)
         if self.name != "dints" and self.paths:
-            raise ValueError(f"only DiNTS has paths; leave network.paths out of {self.name}")
+            raise ValueError(f"only DiNTS has paths, not {self.name}; remove network.paths or use dints")
         if (self.name == "custom") != bool(self.factory):
             raise ValueError(
                 f"a network of your own has the name custom and a factory such as my_networks:build, not name "

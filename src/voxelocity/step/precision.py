@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -44,14 +44,14 @@ def compiled(
     return forward
 
 
-def check_compiler(mode: CompileMode, device: torch.device, *, environ: Mapping[str, str] = os.environ) -> None:
+def check_compiler(mode: CompileMode, device: torch.device) -> None:
     """Returns if `torch.compile` can generate code for the device.
 
     Raises:
         ConfigError: a C++ compiler (CPU) or Triton (CUDA) is missing.
     """
     if device.type == "cpu":
-        name = environ.get("CXX", "g++")
+        name = os.environ.get("CXX", "g++")
         if shutil.which(name) is None:
             raise ConfigError(
                 f"step: precision.compile={mode} generates C++ code, but there is no compiler '{name}' here; "

@@ -1,7 +1,8 @@
 """Tests that every tier of prepared volumes must pass (`core.contracts.Tier`). Subclass in a test, say how to make one.
 
 class TestDisk(PersistentTierContract):
-    make = staticmethod(DiskTier)
+    def maker(self):
+        return DiskTier
 """
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ class TierContract:
 class PersistentTierContract(TierContract):
     """Tests of a tier whose entries outlive the process and are shared by processes.
 
-    What `maker` returns must survive pickling. `read_bytes` and `write_bytes` read and corrupt an entry without going
-    through the tier.
+    It also has `keys`, `drop` and `verify`. What `maker` returns must survive pickling. `read_bytes` and `write_bytes`
+    read and corrupt an entry without going through the tier.
     """
 
     def read_bytes(self, folder: Path, key: str) -> bytes:
@@ -247,11 +248,11 @@ class PersistentTierContract(TierContract):
 
     @pytest.mark.parametrize("length", [0, 5, 100, 900, -1])
     def test_truncated_entry_is_dropped_and_can_be_made_again(self, tmp_path: Path, length: int) -> None:
-        tier = self.maker()(tmp_path)
+        tier: Any = self.maker()(tmp_path)
         tier.put(KEY, example_volume())
         self.write_bytes(tmp_path, KEY, self.read_bytes(tmp_path, KEY)[:length])
         assert tier.get(KEY) is None
-        assert list(_of_any(tier).keys()) == []
+        assert list(tier.keys()) == []
         tier.put(KEY, example_volume())
         assert_same(tier.get(KEY), example_volume())
 
@@ -272,7 +273,7 @@ class PersistentTierContract(TierContract):
         assert tier.get("other") is None
 
     def test_full_verify_finds_a_changed_voxel_and_removes_nothing(self, tmp_path: Path) -> None:
-        tier = _of_any(self.maker()(tmp_path))
+        tier: Any = self.maker()(tmp_path)
         for key in ("good", "bad", "short"):
             tier.put(key, example_volume())
         mangled = bytearray(self.read_bytes(tmp_path, "bad"))
@@ -284,7 +285,7 @@ class PersistentTierContract(TierContract):
         assert tier.keys() == ["bad", "good", "short"]
 
     def test_dropped_entry_is_gone_and_its_bytes_are_free_again(self, tmp_path: Path) -> None:
-        tier = _of_any(self.maker()(tmp_path))
+        tier: Any = self.maker()(tmp_path)
         tier.put(KEY, example_volume())
         tier.drop(KEY)
         tier.drop(KEY)
@@ -292,7 +293,7 @@ class PersistentTierContract(TierContract):
         assert tier.bytes_used() == 0
 
     def test_box_that_was_read_stays_valid_when_the_entry_is_dropped(self, tmp_path: Path) -> None:
-        tier = _of_any(self.maker()(tmp_path))
+        tier: Any = self.maker()(tmp_path)
         tier.put(KEY, example_volume())
         region = Region((3, 4, 5), (60, 20, 30))
         got = tier.get(KEY)
@@ -315,12 +316,12 @@ class PersistentTierContract(TierContract):
             pool.close()
             pool.join()
         assert sorted(made[0] + made[1]) == sorted(f"case{number}" for number in range(_NUM_FILLED))
-        tier = _of_any(self.maker()(tmp_path))
+        tier: Any = self.maker()(tmp_path)
         assert list(tier.verify(full=True)) == []
         assert len(tier.keys()) == _NUM_FILLED
 
     def test_reader_never_sees_part_of_an_entry_and_a_killed_writer_leaves_none(self, tmp_path: Path) -> None:
-        tier = _of_any(self.maker()(tmp_path))
+        tier: Any = self.maker()(tmp_path)
         writer = multiprocessing.get_context("spawn").Process(target=_write_forever, args=(self.maker(), tmp_path))
         writer.start()
         try:
@@ -333,18 +334,13 @@ class PersistentTierContract(TierContract):
         finally:
             writer.kill()
             writer.join()
-        again = _of_any(self.maker()(tmp_path))
+        again: Any = self.maker()(tmp_path)
         assert list(again.verify(full=True)) == []
         whole = again.keys()
         for key in whole:
             assert_same(again.get(key), _numbered(int(key)))
         again.put("0", example_volume())
         assert_same(again.get("0"), example_volume())
-
-
-def _of_any(tier: Tier) -> Any:
-    """The tier, typed so that the tests may also use `keys`, `drop` and `verify`."""
-    return tier
 
 
 def _numbered(number: int) -> Volume:

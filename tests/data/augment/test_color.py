@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from voxelocity.core.batch import Draw
+from voxelocity.core.errors import ConfigError
 from voxelocity.data.augment import AugmentConfig, Effects
 from voxelocity.data.augment.color import ColorAndStain
 
@@ -74,6 +75,11 @@ def test_more_of_a_stain_is_darker_where_it_absorbs():
     drawn = effect.draw(rng, 3)
     effect.apply(image, np.zeros((2, 2, 1), np.uint8), drawn)
     np.testing.assert_allclose(image[:, 0, 0, 0], np.exp(-amount * density), rtol=1e-3)
+
+
+def test_an_image_without_colors_is_refused_in_words():
+    with pytest.raises(ConfigError, match=r"changes red, green and blue, but images have 1 channel.* remove this"):
+        ColorAndStain().draw(np.random.default_rng(0), 1)
 
 
 def test_it_is_an_effect_of_the_engine():

@@ -25,11 +25,6 @@ def test_range_that_ends_before_it_begins_is_refused():
         AugmentConfig.parse({"scale_range": [1.2, 0.8]})
 
 
-def test_config_survives_plain_data():
-    config = AugmentConfig(rotation_degrees=(10, 20, 30), enabled=False)
-    assert AugmentConfig.parse(config.to_plain()) == config
-
-
 def test_only_what_is_named_is_done():
     config = AugmentConfig.only(noise_probability=0.4, noise_std_range=(0.0, 0.2))
     chances = {name: value for name, value in config if name.endswith("_probability")}

@@ -120,13 +120,15 @@ def device_for(engine):
     return "cuda"
 
 
+def source_of(volume, region, params, row):
+    box = needed_box(params, row, region, volume.grid.shape)
+    image, label = volume.read(box)
+    return Source(image=image, label=label, start=box.start, scaling=volume.scaling)
+
+
 def augmented(volume, regions, params, engine):
-    device, sources = device_for(engine), []
-    for row, region in enumerate(regions):
-        box = needed_box(params, row, region, volume.grid.shape)
-        image, label = volume.read(box)
-        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
-    shape = regions[0].shape
+    device, shape = device_for(engine), regions[0].shape
+    sources = [source_of(volume, region, params, row) for row, region in enumerate(regions)]
     image = torch.full((len(regions), len(volume.image), *shape), 777.0, device=device)
     label = torch.full((len(regions), *shape), 77, dtype=torch.uint8, device=device)
     augment(sources, regions, params, image, label, engine=engine)
@@ -210,11 +212,8 @@ def test_volumes_of_any_memory_order_and_dtype_may_share_a_batch(engine):
     volumes[1] = volumes[1].with_(image=np.ascontiguousarray(volumes[1].image[..., ::-1])[..., ::-1])
     regions = some_regions(3, volumes[0].grid.shape, (9, 10, 11))
     params = sample(draws(3), seed=3, num_channels=1, patch_shape=(9, 10, 11), config=EVERYTHING)
-    device, sources = device_for(engine), []
-    for row, (volume, region) in enumerate(zip(volumes, regions, strict=True)):
-        box = needed_box(params, row, region, volume.grid.shape)
-        image, label = volume.read(box)
-        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
+    device = device_for(engine)
+    sources = [source_of(volumes[row], regions[row], params, row) for row in range(3)]
     image = torch.empty((3, 1, 9, 10, 11), device=device)
     label = torch.empty((3, 9, 10, 11), dtype=torch.uint8, device=device)
     augment(sources, regions, params, image, label, engine=engine)
@@ -233,16 +232,12 @@ def test_volumes_that_stay_on_the_device_give_the_same_as_their_boxes(engine):
         tier.put(str(number), volume)
     params = sample(draws(3), seed=5, num_channels=2, patch_shape=patch, config=EVERYTHING)
     regions = some_regions(3, volumes[0].grid.shape, patch)
-    sources, resident = [], []
-    for row, (volume, region) in enumerate(zip(volumes, regions, strict=True)):
-        box = needed_box(params, row, region, volume.grid.shape)
-        image, label = volume.read(box)
-        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
-        kept, scaling = tier.get(str(row)), volume.scaling or (Scaling(),) * 2
-        is_kept = kept is not None
-        resident.append(
-            ResidentSource(box=kept.locate(box), start=box.start, scaling=scaling) if is_kept else sources[-1]
-        )
+    sources = [source_of(volumes[row], regions[row], params, row) for row in range(3)]
+    resident = list(sources)
+    for row in range(2):
+        box = needed_box(params, row, regions[row], volumes[row].grid.shape)
+        place = tier.get(str(row)).locate(box)
+        resident[row] = ResidentSource(box=place, start=box.start, scaling=volumes[row].scaling)
     results = []
     for some in (sources, resident):
         image, label = torch.empty((3, 2, *patch), device=device), torch.empty((3, *patch), device=device).byte()
@@ -390,7 +385,6 @@ def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
     monkeypatch.setattr(apply, "has_numba", lambda: False)
     monkeypatch.setattr(apply, "_has_triton", lambda: False)
     apply._warn_of_missing.cache_clear()
-    apply._warn_of_missing_on_cuda.cache_clear()
     for package, device in (("numba", "cpu"), ("triton", "cuda")):
         with pytest.warns(UserWarning, match=f"{package} is not installed, so patches are augmented in plain torch"):
             assert chosen_engine("auto", torch.device(device)) == "torch"

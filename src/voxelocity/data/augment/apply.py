@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
 
 Engine = Literal["numba", "triton", "torch"]
-_Sample = Callable[[Source | ResidentSource, Region, AugmentParams, int, torch.Tensor, torch.Tensor], None]
+_SLOWLY = "in plain torch, many times slower"
 
 
 def augment(
@@ -57,9 +57,17 @@ def augment(
 
         augment_batch(sources, regions, params, image, label)
         return
-    fill = _sample_with(chosen)
+    if chosen == "numba":
+        with kernel_imports:
+            from voxelocity.data.augment import numba_engine
+    else:
+        from voxelocity.data.augment import torch_engine
     for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
-        fill(source, region, params, row, image[row], label[row])
+        if chosen == "torch":
+            torch_engine.augment_sample(source, region, params, row, image[row], label[row])
+        else:
+            assert isinstance(source, Source), "voxels on a device are not for a CPU"
+            numba_engine.augment_sample(source, region, params, row, image[row].numpy(), label[row].numpy())
 
 
 def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
@@ -85,9 +93,10 @@ def filling_device(engine: EngineName, device: torch.device) -> torch.device:
     """
     cpu = torch.device("cpu")
     if engine == "triton" or (engine == "auto" and device.type == "cuda" and _has_triton()):
-        return device if chosen_engine(engine, device) == "triton" else cpu
+        chosen_engine(engine, device)
+        return device
     if engine == "auto" and device.type == "cuda":
-        _warn_of_missing_on_cuda()
+        _warn_of_missing("triton", "on the CPU and not on the CUDA device", "numba")
     chosen_engine(engine, cpu)
     return cpu
 
@@ -99,7 +108,7 @@ def _triton(engine: EngineName, device: torch.device) -> Engine:
         return "triton"
     if engine == "triton":
         raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
-    _warn_of_missing("triton")
+    _warn_of_missing("triton", _SLOWLY, "torch")
     return "torch"
 
 
@@ -110,7 +119,7 @@ def _numba(engine: EngineName, device: torch.device) -> Engine:
         return "numba"
     if engine == "numba":
         raise ConfigError("augment: engine 'numba' needs the package numba; install it, or choose engine: torch")
-    _warn_of_missing("numba")
+    _warn_of_missing("numba", _SLOWLY, "torch")
     return "torch"
 
 
@@ -125,40 +134,10 @@ def _has_triton() -> bool:
 
 
 @functools.cache
-def _warn_of_missing(package: str) -> None:
+def _warn_of_missing(package: str, how: str, engine: Engine) -> None:
+    """Warns once of a missing package, of how patches are augmented without it, and of the engine that does that."""
     warnings.warn(
-        f"augment: {package} is not installed, so patches are augmented in plain torch, many times slower; install "
-        f"{package}, or choose engine: torch to accept that",
+        f"augment: {package} is not installed, so patches are augmented {how}; install {package}, or choose engine: "
+        f"{engine} to accept that",
         stacklevel=4,
     )
-
-
-@functools.cache
-def _warn_of_missing_on_cuda() -> None:
-    warnings.warn(
-        "augment: triton is not installed, so patches are augmented on the CPU and not on the CUDA device; install "
-        "triton, or choose engine: numba to accept that",
-        stacklevel=4,
-    )
-
-
-def _sample_with(engine: Engine) -> _Sample:
-    if engine == "torch":
-        from voxelocity.data.augment.torch_engine import augment_sample
-
-        return augment_sample
-    with kernel_imports:
-        from voxelocity.data.augment import numba_engine
-
-    def fill(
-        source: Source | ResidentSource,
-        region: Region,
-        params: AugmentParams,
-        row: int,
-        image: torch.Tensor,
-        label: torch.Tensor,
-    ) -> None:
-        assert isinstance(source, Source), "voxels on a device are not for a CPU"
-        numba_engine.augment_sample(source, region, params, row, image.numpy(), label.numpy())
-
-    return fill

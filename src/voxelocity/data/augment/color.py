@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.jit import has_numba, kernel_imports
 
 _Float32 = npt.NDArray[np.float32]
@@ -71,8 +72,16 @@ class ColorAndStain:
         self._brightness, self._contrast, self._saturation, self._hue = brightness, contrast, saturation, hue
 
     def draw(self, rng: np.random.Generator, num_channels: int) -> ColorChange:
-        """The change of one patch."""
-        assert num_channels == 3, f"{num_channels} channels are not red, green and blue"
+        """The change of one patch.
+
+        Raises:
+            ConfigError: the patch does not have three channels.
+        """
+        if num_channels != 3:
+            raise ConfigError(
+                "data: data.augment.effects: ColorAndStain changes red, green and blue, but images have "
+                f"{num_channels} channel(s); remove this effect"
+            )
         amounts = 1.0 + self._stain * rng.uniform(-1.0, 1.0, 3)
         added = self._stain_shift * rng.uniform(-1.0, 1.0, 3)
         brightness, contrast, saturation = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +42,8 @@ def sample(
         swapped_classes: for each class index, its replacement if a patch is flipped across the volume's x axis, from
             left to right (`core.laterality.swapped_classes`); empty for none.
     """
-    votes, keeps_moments = config.label_interpolation == "vote", config.gamma_keeps == "moments"
     if not config.enabled:
-        return _nothing(len(draws), num_channels, votes=votes, gamma_keeps_moments=keeps_moments)
+        return _nothing(len(draws), num_channels)
     params = AugmentParams.identity(
         len(draws),
         num_channels,
@@ -53,8 +51,8 @@ def sample(
         if config.elastic_probability > 0.0
         else (0, 0, 0),
         swapped_classes=swapped_classes,
-        votes=votes,
-        gamma_keeps_moments=keeps_moments,
+        votes=config.label_interpolation == "vote",
+        gamma_keeps_moments=config.gamma_keeps == "moments",
     )
     spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
     for row, draw in enumerate(draws):
@@ -64,9 +62,9 @@ def sample(
 
 
 @functools.lru_cache(maxsize=8)
-def _nothing(num_samples: int, num_channels: int, *, votes: bool, gamma_keeps_moments: bool) -> AugmentParams:
+def _nothing(num_samples: int, num_channels: int) -> AugmentParams:
     """Parameters that change nothing, made once for all batches; read-only."""
-    params = AugmentParams.identity(num_samples, num_channels, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
+    params = AugmentParams.identity(num_samples, num_channels)
     for value in vars(params).values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
@@ -82,10 +80,10 @@ def _fill_row(
     # Which axis of the patch runs from left to right in the volume; turning a body does not swap its sides.
     sagittal = int(np.abs(matrix[0]).argmax())
     params.is_swapped[row] = params.flips[row, sagittal] and params.swapped_classes.size > 0
-    affine = _draw_affine(rng, config)
+    affine = _affine(rng, config, spacing)
     offset_voxel = rng.uniform(-1.0, 1.0, size=3) * config.translate_voxel
     if rng.random() < config.affine_probability:
-        matrix = affine.in_voxels(spacing) @ matrix
+        matrix = affine @ matrix
         params.offset_voxel[row] = offset_voxel
     params.matrix[row] = matrix
     has_noise, noise_std = rng.random() < config.noise_probability, rng.uniform(*config.noise_std_range)
@@ -136,26 +134,16 @@ def _quarter_turns(rng: np.random.Generator, config: AugmentConfig) -> Matrix:
     return np.rint(_rotation(quarters * (np.pi / 2.0)))
 
 
-class _Affine(NamedTuple):
-    """Rotation, zoom and shear in millimeters, as drawn."""
-
-    angles_rad: Matrix
-    zoom: float
-    shear: Matrix
-
-    def in_voxels(self, spacing: Matrix) -> Matrix:
-        """As a matrix on voxel offsets from patch to volume."""
-        matrix = _rotation(self.angles_rad).T @ (np.eye(3) + self.shear * (1.0 - np.eye(3))) / self.zoom
-        in_voxels: Matrix = matrix * spacing[None, :] / spacing[:, None]
-        return in_voxels
-
-
-def _draw_affine(rng: np.random.Generator, config: AugmentConfig) -> _Affine:
+def _affine(rng: np.random.Generator, config: AugmentConfig, spacing: Matrix) -> Matrix:
+    """Rotation, zoom and shear, drawn in millimeters, as a matrix on voxel offsets from patch to volume."""
     is_rotated, is_scaled = rng.random(2) < (config.rotation_share, config.scale_share)
     angles = np.deg2rad(rng.uniform(-1.0, 1.0, size=3) * config.rotation_degrees)
     zoom = rng.uniform(*config.scale_range)
     shear = rng.uniform(-config.shear, config.shear, size=(3, 3))
-    return _Affine(angles if is_rotated else np.zeros(3), zoom if is_scaled else 1.0, shear)
+    rotation = _rotation(angles if is_rotated else np.zeros(3))
+    in_mm = rotation.T @ (np.eye(3) + shear * (1.0 - np.eye(3))) / (zoom if is_scaled else 1.0)
+    in_voxels: Matrix = in_mm * spacing[None, :] / spacing[:, None]
+    return in_voxels
 
 
 def _rotation(angles_rad: npt.NDArray[np.float64]) -> Matrix:

@@ -50,9 +50,6 @@ class Effects:
         self._config = config
         self._effects = [_made(one) for one in chosen]
 
-    def __len__(self) -> int:
-        return len(self._effects)
-
     @property
     def run_on_device(self) -> bool:
         """Whether all of them can change a batch that lies on a GPU: they have `apply_on_device`."""

@@ -78,21 +78,13 @@ def _warp(
 ) -> None:
     image, label = _compact(source.image, "image"), _compact(source.label, "label")
     origin, step = origin_and_step(params, row, region, source.start)
-    nx, ny, nz = out_label.shape
+    control, none = np.zeros((3, 0, 0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    spline: tuple[Array, ...] = (none, none, np.zeros(0, dtype=np.int32), none)
     if params.is_elastic[row]:
         control = np.einsum("ij,jxyz->ixyz", params.matrix[row], params.elastic[row]).astype(np.float32)
-    else:
-        control = np.zeros((3, 0, 0, 0), dtype=np.float32)
-    gx, gy, gz = control.shape[1:]
-    spline = _spline_tables((nx, gx), (ny, gy), (nz, gz))
+        x, y, z = zip(out_label.shape, control.shape[1:], strict=True)
+        spline = (spline_weights(*x), spline_weights(*y), *four_weights(*z))
     numba_warp.warp(image, label, origin, step, control, spline, scale, params.votes, out_image, out_label)
-
-
-def _spline_tables(x: tuple[int, int], y: tuple[int, int], z: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    if x[1] == 0:
-        none = np.zeros((0, 0), dtype=np.float32)
-        return none, none, np.zeros(0, dtype=np.int32), none
-    return spline_weights(*x), spline_weights(*y), *four_weights(*z)
 
 
 def _crop(

@@ -29,10 +29,6 @@ class Source:
     start: Index3
     scaling: tuple[Scaling, ...] = ()
 
-    def slopes_and_inters(self) -> npt.NDArray[np.float32]:
-        """(c, 2) float32."""
-        return _pairs(self.scaling or (Scaling(),) * len(self.image))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentSource:
@@ -41,19 +37,17 @@ class ResidentSource:
     Attributes:
         box: where they lie.
         start: of the box in the volume.
-        scaling: stored number to intensity, one for each channel.
+        scaling: as there.
     """
 
     box: ResidentBox
     start: Index3
     scaling: tuple[Scaling, ...]
 
-    def slopes_and_inters(self) -> npt.NDArray[np.float32]:
-        """(c, 2) float32."""
-        return _pairs(self.scaling)
 
-
-def _pairs(scaling: tuple[Scaling, ...]) -> npt.NDArray[np.float32]:
+def slopes_and_inters(source: Source | ResidentSource, num_channels: int) -> npt.NDArray[np.float32]:
+    """(c, 2) float32: stored number to intensity."""
+    scaling = source.scaling or (Scaling(),) * num_channels
     return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
 
 

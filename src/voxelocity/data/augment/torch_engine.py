@@ -4,14 +4,16 @@ compiled engines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch.nn import functional
 
-from voxelocity.core.region import Index3, Region
+from voxelocity.core.region import Region
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, origin_and_step
+from voxelocity.data.augment.placement import ResidentSource, Source, origin_and_step, slopes_and_inters
 from voxelocity.data.augment.tables import blur_weights, coefficient_cube, legendre, low_positions, spline_weights
 
 Tensor = torch.Tensor
@@ -36,8 +38,8 @@ def augment_sample(
         out_label: (x, y, z) uint8 on the same device.
     """
     device = out_image.device
-    image, label = _stored(source, device)
-    for channel, (slope, inter) in zip(image, source.slopes_and_inters(), strict=True):
+    image, label = _stored(source, device, params.num_channels)
+    for channel, (slope, inter) in zip(image, slopes_and_inters(source, len(image)), strict=True):
         channel.mul_(float(slope)).add_(float(inter))
     if params.is_warped[row]:
         places = _places(source, region, params, row).to(device)
@@ -51,14 +53,14 @@ def augment_sample(
         one.copy_(_changed(one, params, row, number))
 
 
-def _stored(source: Source | ResidentSource, device: torch.device) -> tuple[Tensor, Tensor]:
+def _stored(source: Source | ResidentSource, device: torch.device, num_channels: int) -> tuple[Tensor, Tensor]:
     """Stored numbers (c, x, y, z) float32, safe to change, and label (x, y, z) uint8."""
     if isinstance(source, Source):
         image, label = np.array(source.image, dtype=np.float32), np.array(source.label)
         return torch.from_numpy(image).to(device), torch.from_numpy(label).to(device)
     box = source.box
     voxels = box.memory.view(getattr(torch, box.dtype))
-    stored = torch.as_strided(voxels, (len(source.scaling), *box.shape), box.image_steps, box.image_offset)
+    stored = torch.as_strided(voxels, (num_channels, *box.shape), box.image_steps, box.image_offset)
     label_xyz = torch.as_strided(box.memory, box.shape, box.label_steps, box.label_offset)
     return stored.to(torch.float32, copy=True), label_xyz
 
@@ -94,7 +96,7 @@ def _places(source: Source | ResidentSource, region: Region, params: AugmentPara
     return torch.from_numpy(places.astype(np.float32))
 
 
-def _corners(shape: Index3, places: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+def _corners(shape: Sequence[int], places: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each of the eight voxels around a place: its flat index in the box, whether it is inside, its weight."""
     below = places.floor()
     share = places - below
@@ -114,10 +116,9 @@ def _corners(shape: Index3, places: Tensor) -> list[tuple[Tensor, Tensor, Tensor
 
 
 def _interpolated(image: Tensor, places: Tensor) -> Tensor:
-    shape = (int(image.shape[1]), int(image.shape[2]), int(image.shape[3]))
     total = torch.zeros((len(image), *places.shape[1:]), device=image.device)
     if image.numel() > 0:
-        for index, inside, weight in _corners(shape, places):
+        for index, inside, weight in _corners(image.shape[1:], places):
             total += image.reshape(len(image), -1)[:, index] * (weight * inside)
     return total
 
@@ -136,8 +137,7 @@ def _voted(label: Tensor, places: Tensor) -> Tensor:
     best = torch.zeros(places.shape[1:], dtype=torch.uint8, device=label.device)
     if label.numel() == 0:
         return best
-    shape = (int(label.shape[0]), int(label.shape[1]), int(label.shape[2]))
-    found = [(label.reshape(-1)[index] * inside, weight) for index, inside, weight in _corners(shape, places)]
+    found = [(label.reshape(-1)[index] * inside, weight) for index, inside, weight in _corners(label.shape, places)]
     best_share = torch.full(places.shape[1:], -1.0, device=label.device)
     for candidate, _ in found:
         share = torch.zeros_like(best_share)
@@ -149,13 +149,12 @@ def _voted(label: Tensor, places: Tensor) -> Tensor:
 
 
 def _changed(channel: Tensor, params: AugmentParams, row: int, number: int) -> Tensor:
-    shape = (int(channel.shape[0]), int(channel.shape[1]), int(channel.shape[2]))
     if params.has_bias[row]:
-        tables = [torch.from_numpy(legendre(side)) for side in shape]
+        tables = [torch.from_numpy(legendre(side)) for side in channel.shape]
         cube = torch.from_numpy(coefficient_cube(params.bias[row, number]))
         channel = channel * torch.einsum("abc,xa,yb,zc->xyz", cube, *tables).exp().to(channel.device)
     if params.noise_std[row] > 0.0:
-        noise = standard_normal(int(params.noise_seed[row]), number, channel.numel()).reshape(shape)
+        noise = standard_normal(int(params.noise_seed[row]), number, channel.numel()).reshape(channel.shape)
         channel = channel + torch.from_numpy(noise).to(channel.device) * float(params.noise_std[row])
     channel = _blurred(channel, params.blur_sigma_voxel[row, number].tolist())
     channel = channel * float(params.scale[row, number]) + float(params.shift[row, number])

@@ -24,7 +24,7 @@ from voxelocity.data.augment import triton_warp
 from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
+from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step, slopes_and_inters
 from voxelocity.data.augment.tables import blur_weights, coefficient_cube, low_positions
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
@@ -155,7 +155,7 @@ def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Te
 def _scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
     """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
     is_folded = ~(_are_blurred(params) | _are_changed(params))
-    slope, inter = np.moveaxis(np.stack([source.slopes_and_inters() for source in sources]), 2, 0)
+    slope, inter = np.moveaxis(np.stack([slopes_and_inters(one, params.num_channels) for one in sources]), 2, 0)
     factor, fill = np.where(is_folded, params.scale, 1.0), np.where(is_folded, params.shift, 0.0)
     return np.stack([slope * factor, inter * factor, fill], axis=2).astype(np.float32)
 

@@ -95,9 +95,9 @@ def gather(
         first, w0, w1, w2, w3 = _spline(k, nz, points_z)
         line = lines + slot * 3 * nx * ny * points_z + (i * ny + j) * points_z + first
         size = nx * ny * points_z
-        x += _bent(line, w0, w1, w2, w3, in_patch)
-        y += _bent(line + size, w0, w1, w2, w3, in_patch)
-        z += _bent(line + 2 * size, w0, w1, w2, w3, in_patch)
+        x += _weighted(line, 1, w0, w1, w2, w3, in_patch)
+        y += _weighted(line + size, 1, w0, w1, w2, w3, in_patch)
+        z += _weighted(line + 2 * size, 1, w0, w1, w2, w3, in_patch)
     size_x, size_y, size_z = _int(place + 9), _int(place + 10), _int(place + 11)
     base_x, base_y, base_z = _int(place + 12), _int(place + 13), _int(place + 14)
     step_x, step_y, step_z = _int(place + 2), _int(place + 3), _int(place + 4)
@@ -257,11 +257,6 @@ def _spline(index, side, points):
 def _weighted(at, step, w0, w1, w2, w3, mask):
     total = w0 * tl.load(at, mask=mask, other=0.0) + w1 * tl.load(at + step, mask=mask, other=0.0)
     return total + w2 * tl.load(at + 2 * step, mask=mask, other=0.0) + w3 * tl.load(at + 3 * step, mask=mask, other=0.0)
-
-
-@triton.jit
-def _bent(line, w0, w1, w2, w3, mask):
-    return _weighted(line, 1, w0, w1, w2, w3, mask)
 
 
 @triton.jit

@@ -44,11 +44,6 @@ class BufferRing:
         weakref.finalize(lease, self._give_back, kind, memory).atexit = False
         return torch.from_numpy(lease)
 
-    def num_free(self) -> int:
-        """Number of buffers that are ready for use."""
-        with self._lock:
-            return sum(len(free) for free in self._free.values())
-
     def _give_back(self, kind: _Kind, memory: Array) -> None:
         with self._lock:
             if len(self._free[kind]) < self._max_free:

@@ -40,8 +40,8 @@ def run(pieces: Sequence[PatchTask], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
     Consecutive spatial steps are gathered in one pass if at most one of them resamples; a linear change of all voxels
-    right after them, without a center, is part of it. Pieces whose warps have the same `Places` object share the work
-    of finding the voxels.
+    right after them, without a center, is part of it. Pieces whose warps have the same `SamplingGrid` object share the
+    work of finding the voxels.
 
     Args:
         pieces: of one sample.
@@ -74,7 +74,8 @@ class _Stage:
 
 
 def _stages(piece: PatchTask) -> list[_Stage]:
-    groups = [(is_spatial, list(steps)) for is_spatial, steps in itertools.groupby(piece.steps, key=_is_spatial)]
+    kinds = itertools.groupby(piece.steps, key=lambda step: isinstance(step, SpatialStep))
+    groups = [(is_spatial, list(steps)) for is_spatial, steps in kinds]
     if not groups or not groups[0][0]:
         groups.insert(0, (True, []))
     stages = []
@@ -98,7 +99,3 @@ def _between(piece: PatchTask, source: torch.Tensor, steps: Sequence[SpatialStep
     for step in steps:
         shape = step.shape_after(shape)
     return piece.out.new_empty((source.shape[0], *shape))
-
-
-def _is_spatial(step: Step) -> bool:
-    return isinstance(step, SpatialStep)

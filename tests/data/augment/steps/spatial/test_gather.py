@@ -198,6 +198,27 @@ def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monke
         assert torch.equal(alone.out, other.out)
 
 
+def test_pieces_of_several_passes_each_keep_their_own_voxels():
+    rng = np.random.default_rng(9)
+    image, label = source_of(rng, 1, (8, 8, 8), "float32"), source_of(rng, 1, (8, 8, 8), "uint8")
+    places = draw_places(rng, (7, 6, 5))
+    zoom = Resize(tables=tuple(draw_table(rng, 8) for _ in range(3)), matrix=np.eye(4))
+    kinds = [(image, "linear"), (label, "nearest"), (image, "linear")]
+
+    def pieces():
+        return [
+            PatchTask(
+                source=source,
+                steps=[zoom, draw_warp(rng, places, (7, 6, 5), kind, "border")],
+                out=torch.empty((1, 7, 6, 5)),
+            )
+            for source, kind in kinds
+        ]
+
+    for ours, plain in zip(made(pieces, "auto"), made(pieces, "torch"), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
+
+
 def test_pieces_of_the_same_places_but_other_borders_are_not_mixed_up():
     rng = np.random.default_rng(4)
     places = draw_places(rng, (8, 8, 8))

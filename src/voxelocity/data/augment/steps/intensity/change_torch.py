@@ -207,34 +207,26 @@ def _shuffle(patch: torch.Tensor, step: Shuffle) -> None:
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:
     low, high = fill_range(patch, step)
+    boxes = [(slice(None), *map(slice, start, stop)) for start, stop in step.boxes.tolist()]
     if step.is_outside:
-        _fill_outside(patch, step, low, high)
-    else:
-        begin = 0
-        for start, stop in step.boxes.tolist():
-            box = patch[_within(start, stop)]
-            box.copy_(_values(step, box, begin, low, high))
-            begin += box.numel()
-
-
-def _fill_outside(patch: torch.Tensor, step: Fill, low: float, high: float) -> None:
-    filled = _values(step, patch, 0, low, high).clone()
-    for start, stop in step.boxes.tolist():
-        box = _within(start, stop)
-        filled[box] = patch[box]
-    patch.copy_(filled)
+        filled = _values(step, patch, 0, low, high)
+        for box in boxes:
+            filled[box] = patch[box]
+        patch.copy_(filled)
+        return
+    begin = 0
+    for box in boxes:
+        part = patch[box]
+        part.copy_(_values(step, part, begin, low, high))
+        begin += part.numel()
 
 
 def _values(step: Fill, box: torch.Tensor, begin: int, low: float, high: float) -> torch.Tensor:
-    """The fill values of the voxels of `box`, whose noise begins at index `begin`."""
+    """The fill values of the voxels of `box`, whose noise begins at index `begin`; a new tensor."""
     if step.noise is None:
         return torch.full_like(box, low)
     noise = torch.from_numpy(step.noise[begin : begin + box.numel()]).view(box.shape)
     return (low + noise * (high - low)).to(box)
-
-
-def _within(start: list[int], stop: list[int]) -> tuple[slice, ...]:
-    return (slice(None), *map(slice, start, stop))
 
 
 def fill_range(patch: torch.Tensor, step: Fill) -> tuple[float, float]:

@@ -64,8 +64,3 @@ class Curve:
 
 
 Pointwise = Linear | Clip | Threshold | Power | Curve
-
-
-def negative(num_channels: int) -> Linear:
-    """`-v`."""
-    return Linear(scale=np.full(num_channels, -1.0, np.float32), shift=np.zeros(num_channels, np.float32))

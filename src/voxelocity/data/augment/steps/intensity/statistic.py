@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.data.augment.steps.intensity.field import Field, Rician
-from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Power, negative
+from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Power
 
 Facts = npt.NDArray[np.float64]
 _MAX_FLOAT32_RANKS = 1_000_000
@@ -170,7 +170,7 @@ class Contrast:
         flips: list[Pointwise | Rematch] = []
         if self.is_inverted:
             low, high, mean = -high, -low, -mean
-            flips = [negative(len(found.low))]
+            flips = [_linear(scale=np.full_like(found.low, -1.0), shift=np.zeros_like(found.low))]
         span = float(np.float32(high) - np.float32(low))
         # A number this small only matters for a patch of a single value.
         divisor = float(np.float32(span) + np.float32(1e-7))

@@ -14,16 +14,17 @@ from voxelocity.core.jit import Engine, has_numba, kernel_imports
 from voxelocity.data.augment.steps.spatial.moves import GatherTask
 from voxelocity.data.augment.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
-_NUMBA_DTYPES = frozenset(
-    (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32)
-) | {torch.float64}
+_NUMBA_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64),
+}
 
 
 def gather(tasks: Sequence[GatherTask], engine: Engine = "auto") -> None:
     """Fills the tasks' `out`.
 
     Args:
-        tasks: of one sample; those whose warps have the same `Places` object may share the work.
+        tasks: of one sample; those whose warps have the same `SamplingGrid` object may share the work.
         engine: what computes them.
     """
     compiled = []
@@ -46,7 +47,10 @@ def _is_for_numba(task: GatherTask) -> bool:
 
 
 def _by_torch(task: GatherTask) -> None:
-    task.out.copy_(_taken(task.source, task.steps))
+    made = task.source
+    for step in task.steps:
+        made = _one(made, step)
+    task.out.copy_(made)
     if task.gain is not None:
         scale, shift = (
             torch.from_numpy(value).view(-1, 1, 1, 1).to(task.out.device)
@@ -55,14 +59,8 @@ def _by_torch(task: GatherTask) -> None:
         task.out.mul_(scale).add_(shift)
 
 
-def _taken(source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
-    """The result of the steps on `source` (c, x, y, z); a view of it if possible."""
-    for step in steps:
-        source = _one(source, step)
-    return source
-
-
 def _one(source: torch.Tensor, step: SpatialStep) -> torch.Tensor:
+    """The result of the step on `source` (c, x, y, z); a view of it if possible."""
     if isinstance(step, Flip):
         return source.flip([axis + 1 for axis in range(3) if step.axes[axis]])
     if isinstance(step, Turn):

@@ -134,11 +134,11 @@ class Moves:
             inner = inner[(slice(None),) * axis + (one.shown,)]
 
 
-def composed(shape: Index3, steps: Sequence[ExactStep]) -> tuple[Moves, int]:
-    """The leading steps on an array of `shape` that combine into one, and their number."""
+def composed(shape: Index3, steps: Sequence[SpatialStep]) -> tuple[Moves, int]:
+    """The leading exact steps on an array of `shape` that combine into one, and their number."""
     moves = Moves.none(shape)
     for number, step in enumerate(steps):
-        further = moves.then(step)
+        further = None if isinstance(step, Warp | Resize) else moves.then(step)
         if further is None:
             return moves, number
         moves = further
@@ -184,22 +184,13 @@ def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[SpatialPass]:
     made: list[SpatialPass] = []
     rest = list(steps)
     while rest or not made:
-        before, num = composed(shape, _leading(rest))
+        before, num = composed(shape, rest)
         rest = rest[num:]
         resampling, shape = None, before.shape
         if rest and isinstance(rest[0], Warp | Resize):
             resampling, rest = rest[0], rest[1:]
             shape = resampling.shape_after(shape)
-        after, num = composed(shape, _leading(rest)) if resampling is not None else (Moves.none(shape), 0)
+        after, num = composed(shape, rest) if resampling is not None else (Moves.none(shape), 0)
         rest, shape = rest[num:], after.shape
         made.append(SpatialPass(before=before, resampling=resampling, after=after))
     return made
-
-
-def _leading(steps: Sequence[SpatialStep]) -> list[ExactStep]:
-    exact: list[ExactStep] = []
-    for step in steps:
-        if isinstance(step, Warp | Resize):
-            break
-        exact.append(step)
-    return exact

@@ -44,30 +44,30 @@ class _Last:
 def gather_compiled(tasks: Sequence[GatherTask]) -> None:
     """As `gather`, for tensors of a CPU and NumPy's dtypes."""
     waiting: list[tuple[_Last, Warp]] = []
-    for task in tasks:
-        last = _all_but_last(task)
+    for number, task in enumerate(tasks):
+        last = _all_but_last(task, number)
         warp = last.work.resampling
         if not isinstance(warp, Warp) or last.out.size == 0:
             _make(last)
             continue
-        for number, (other, other_warp) in enumerate(waiting):
+        for place, (other, other_warp) in enumerate(waiting):
             if _shares(last, warp, other, other_warp):
-                del waiting[number]
-                _warp([other, last])
+                _warp([waiting.pop(place), (last, warp)])
                 break
         else:
             waiting.append((last, warp))
-    for last, _ in waiting:
-        _warp([last])
+    for one in waiting:
+        _warp([one])
 
 
-def _all_but_last(task: GatherTask) -> _Last:
+def _all_but_last(task: GatherTask, number: int) -> _Last:
     source: Array = task.source.detach().numpy()
     x, y, z = source.shape[1:]
     *first, final = passes((x, y, z), task.steps)
-    for number, work in enumerate(first):
+    for place, work in enumerate(first):
         dtype = source.dtype if work.resampling is None else _FLOAT32
-        out = scratch(f"between {number % 2}", (len(source), *work.after.shape), dtype)
+        # Each task has its own: one that waits still reads it while the next ones are made.
+        out = scratch(f"between {number} {place % 2}", (len(source), *work.after.shape), dtype)
         _make(_Last(source=source, work=work, gain=None, out=out))
         source = out
     return _Last(source=source, work=final, gain=task.gain, out=task.out.detach().numpy())
@@ -78,7 +78,7 @@ def _make(last: _Last) -> None:
     if last.out.size == 0:
         return
     if isinstance(work.resampling, Warp):
-        _warp([last])
+        _warp([(last, work.resampling)])
     elif isinstance(work.resampling, Resize):
         _resize(last, work.resampling)
     else:
@@ -133,21 +133,20 @@ def _shares(one: _Last, warp: Warp, other: _Last, other_warp: Warp) -> bool:
     )
 
 
-def _warp(lasts: Sequence[_Last]) -> None:
-    work = lasts[0].work
-    warp = work.resampling
-    assert isinstance(warp, Warp), "a pass with a warp"
-    places, sides = warp.places, work.before.shape
-    low, high = reach(places, sides, warp.beyond)
+def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
+    lasts, warps = zip(*pairs, strict=True)
+    work, places, beyond = lasts[0].work, warps[0].places, warps[0].beyond
+    sides = work.before.shape
+    low, high = reach(places, sides, beyond)
+    _check_size(low, high)
     targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
     shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
     order = _order(shown[0])
     arguments: dict[str, tuple[Any, ...]] = {}
-    for last, target, part in zip(lasts, targets, shown, strict=True):
-        name = last.work.resampling.interpolation if isinstance(last.work.resampling, Warp) else ""
+    for (last, warp), target, part in zip(pairs, targets, shown, strict=True):
+        name = warp.interpolation
         dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
-        _check_size(low, high)
-        box = _boxed(name, last.source, last.work.before, low, high, warp.beyond, dtype)
+        box = _boxed(name, last.source, last.work.before, low, high, beyond, dtype)
         flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
         arguments[name] = (box, _scale(last), flat, steps)
     all_arguments = [
@@ -155,7 +154,7 @@ def _warp(lasts: Sequence[_Last]) -> None:
         np.array(sides, dtype=np.int64),
         places.align_corners,
         sampler_is_fused(places.num_spatial),
-        _BEYOND[warp.beyond],
+        _BEYOND[beyond],
         np.array(low, dtype=np.int64),
         scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
         arguments.get("linear", _nothing(np.dtype(np.float32))),
@@ -214,16 +213,10 @@ def _flat_target(last: _Last, name: str) -> Array:
     if out.dtype != _FLOAT32 or not out.flags.c_contiguous:
         out = scratch(name, out.shape, _FLOAT32)
     if last.work.after.has_fill:
-        last.work.after.fill_around(out)
-        if last.gain is not None:
-            _apply_to_fill(last, out)
+        for channel, (scale, shift) in zip(out, _scale(last), strict=True):
+            value = np.float32(last.work.after.fill) * scale + shift
+            Moves(last.work.after.along, float(value)).fill_around(channel[None])
     return out
-
-
-def _apply_to_fill(last: _Last, out: Array) -> None:
-    for channel, scale, shift in zip(out, *(getattr(last.gain, name) for name in ("scale", "shift")), strict=True):
-        value = np.float32(last.work.after.fill) * scale + shift
-        Moves(last.work.after.along, float(value)).fill_around(channel[None])
 
 
 def _finish(last: _Last, target: Array) -> None:

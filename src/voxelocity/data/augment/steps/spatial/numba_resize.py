@@ -15,7 +15,7 @@ def resize(source: Any, along_x: Any, along_y: Any, along_z: Any, scale: Any, ou
 
     Args:
         source: (c, x, y, z) of any memory order.
-        along_x: two arrays, `Table.index` and `Table.weight`.
+        along_x: two arrays, `AxisWeights.index` and `AxisWeights.weight`.
         along_y: likewise.
         along_z: likewise, (taps, nz): transposed, so that the loop along z runs along its memory.
         scale: (c, 2) float32: a voxel's value times the first plus the second.

@@ -1,8 +1,8 @@
 """Compiled loops of a warp: from a box of the array, with a ring of voxels from beyond it, to the result.
 
 Nothing here holds the GIL. The result is filled row by row: the coordinates of its voxels with the roundings that
-`Places` requires, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and places
-limited to it, no voxel needs a test of whether its neighbors lie inside.
+`SamplingGrid` requires, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and
+places limited to it, no voxel needs a test of whether its neighbors lie inside.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def sample(
     The result's axes are 0, 1 and 2 in its memory order.
 
     Args:
-        line_0: (n0,) float32, `Places.lines` of axis 0, and so on.
+        line_0: (n0,) float32, `SamplingGrid.lines` of axis 0, and so on.
         line_1: (n1,) float32.
         line_2: (n2,) float32.
         theta: (3, 4) float32, columns of the result's axes and 1.
         order: (4,) which columns are summed first.
-        is_fused: as `Places.is_fused`.
+        is_fused: as `SamplingGrid.is_fused`.
         scale: (3,) of the dtype of `points`, or size 0.
         shifts: (3, n0, n1, n2) float32 of the columns of theta, or size 0.
         sides: (3,) of the array, voxels.
-        align_corners: as `Places.align_corners`.
+        align_corners: as `SamplingGrid.align_corners`.
         is_once: as `sampler_is_fused`.
         beyond: ZEROS, BORDER or REFLECTION.
         first: (3,) the voxel of the array at which the box begins, without its ring.
@@ -185,14 +185,14 @@ def _hold(row: Any, side: Any, align_corners: Any, is_once: Any, beyond: Any) ->
     """Maps places beyond the array to the voxels seen there, and limits places to its ring."""
     kind = row.dtype.type
     low, high = kind(0.0), kind(side - 1)
-    if beyond == 2:
+    if beyond == REFLECTION:
         num_beyond = np.int32(0)
         for k in range(row.size):
             num_beyond += np.int32((row[k] < low) | (row[k] > high))
         # A place inside that was rounded once may move when torch reflects it: it adds and subtracts half a voxel.
         if num_beyond > 0 or is_once:
             _reflect(row, side, align_corners)
-    if beyond == 0:
+    if beyond == ZEROS:
         low, high = kind(-1.0), kind(side)
     for k in range(row.size):
         row[k] = min(max(row[k], low), high)

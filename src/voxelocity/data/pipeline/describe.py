@@ -73,7 +73,11 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
             f"source: {folder / DESCRIPTION_NAME} lists the cases of this data set already; open it with `voxelocity "
             f"plan {folder}`"
         )
-    names = files_below(folder, most=_MOST_FILES)
+    if _as_utf8(path := str(folder.resolve())) != path:
+        raise DatasetError(f"source: {_as_utf8(path)} is not UTF-8, as the paths in a table must be; rename the folder")
+    everything = files_below(folder, most=_MOST_FILES)
+    names = [name for name in everything if _as_utf8(name) == name]
+    unnamed = [(_as_utf8(name), "its name is not UTF-8") for name in everything if _as_utf8(name) != name]
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
     linked = _linked(series, structures, folder.resolve().name)
@@ -84,7 +88,7 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
     labeled = [case for case in found.cases if case.label]
     if not labeled:
         listed = f"{len(scans)} scan files, {len(series)} DICOM series, and no label that belongs to one of them"
-        reasons = "".join(f"\n    {name}: {reason}" for name, reason in found.left_out[:5])
+        reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
         raise DatasetError(
             f"source: {folder} holds {listed}{reasons}\nList the cases in {folder / TABLE_NAME}, one line each:\n"
             f"    {_EXAMPLE}\nSee docs/data-sets.md"
@@ -96,7 +100,7 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
         channels=channels,
         labels=labels,
         cases=found.cases,
-        left_out=(*left_out, *found.left_out, *unused),
+        left_out=(*unnamed, *left_out, *found.left_out, *unused),
         guesses=(*guessed, *guesses),
     )
 
@@ -140,6 +144,11 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     write_whole(table, text.getvalue().encode())
     write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
     return table, description
+
+
+def _as_utf8(path: str) -> str:
+    """The path itself, or a form that can be printed if bytes of it are not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _lists_cases(description: Path) -> bool:

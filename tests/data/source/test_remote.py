@@ -1,6 +1,7 @@
 """Data sets on servers: the same cases and voxels as on this disk, whatever the connection does."""
 
 import http.server
+import json
 import os
 import shutil
 import threading
@@ -302,6 +303,23 @@ def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkey
         read_case(cases.refs[0], label_values=wanted.label_values),
         read_case(wanted.refs[0], label_values=wanted.label_values),
     )
+
+
+def test_a_malformed_description_is_reported_at_its_place_and_not_as_a_lost_connection(server, own_msd):
+    for content, text in (('{"training": [', "not valid JSON at line 1"), ('{"training": 3}', '"labels" is missing')):
+        (own_msd / "dataset.json").write_text(content)
+        with warnings.catch_warnings(), pytest.raises(DatasetError, match=text):
+            warnings.simplefilter("error")
+            open_cases(server.url)
+
+
+def test_a_table_with_its_ending_in_capitals_is_read_too(server, own_msd):
+    lines = ("image,label", "imagesTr/case_0.nii.gz,labelsTr/case_0.nii.gz")
+    (own_msd / "CASES.CSV").write_text("\n".join(lines))
+    described = {"name": "x", "training": [{"image": name} for name in ("CASES.CSV", *lines[1].split(","))]}
+    (own_msd / "dataset.json").write_text(json.dumps(described))
+    (case,) = open_cases(f"{server.url}/CASES.CSV")
+    assert case.images[0].name == "case_0.nii.gz"
 
 
 @pytest.mark.parametrize("url", ["https://me:secret1@host/data", "https://host/data?token=secret1"])

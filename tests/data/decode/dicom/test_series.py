@@ -9,7 +9,7 @@ import pytest
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
 from voxelocity.core.errors import ScanError
-from voxelocity.data.decode import read_header, read_scan
+from voxelocity.data.decode import holds_series, read_header, read_scan
 
 VOXELS = np.random.default_rng(0).integers(-500, 500, (6, 5, 4)).astype(np.int16)
 
@@ -241,3 +241,8 @@ def test_folders_without_a_scan_are_refused(tmp_path):
 def test_one_slice_is_a_volume_as_thick_as_it_says(tmp_path):
     write_series(tmp_path, VOXELS[:1])
     assert read_header(tmp_path).grid.spacing_mm == pytest.approx((0.6, 0.8, STEP_MM))
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ScanError, match=r"gone cannot be read \(No such file or directory\); check its permissions"):
+        holds_series(tmp_path / "gone")

@@ -115,6 +115,18 @@ def is_dicom(path: Path) -> bool:
         raise ScanError(f"decode: {path}: the file cannot be read ({error.strerror}); check its permissions") from None
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder, not below it, sorted; without hidden ones, which file managers leave there.
+
+    Raises:
+        ScanError: the folder cannot be read.
+    """
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    except OSError as error:
+        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
+
+
 def read_slice(path: Path) -> Slice | None:
     """What the file says about its image, or None if it holds no image of a scan. Reads no pixels.
 

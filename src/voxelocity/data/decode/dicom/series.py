@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, is_dicom, read_pixels, read_slice
+from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
 
@@ -93,11 +93,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
         ScanError: a file is named as DICOM and is not, is damaged, or pydicom is not installed.
     """
     found: dict[str, list[Slice]] = defaultdict(list)
-    try:
-        files = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    except OSError as error:
-        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
-    for file in files:
+    for file in files_in(folder):
         if is_dicom(file):
             one = read_slice(file)
             if one is not None:
@@ -114,8 +110,11 @@ def holds_series(folder: Path) -> bool:
     """Whether a file in the folder, not below it, is DICOM with an image of a scan, or one too damaged to know.
 
     Opens the files in order of their names until one is found.
+
+    Raises:
+        ScanError: the folder cannot be read.
     """
-    for file in sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file()):
+    for file in files_in(folder):
         try:
             if is_dicom(file) and read_slice(file) is not None:
                 return True

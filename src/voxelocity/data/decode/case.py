@@ -51,7 +51,7 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
     for path, header in zip(ref.images, headers, strict=True):
         _check_same_grid(ref, (first, grid), (path, header.grid), what="channels")
     num_channels = sum(header.num_channels for header in headers)
-    dtype = np.result_type(*(np.float32 if header.is_scaled else header.dtype for header in headers))
+    dtype = np.result_type(*(header.read_dtype for header in headers))
     x, y, z = grid.shape
     # In the memory order of the files, so that each channel is one straight copy.
     stacked = np.empty((num_channels, z, y, x), dtype=dtype).transpose(0, 3, 2, 1)

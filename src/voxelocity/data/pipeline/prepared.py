@@ -300,7 +300,7 @@ def read_spec(ref: VolumeRef) -> VolumeSpec:
     return VolumeSpec(
         num_channels=sum(header.num_channels for header in headers),
         grid=headers[0].grid,
-        dtype=str(np.result_type(*(header.dtype for header in headers))),
+        dtype=str(np.result_type(*(header.read_dtype for header in headers))),
     )
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 
 import pytest
 
@@ -85,6 +86,14 @@ def test_removing_takes_the_locks_of_the_entries_along(folder):
     cache = CacheContents(folder)
     cache.remove(list(cache.entries()))
     assert not (folder / "locks" / f"{KEYS[0]}.lock").exists()
+
+
+def test_entries_can_be_removed_where_no_locks_can_be_made(folder):
+    shutil.rmtree(folder / "locks")
+    (folder / "locks").touch()
+    cache = CacheContents(folder)
+    assert cache.remove(list(cache.entries())) > 0
+    assert list(cache.entries()) == []
 
 
 def test_entry_that_cannot_be_removed_is_named(folder, monkeypatch):

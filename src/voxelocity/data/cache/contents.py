@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -119,7 +120,6 @@ class CacheContents:
             CacheError: the LMDB file cannot be written.
         """
         num_bytes = 0
-        locks = KeyLocks(self.folder) if entries else None
         for entry in entries:
             try:
                 if entry.key == LMDB_NAME:
@@ -132,8 +132,9 @@ class CacheContents:
                     "the folder"
                 ) from error
             num_bytes += entry.num_bytes
-            if locks is not None:
-                locks.forget(entry.key)
+            # They serve nothing once the entry is gone.
+            with contextlib.suppress(OSError):
+                KeyLocks(self.folder).forget(entry.key)
         return num_bytes
 
 

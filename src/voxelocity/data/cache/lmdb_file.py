@@ -196,8 +196,8 @@ class LmdbFile:
     def _check_writable(self) -> None:
         if not self.is_writable:
             raise CacheError(
-                f"cache.lmdb: {self._path} may only be read; allow writing it, or set data.cache.folder to a folder "
-                "you may write to"
+                f"cache.lmdb: {self._path} is read-only; make it writable, or set data.cache.folder to a folder you "
+                "may write to"
             )
 
     def _grow(self, num_bytes: int) -> None:

@@ -66,7 +66,8 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
 def source_files(path: Path) -> tuple[Path, ...]:
     """All files that a scan consists of: a change in the scan is a change in one of them.
 
-    Of a DICOM series these are all files of its folder, except hidden ones; of a detached header also the file of its voxels.
+    Of a DICOM series these are all files of its folder, except hidden ones; of a detached header also the file of its
+    voxels.
 
     Raises:
         ScanError: the folder or the header cannot be read.

@@ -107,7 +107,7 @@ class _Mirror:
             self._known = self._read_index()
             if not self._known:
                 raise DatasetError(str(error)) from None
-            warnings.warn(f"{error}; the list of files from before is used", stacklevel=2)
+            warnings.warn(f"{error}; the list of files of the last time is used", stacklevel=2)
             return
         if not found:
             raise DatasetError(f"source: {self._url} holds no files; check the URL and your permissions")
@@ -195,7 +195,7 @@ class _Mirror:
                     have += len(content)
             if part.stat().st_size != file.num_bytes or (file.md5 and _md5_of(part) != file.md5):
                 part.unlink()
-                raise ConnectionError("its size or checksum is not the server's")
+                raise ConnectionError("its size or checksum differs from the server's")
 
         self._tried(attempt, what=remote)
         os.replace(part, place)
@@ -279,7 +279,7 @@ def _is_list(path: PurePath) -> bool:
 
 
 def _named_in(content: bytes) -> Iterator[str]:
-    """Files of the cases that a `dataset.json` lists, in either layout; none if it is malformed: its reader says how."""
+    """Files of the cases that a `dataset.json` lists, in either layout; none if it is malformed."""
     try:
         described = json.loads(content)
     except ValueError:

@@ -100,7 +100,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
                 found[one.series_uid].append(one)
         elif file.name.lower().endswith(DICOM_ENDINGS):
             raise ScanError(
-                f"decode: {file}: the file is named as DICOM but is not one ({file.stat().st_size:,} bytes); "
+                f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
                 "copy or export it again"
             )
     return found
@@ -185,7 +185,9 @@ def _problem_of(one: Slice) -> str:
     if one.num_frames > 1:
         return f"the file holds {one.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
     if missing:
-        return f"{' and '.join(missing)} are missing, so the slice has no place in space; leave it out of the folder"
+        return (
+            f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
+        )
     if one.num_samples != 1:
         return f"a pixel has {one.num_samples} values, as in a color picture; name a series of gray values"
     if one.bits[0] not in _BITS or not 0 < one.bits[1] <= one.bits[0]:
@@ -216,8 +218,8 @@ def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], A
     if len(ordered) == 1:
         if first.step_mm is None:
             raise ScanError(
-                f"decode: {path}: the series has one slice and no thickness, which does not make a volume; name a "
-                "whole series"
+                f"decode: {path}: the series has one slice without a thickness, so it is not a volume; name a "
+                "complete series"
             )
         return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
     _check_steps(path, ordered, positions @ normal)
@@ -243,12 +245,12 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         cause = (
             "they are copies: remove one of each"
             if one.uid and one.uid == other.uid
-            else "the series holds several images of one place, as of times, echoes or copies: move each volume into a "
-            "folder of its own"
+            else "the series holds several images of one position, such as time points, echoes, or copies: move each "
+            "volume into a folder of its own"
         )
         raise ScanError(
-            f"decode: {path}: {num_twice} of {len(ordered)} slices are duplicates of a place, first {one.path.name} "
-            f"and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
+            f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
+            f"{one.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
         )
     for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
         num_missing = round(float(steps[index]) / usual) - 1
@@ -263,7 +265,7 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         off_mm = abs(float(places_mm[worst] - even[worst]))
         raise ScanError(
             f"decode: {path}: the slices are unevenly spaced, {steps.min():.4g} to {steps.max():.4g} mm apart, so that "
-            f"{ordered[worst].path.name} is {off_mm:.4g} mm off its place on a regular grid; "
+            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its place on a regular grid; "
             f"{_STRAIGHTEN}, or resample them"
         )
 

@@ -155,7 +155,7 @@ def test_what_cannot_be_understood_is_answered_with_what_was_found_and_an_exampl
     nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "labels" / "a.nii.gz")
     ended = voxelocity("init", tmp_path)
     assert ended.status == 2
-    assert "hold 1000 different values from 0 to 999" in ended.err
+    assert "labels/a.nii.gz, hold 1000 different values, at most 256 are classes" in ended.err
     assert list(Path(tmp_path).glob("*.csv")) == []
 
 

@@ -71,7 +71,8 @@ def test_folder_that_is_no_cache_ends_with_status_2(voxelocity, tmp_path, comman
     told = voxelocity("cache", command, tmp_path)
     assert told.status == 2
     assert told.err == (
-        f"voxelocity: cache: {tmp_path} is not a cache of prepared cases; name the one in data.cache.folder\n"
+        f"voxelocity: cache: {tmp_path} is not a cache of prepared cases; give the folder that data.cache.folder "
+        "names\n"
     )
 
 

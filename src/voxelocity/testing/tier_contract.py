@@ -271,18 +271,6 @@ class PersistentTierContract(TierContract):
         self.write_bytes(tmp_path, "other", self.read_bytes(tmp_path, KEY))
         assert tier.get("other") is None
 
-    def test_full_verify_finds_a_changed_voxel_and_removes_nothing(self, tmp_path: Path) -> None:
-        tier = _of_any(self.maker()(tmp_path))
-        for key in ("good", "bad", "short"):
-            tier.put(key, example_volume())
-        mangled = bytearray(self.read_bytes(tmp_path, "bad"))
-        mangled[-100] ^= 1
-        self.write_bytes(tmp_path, "bad", bytes(mangled))
-        self.write_bytes(tmp_path, "short", self.read_bytes(tmp_path, "short")[:-7])
-        assert list(tier.verify(full=False)) == ["short"]
-        assert list(tier.verify(full=True)) == ["bad", "short"]
-        assert tier.keys() == ["bad", "good", "short"]
-
     def test_dropped_entry_is_gone_and_its_bytes_are_free_again(self, tmp_path: Path) -> None:
         tier = _of_any(self.maker()(tmp_path))
         tier.put(KEY, example_volume())
@@ -316,8 +304,8 @@ class PersistentTierContract(TierContract):
             pool.join()
         assert sorted(made[0] + made[1]) == sorted(f"case{number}" for number in range(_NUM_FILLED))
         tier = _of_any(self.maker()(tmp_path))
-        assert list(tier.verify(full=True)) == []
-        assert len(tier.keys()) == _NUM_FILLED
+        for number in range(_NUM_FILLED):
+            assert_same(tier.get(f"case{number}"), example_volume(number))
 
     def test_reader_never_sees_part_of_an_entry_and_a_killed_writer_leaves_none(self, tmp_path: Path) -> None:
         tier = _of_any(self.maker()(tmp_path))
@@ -334,7 +322,6 @@ class PersistentTierContract(TierContract):
             writer.kill()
             writer.join()
         again = _of_any(self.maker()(tmp_path))
-        assert list(again.verify(full=True)) == []
         whole = again.keys()
         for key in whole:
             assert_same(again.get(key), _numbered(int(key)))
@@ -343,7 +330,7 @@ class PersistentTierContract(TierContract):
 
 
 def _of_any(tier: Tier) -> Any:
-    """The tier, typed so that the tests may also use `keys`, `drop` and `verify`."""
+    """The tier, typed so that the tests may also use `keys`."""
     return tier
 
 

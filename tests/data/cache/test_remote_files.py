@@ -49,7 +49,6 @@ def machines(tmp_path):
 def test_what_one_machine_has_put_another_finds_and_keeps(machines):
     machines().put(KEY, example_volume())
     other = machines()
-    assert other.keys() == [KEY]
     assert_same(other.get(KEY), example_volume())
     (machines.server / f"{KEY}.safetensors").unlink()
     assert_same(other.get(KEY), example_volume())
@@ -130,7 +129,7 @@ def test_what_is_brought_here_keeps_to_the_limit(machines):
     small._uses.withdraw(keys[0])
     assert_same(small.get(keys[2]), example_volume(2))
     assert small.bytes_used() == 2 * size
-    assert small.keys() == keys, "all are on the server"
+    assert {path.stem for path in machines.server.iterdir()} == set(keys), "all are on the server"
 
 
 def test_the_configuration_takes_a_url(tmp_path, monkeypatch):

@@ -226,15 +226,6 @@ def test_key_that_could_leave_the_folder_is_refused(memory_place, sized_volume, 
             use(key)
 
 
-def test_locks_leave_no_files_behind(memory_place):
-    tier = SharedMemoryTier(memory_place / "cache", 2**20)
-    before = set((memory_place / "cache").iterdir())
-    for number in range(50):
-        with tier.lock(f"k{number}"):
-            assert len(set((memory_place / "cache").iterdir())) == len(before) + 1
-    assert set((memory_place / "cache").iterdir()) == before
-
-
 def test_a_lock_that_cannot_be_had_is_done_without(memory_place, monkeypatch):
     tier = SharedMemoryTier(memory_place / "cache", 2**20)
 

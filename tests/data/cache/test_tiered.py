@@ -122,7 +122,7 @@ def test_without_a_tier_behind_low_memory_refuses_new_entries_with_a_cure(cache,
     tier.put("a", sized_volume())
     machine.free_bytes = 55_000
     assert not tier.put("b", sized_volume(1))
-    assert re.search(r"memory runs low: .* so case 'case_1' is not kept; free some, or name", machine.told[0])
+    assert re.search(r"memory runs low: .* so case 'case_1' is not kept; free some, or set", machine.told[0])
     assert values(tier, ["a", "b"]) == {"a": 0, "b": None}
 
 

@@ -261,7 +261,7 @@ def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(b
     assert (facts.num_prepared, facts.num_kept) == (5, 0)
     assert len(warnings) == 1
     assert "memory runs low" in warnings[0]
-    assert "free some, or name a cache folder; continuing without more: cases not in the cache are" in warnings[0]
+    assert "free some, or set data.cache.folder; continuing without more: cases not in the cache are" in warnings[0]
 
 
 def test_an_entry_that_cannot_be_removed_does_not_end_the_run(blob_refs, data_config, monkeypatch):

@@ -47,10 +47,6 @@ class RemoteEntryFiles(EntryFiles):
         self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
         self._locks = ThreadLocks()
 
-    def keys(self) -> list[str]:
-        names = self._tried(self._listed, self._url)
-        return sorted({name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)} | set(super().keys()))
-
     def open(self, key: str) -> memoryview | FileBytes | None:
         with self._locks.hold(key):
             if not self.path(key).exists():
@@ -90,13 +86,6 @@ class RemoteEntryFiles(EntryFiles):
         finally:
             temp.unlink(missing_ok=True)
             os.close(descriptor)
-
-    def _listed(self) -> list[str]:
-        self._server.invalidate_cache()
-        try:
-            return [str(name).rpartition("/")[2] for name in self._server.ls(self._url, detail=False)]
-        except FileNotFoundError:
-            return []
 
     def _remote(self, key: str) -> str:
         return f"{self._url}/{key}{SUFFIX}"

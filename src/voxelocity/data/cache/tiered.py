@@ -258,7 +258,7 @@ class TieredCache:
 
 
 def _not_kept(reason: str, volume: Volume) -> CacheFullError:
-    return CacheFullError(f"{reason}, so case '{volume.case_id}' is not kept; free some, or name a cache folder")
+    return CacheFullError(f"{reason}, so case '{volume.case_id}' is not kept; free some, or set data.cache.folder")
 
 
 class DeviceFront:

@@ -130,6 +130,13 @@ def test_a_detached_header_may_name_any_file(tmp_path, ending, name):
     assert np.array_equal(read_scan(tmp_path / f"a{ending}")[0][0].T, np.arange(120).reshape(4, 5, 6))
 
 
+def test_a_path_that_is_not_utf8_is_refused_before_simpleitk_ends_the_process(tmp_path):
+    itk_image(tmp_path / "a.nrrd")
+    path = (tmp_path / "a.nrrd").rename(tmp_path / os.fsdecode("Schädel.nrrd".encode("latin-1")))
+    with pytest.raises(ScanError, match=r"del\.nrrd: .* whose path is not UTF-8; rename it"):
+        read_header(path)
+
+
 @pytest.mark.parametrize(
     ("name", "library", "word"), [("a.nrrd", "SimpleITK", "SimpleITK"), ("ct", "pydicom", "pydicom")]
 )

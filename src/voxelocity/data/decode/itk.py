@@ -108,6 +108,11 @@ def _open(path: Path) -> Any:
             f"decode: {path}: reading {path.suffix} needs SimpleITK, which is not installed; "
             "pip install 'voxelocity[formats]'"
         ) from None
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # SimpleITK ends the whole process on such a name.
+        raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
     missing = next((file for file in itk_files(path) if not file.is_file()), None)
     if missing is not None:
         raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")

@@ -10,6 +10,12 @@ def test_tier_of_files_without_a_folder_is_refused(tier):
         CacheConfig.parse({"tier": tier})
 
 
+def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert CacheConfig.parse({"tier": "disk", "folder": "~/cache"}).folder == str(tmp_path / "cache")
+    assert CacheConfig.parse({"tier": "disk", "folder": "s3://bucket/~"}).folder == "s3://bucket/~"
+
+
 def test_memory_tier_without_a_budget_is_refused():
     with pytest.raises(ConfigError, match=r"max_bytes = 0 is not valid.*needs a budget above 0"):
         CacheConfig.parse({"tier": "memory"})

@@ -101,6 +101,28 @@ def test_a_server_that_stays_away_is_an_error_of_this_entry(machines, monkeypatc
         tier.put(KEY, example_volume())
 
 
+def test_a_server_that_stays_away_is_waited_for_once_and_used_when_it_is_back(machines, monkeypatch):
+    machines().put(KEY, example_volume())
+    tier, waits = machines(), []
+    server, tier._store._sleep = tier._store._server, waits.append
+
+    def lost(*_):
+        raise TimeoutError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote_files, "_MOST_TRYING_S", 3.0)
+        patched.setattr(tier._store, "_server", type("Lost", (), {"info": lost, "invalidate_cache": lambda: None}))
+        with pytest.warns(UserWarning, match="trying again"), pytest.raises(CacheError, match="could not be reached"):
+            tier.get(KEY)
+        assert waits == [0.5, 1.0, 2.0]
+        for _ in range(2):
+            with pytest.raises(CacheError, match="could not be reached"):
+                tier.get(KEY)
+        assert len(waits) == 3
+    assert tier._store._server is server
+    assert_same(tier.get(KEY), example_volume())
+
+
 def test_an_entry_that_is_damaged_on_the_server_is_dropped_there(machines):
     machines().put(KEY, example_volume())
     path = machines.server / f"{KEY}.safetensors"

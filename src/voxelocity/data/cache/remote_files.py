@@ -46,6 +46,8 @@ class RemoteEntryFiles(EntryFiles):
         self._make_room = make_room
         self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
         self._locks = ThreadLocks()
+        # After one wait in vain, each entry is tried once, as waiting for each would take hours.
+        self._is_away = False
 
     def open(self, key: str) -> memoryview | FileBytes | None:
         with self._locks.hold(key):
@@ -92,7 +94,11 @@ class RemoteEntryFiles(EntryFiles):
 
     def _tried(self, attempt: Callable[[], _T], what: str) -> _T:
         try:
-            return tried(attempt, what=f"cache: {what}", most_s=_MOST_TRYING_S, sleep=self._sleep)
+            most_s = 0.0 if self._is_away else _MOST_TRYING_S
+            found = tried(attempt, what=f"cache: {what}", most_s=most_s, sleep=self._sleep)
+            self._is_away = False
+            return found
         except (ConnectionError, PermissionError) as error:
+            self._is_away = isinstance(error, ConnectionError)
             number = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
             raise OSError(number, str(error), what) from error

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import voxelocity as package
-from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, entry_key
+from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, disk_bytes_in, entry_key
 from voxelocity.observe import memory_folders
 from voxelocity.report import bytes_text
 from voxelocity.testing.tier_contract import example_volume
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 
 def size(folder):
-    return bytes_text(DiskTier(folder).bytes_used())
+    return bytes_text(disk_bytes_in(folder))
 
 
 def damage(folder, index=0):

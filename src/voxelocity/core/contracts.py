@@ -124,10 +124,6 @@ class Tier(Protocol):
         """Holds the right to make this entry, among all processes that share the tier, so that it is made once."""
         ...
 
-    def bytes_used(self) -> int:
-        """Bytes that the entries take in this tier."""
-        ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentBox:

@@ -238,7 +238,6 @@ def test_entries_that_find_no_space_go_to_memory_which_is_told_once(files_first,
         files_first.put(f"k{number}", sized_volume(number))
     assert [int(files_first.get(f"k{number}").load().image[0, 0, 0, 0]) for number in range(5)] == list(range(5))
     assert disk.keys() == ["k0", "k1"]
-    assert files_first.bytes_used() == disk.bytes_used() + 3 * sized_volume().num_bytes
     assert told == [
         "cache.disk: no space in X; continuing in memory, up to data.cache.max_bytes; the next run prepares those "
         "cases again"

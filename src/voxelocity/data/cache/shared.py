@@ -174,10 +174,6 @@ class SharedMemoryTier:
                 stack.enter_context(self._locks.hold(key))
             yield
 
-    def bytes_used(self) -> int:
-        with self._ledger():
-            return sum(size for _, size in oldest_first(self._folder.path))
-
     def close(self) -> None:
         """Ends the use of the folder; the last user removes it. Volumes already handed out stay valid."""
         self._mapped.clear()

@@ -200,9 +200,6 @@ class EntryTier(ABC, Generic[_Store]):
     def keys(self) -> list[str]:
         return self._store.keys()
 
-    def bytes_used(self) -> int:
-        return self._store.bytes_used()
-
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 

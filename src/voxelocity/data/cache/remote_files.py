@@ -28,23 +28,15 @@ class RemoteEntryFiles(EntryFiles):
         folder: on a disk of this machine; exists.
         url: of a folder on the server, such as s3://bucket/cache.
         make_room: called before this many bytes are brought here.
-        sleep: waits between attempts.
 
     Raises:
         InputError: the library for the protocol is missing, or the URL holds a password.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        url: str,
-        *,
-        make_room: Callable[[int], None],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, folder: Path, url: str, *, make_room: Callable[[int], None]) -> None:
         super().__init__(folder)
         self._make_room = make_room
-        self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
+        self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), time.sleep
         self._locks = ThreadLocks()
         # After one wait in vain, each entry is tried once, as waiting for each would take hours.
         self._is_away = False

@@ -137,8 +137,10 @@ def test_equal_cases_are_shared_out_by_number():
     assert [len(part) for part in partition([7] * 10, 4)] == [3, 3, 2, 2]
 
 
-def test_fewer_cases_than_ranks_is_a_clear_error():
-    with pytest.raises(DatasetError, match=r"3 case\(s\) cannot be divided among 4 ranks; start at most 3, or let"):
+def test_fewer_cases_than_parts_is_a_clear_error():
+    with pytest.raises(
+        DatasetError, match=r"num_parts = 4 is not valid for 3 case\(s\): .* choose at most 3, or 1 to let"
+    ):
         partition([1, 1, 1], 4)
 
 

@@ -193,8 +193,8 @@ def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ..
     assert num_parts >= 1, f"num_parts {num_parts}"
     if len(sizes_bytes) < num_parts:
         raise DatasetError(
-            f"patch.partition: {len(sizes_bytes)} case(s) cannot be divided among {num_parts} ranks; start at most "
-            f"{len(sizes_bytes)}, or let every rank draw every case"
+            f"data.cache.num_parts = {num_parts} is not valid for {len(sizes_bytes)} case(s): a part needs a case; "
+            f"choose at most {len(sizes_bytes)}, or 1 to let every rank read every case"
         )
     largest_first = sorted(range(len(sizes_bytes)), key=lambda case: (-sizes_bytes[case], case))
     parts: list[list[int]] = [[] for _ in range(num_parts)]

@@ -65,8 +65,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         faults = self.server.faults.get(place.name, []) if has_body else []
         fault = faults.pop(0) if faults else ""
         tag = md5(content, usedforsecurity=False).hexdigest()
-        if fault == "error":
-            self.send_error(503)
+        if fault in ("error", "refusal"):
+            self.send_error(503 if fault == "error" else 403)
             return
         part = content
         if wanted and fault != "all":
@@ -272,6 +272,14 @@ def test_what_is_not_there_is_said(server, own_msd, monkeypatch):
     monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
     with pytest.raises(DatasetError, match=r"could not be reached for .*check the connection"):
         open_cases(f"{server.url}/other")
+
+
+def test_a_refusal_is_reported_at_once(server):
+    server.faults["dataset.json"] = ["refusal"]
+    waits = []
+    with pytest.raises(DatasetError, match=r"cannot be read \(403.*check the URL and your permissions"):
+        mirrored(server.url, sleep=waits.append)
+    assert waits == []
 
 
 def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):

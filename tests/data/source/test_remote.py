@@ -289,7 +289,7 @@ def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
     server.server_close()
     monkeypatch.setattr(staging, "_stages", {})
     monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
-    with pytest.warns(UserWarning, match="the list of files of the last time is used"):
+    with pytest.warns(UserWarning, match="using the list of files from the last time"):
         again = open_cases(cases.root)
     assert again.refs == cases.refs
     same(read_case(again.refs[0], label_values=again.label_values), before)

@@ -107,7 +107,7 @@ class _Mirror:
             self._known = self._read_index()
             if not self._known:
                 raise DatasetError(str(error)) from None
-            warnings.warn(f"{error}; the list of files of the last time is used", stacklevel=2)
+            warnings.warn(f"{error}; using the list of files from the last time", stacklevel=2)
             return
         if not found:
             raise DatasetError(f"source: {self._url} holds no files; check the URL and your permissions")
@@ -282,7 +282,7 @@ def _named_in(content: bytes) -> Iterator[str]:
     """Files of the cases that a `dataset.json` lists, in either layout; none if it is malformed."""
     try:
         described = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     values = described if isinstance(described, dict) else {}
     listed = values.get("training") or values.get("dataset")

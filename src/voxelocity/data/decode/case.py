@@ -11,7 +11,7 @@ import numpy as np
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
-from voxelocity.data.decode.dicom import read_structures
+from voxelocity.data.decode.dicom.structures import read_structures
 from voxelocity.data.decode.formats import format_of, read_header, read_scan
 from voxelocity.data.decode.labels import class_indices
 

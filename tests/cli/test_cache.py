@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import voxelocity as package
-from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, entry_key
+from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, disk_bytes_in, entry_key
 from voxelocity.observe import memory_folders
 from voxelocity.report import bytes_text
 from voxelocity.testing.tier_contract import example_volume
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 
 def size(folder):
-    return bytes_text(DiskTier(folder).bytes_used())
+    return bytes_text(disk_bytes_in(folder))
 
 
 def damage(folder, index=0):
@@ -71,7 +71,8 @@ def test_folder_that_is_no_cache_ends_with_status_2(voxelocity, tmp_path, comman
     told = voxelocity("cache", command, tmp_path)
     assert told.status == 2
     assert told.err == (
-        f"voxelocity: cache: {tmp_path} is not a cache of prepared cases; name the one in data.cache.folder\n"
+        f"voxelocity: cache: {tmp_path} is not a cache of prepared cases; give the folder that data.cache.folder "
+        "names\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import nibabel as nib
@@ -154,5 +155,20 @@ def test_what_cannot_be_understood_is_answered_with_what_was_found_and_an_exampl
     nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "labels" / "a.nii.gz")
     ended = voxelocity("init", tmp_path)
     assert ended.status == 2
-    assert "hold 1000 different values from 0 to 999" in ended.err
+    assert "labels/a.nii.gz, hold 1000 different values, at most 256 are classes" in ended.err
     assert list(Path(tmp_path).glob("*.csv")) == []
+
+
+def test_a_file_whose_name_is_not_utf8_is_left_out_and_such_a_folder_refused(voxelocity, pairs):
+    name = os.fsdecode("Müller.nii.gz".encode("latin-1"))
+    for place in ("images", "labels"):
+        (pairs / place / "case_2.nii.gz").rename(pairs / place / name)
+    ended = voxelocity("init", pairs)
+    assert ended.status == 0, ended
+    assert "2 cases, 2 with a label" in ended.out
+    assert r"images/M\xfcller.nii.gz" in ended.out
+    assert "its name is not UTF-8" in ended.out
+    ended = voxelocity("init", pairs.rename(pairs.with_name(name)))
+    assert ended.status == 2
+    assert r"M\xfcller.nii.gz is not UTF-8" in ended.err
+    assert "rename the folder" in ended.err

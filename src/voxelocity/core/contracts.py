@@ -1,8 +1,8 @@
 """What every stage guarantees. A Protocol defines the calls; its docstring and the text below define the obligations.
 
-Obligations of a deterministic stage: equal input and equal fingerprint always give equal output, in any process;
-`describe` never reads voxels; `__call__` neither changes its argument nor keeps it. It takes no generator, so that
-randomness cannot be cached by accident.
+Obligations of a stage: equal input always gives equal output, in any process, for one that has a fingerprint as long as
+this is equal; `describe` never reads voxels; `__call__` neither changes its argument nor keeps it. It takes no
+generator, so that randomness cannot be cached by accident.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ class StageEffect:
     scratch_bytes: int
 
 
-@runtime_checkable
-class DeterministicStage(Protocol):
+class Stage(Protocol):
     """A step of the preparation, before the cache."""
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The effect on a volume of this spec, without any voxels."""
         ...
 
-    def fingerprint(self) -> str:
-        """A string that changes whenever the output for some input could change."""
-        ...
-
     def __call__(self, volume: Volume) -> Volume:
         """The volume after this step."""
+        ...
+
+
+class DeterministicStage(Stage, Protocol):
+    """A whole preparation, or a step that several of them share."""
+
+    def fingerprint(self) -> str:
+        """A string that changes whenever the output for some input could change."""
         ...
 
 
@@ -119,10 +122,6 @@ class Tier(Protocol):
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds the right to make this entry, among all processes that share the tier, so that it is made once."""
-        ...
-
-    def bytes_used(self) -> int:
-        """Bytes that the entries take in this tier."""
         ...
 
 

@@ -18,6 +18,8 @@ from voxelocity.core.quantities import duration_text
 _T = TypeVar("_T")
 # A path that once was a URL may have lost a slash.
 _URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
+# HTTP's answers that trying again does not change.
+_REFUSALS = (401, 403)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
@@ -61,7 +63,7 @@ def tried(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callabl
 
     Raises:
         FileNotFoundError: raised by the attempt.
-        PermissionError: raised by the attempt.
+        PermissionError: raised by the attempt, or a web server refused it.
         ConnectionError: it has failed for `most_s` seconds.
     """
     pause_s, waited_s = _FIRST_PAUSE_S, 0.0
@@ -72,6 +74,8 @@ def tried(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callabl
             raise
         # Each library has errors of its own for a connection that is lost.
         except Exception as error:
+            if getattr(error, "status", None) in _REFUSALS:
+                raise PermissionError(str(error)) from error
             reason = f"{type(error).__name__}: {error}"
             if waited_s >= most_s:
                 raise ConnectionError(

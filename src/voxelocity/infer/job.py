@@ -167,5 +167,5 @@ def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> Vol
     num_channels = sum(header.num_channels for header in headers)
     where = f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})"
     model.spec.check_channels(num_channels, where=where)
-    dtypes = ["float32" if header.is_scaled else header.dtype for header in headers]
+    dtypes = [header.read_dtype for header in headers]
     return VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*dtypes)))

@@ -10,13 +10,10 @@ def test_tier_of_files_without_a_folder_is_refused(tier):
         CacheConfig.parse({"tier": tier})
 
 
-def test_unknown_format_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match=r"format = 'zip' is not valid.*'raw' or 'blosc2'"):
-        CacheConfig.parse({"tier": "disk", "folder": "cache", "format": "zip"})
-
-
-def test_entries_are_raw_unless_told_otherwise():
-    assert CacheConfig(tier="disk", folder="cache").format == "raw"
+def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert CacheConfig.parse({"tier": "disk", "folder": "~/cache"}).folder == str(tmp_path / "cache")
+    assert CacheConfig.parse({"tier": "disk", "folder": "s3://bucket/~"}).folder == "s3://bucket/~"
 
 
 def test_memory_tier_without_a_budget_is_refused():
@@ -27,11 +24,6 @@ def test_memory_tier_without_a_budget_is_refused():
 def test_negative_budget_is_refused():
     with pytest.raises(ConfigError, match="max_bytes"):
         CacheConfig.parse({"tier": "memory", "max_bytes": -1})
-
-
-def test_config_survives_plain_data():
-    config = CacheConfig(tier="disk", folder="cache", max_bytes=7)
-    assert CacheConfig.parse(config.to_plain()) == config
 
 
 def test_rotating_tier_without_cases_or_budget_is_refused():

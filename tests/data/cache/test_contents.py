@@ -80,13 +80,6 @@ def test_only_the_named_entries_are_removed_and_no_other_file(folder):
     assert {"model.safetensors", "notes.txt", path_of(folder, 0).name} <= left
 
 
-def test_removing_takes_the_locks_of_the_entries_along(folder):
-    (folder / "locks" / f"{KEYS[0]}.lock").touch()
-    cache = CacheContents(folder)
-    cache.remove(list(cache.entries()))
-    assert not (folder / "locks" / f"{KEYS[0]}.lock").exists()
-
-
 def test_entry_that_cannot_be_removed_is_named(folder, monkeypatch):
     cache = CacheContents(folder)
 
@@ -95,7 +88,7 @@ def test_entry_that_cannot_be_removed_is_named(folder, monkeypatch):
 
     monkeypatch.setattr(entry_files.EntryFiles, "drop", refuse)
     with pytest.raises(
-        OutputError, match=rf"entry {KEYS[0]} in .* cannot be removed \(Permission denied\); allow writ"
+        OutputError, match=rf"entry {KEYS[0]} in .* cannot be removed \(Permission denied\); make the folder writ"
     ):
         cache.remove([found for found in cache.entries() if found.key == KEYS[0]])
 
@@ -105,13 +98,13 @@ def test_entry_that_may_not_be_read_is_named(folder, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(entry_files, "map_file", refuse)
-    with pytest.raises(CacheError, match=r"entry \w+ in .* cannot be read \(Permission denied\); allow reading it"):
+    with pytest.raises(CacheError, match=r"entry \w+ in .* cannot be read \(Permission denied\); make it readable"):
         list(CacheContents(folder).entries())
 
 
 def test_missing_folder_is_named(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"there is no folder .*gone; the first run that keeps cases on disk makes it"
+        ConfigError, match=r"folder .*gone does not exist; the first run that keeps cases on disk creates it"
     ):
         CacheContents(tmp_path / "gone")
 
@@ -126,7 +119,7 @@ def test_folder_that_is_no_cache_is_refused(tmp_path, content):
     if content == "weights":
         (place / "model.safetensors").write_bytes(b"weights")
     with pytest.raises(
-        ConfigError, match=r"place is not a cache of prepared cases; name the one in data\.cache\.folder"
+        ConfigError, match=r"place is not a cache of prepared cases; give the folder that data\.cache\.folder"
     ):
         CacheContents(place)
 

@@ -361,12 +361,11 @@ def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_pat
         return content
 
     monkeypatch.setattr(tier._store, "open", open_and_replace)
-    for read in (lambda: tier.get(KEY), lambda: list(tier.verify(full=True))):
-        num_replaced = 2
-        assert read() is not None
-        num_replaced = 3
-        with pytest.raises(CacheError, match="replaced while it was in use"):
-            read()
+    num_replaced = 2
+    assert tier.get(KEY) is not None
+    num_replaced = 3
+    with pytest.raises(CacheError, match="replaced while it was in use"):
+        tier.get(KEY)
     got = tier.get(KEY)
     tier.put(KEY, make_volume())
     num_replaced = 2

@@ -62,7 +62,7 @@ def test_inodes_do_not_count_where_a_file_system_numbers_its_files_as_they_come(
 
 
 def test_missing_file_is_named_with_its_cure(tmp_path):
-    with pytest.raises(ScanError, match=r"cache\.key: file .*gone\.nii cannot be looked at \(No such file.*restore it"):
+    with pytest.raises(ScanError, match=r"cache\.key: file .*gone\.nii is not accessible \(No such file.*restore it"):
         source_identity([tmp_path / "gone.nii"])
 
 

@@ -22,11 +22,6 @@ def test_empty_file_maps_to_no_bytes(tmp_path):
     assert len(map_file(tmp_path / "file")) == 0
 
 
-def test_missing_file_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        map_file(tmp_path / "gone")
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files can be counted on Linux only")
 def test_mappings_hold_no_file_descriptors_and_end_with_their_last_view(tmp_path):
     file = tmp_path / "a_name_to_look_for"

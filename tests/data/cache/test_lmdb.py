@@ -237,9 +237,9 @@ def test_file_that_this_user_may_only_read_is_read_and_takes_nothing(tmp_path, m
     tier = LmdbTier(tmp_path)
     assert not tier._store.is_writable
     assert_same(tier.get(KEY), example_volume())
-    with pytest.raises(CacheError, match=r"entries\.lmdb may only be read; allow writing it"):
+    with pytest.raises(CacheError, match=r"entries\.lmdb is read-only; make it writable"):
         tier.put("other", example_volume())
-    with pytest.raises(CacheError, match="may only be read"):
+    with pytest.raises(CacheError, match="is read-only"):
         tier.drop(KEY)
     assert (tmp_path / "entries.lmdb").read_bytes() == before
 

@@ -37,7 +37,7 @@ def test_entry_used_longest_ago_goes_first():
     tier.get("a")
     tier.put("d", volume("d", 1500))
     assert [key for key in "abcd" if tier.get(key) is not None] == ["a", "d"]
-    assert tier.bytes_used() == 2500
+    assert tier._num_bytes == 2500
 
 
 def test_budget_holds_under_many_threads():
@@ -51,7 +51,7 @@ def test_budget_holds_under_many_threads():
             key = f"{(number * 7 + index) % 12}"
             if tier.get(key) is None:
                 tier.put(key, volume(key))
-            if tier.bytes_used() > 5000:
+            if tier._num_bytes > 5000:
                 over.append(index)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -60,4 +60,4 @@ def test_budget_holds_under_many_threads():
     for thread in threads:
         thread.join()
     assert not over
-    assert tier.bytes_used() == 5000
+    assert tier._num_bytes == 5000

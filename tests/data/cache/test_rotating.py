@@ -128,7 +128,7 @@ def test_each_case_is_prepared_once_while_it_stays_and_leaves_when_its_epochs_ar
     for epoch in range(4):
         cache.begin(epoch)
         assert [number_of(cache.take(epoch + place)) for place in range(3)] == [epoch, epoch + 1, epoch + 2]
-        assert cache.held() == {epoch, epoch + 1, epoch + 2, epoch + 3}
+        assert set(cache._works) == {epoch, epoch + 1, epoch + 2, epoch + 3}
     cache.close()
     assert sorted(volumes.prepared)[:6] == list(range(6))
     assert len(set(volumes.prepared)) == len(volumes.prepared)
@@ -164,7 +164,7 @@ def test_case_outside_the_windows_is_served_and_leaves_with_the_next_epoch(volum
     cache.begin(0)
     assert number_of(cache.take(7)) == 7
     cache.begin(1)
-    assert 7 not in cache.held()
+    assert 7 not in cache._works
     assert 7 in volumes.dropped
     cache.close()
 
@@ -172,9 +172,9 @@ def test_case_outside_the_windows_is_served_and_leaves_with_the_next_epoch(volum
 def test_an_epoch_that_is_over_does_not_come_back(volumes):
     cache = volumes.cache()
     cache.begin(2)
-    held = cache.held()
+    held = set(cache._works)
     cache.begin(1)
-    assert cache.held() == held
+    assert set(cache._works) == held
     cache.close()
 
 
@@ -201,7 +201,7 @@ def test_a_case_that_leaves_while_it_is_in_work_is_dropped_again_when_the_work_e
         threading.Event().wait(0.001)
     cache.begin(8)
     assert 4 in volumes.dropped
-    assert 4 not in cache.held()
+    assert 4 not in cache._works
     volumes.held_back[4].set()
     cache.close()
     assert volumes.prepared.count(4) == 1

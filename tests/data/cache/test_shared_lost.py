@@ -9,7 +9,7 @@ from voxelocity.data.cache import SharedMemoryTier, shared
 from voxelocity.data.cache.shared_folder import SharedFolder
 
 
-@pytest.mark.parametrize("act", ["room_bytes", "drop", "evict", "bytes_used", "put"])
+@pytest.mark.parametrize("act", ["room_bytes", "drop", "evict", "put"])
 def test_folder_removed_in_the_middle_of_a_call_is_made_again(memory_place, sized_volume, monkeypatch, act):
     tier = SharedMemoryTier(memory_place / "cache", 2**20)
     tier.put("a", sized_volume(1))

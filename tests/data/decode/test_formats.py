@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -99,6 +101,7 @@ def test_every_file_of_a_scan_is_named(tmp_path):
     assert source_files(tmp_path / "a.mhd") == (tmp_path / "a.mhd", tmp_path / "a.zraw")
     assert source_files(tmp_path / "a.nhdr") == (tmp_path / "a.nhdr", tmp_path / "a.raw.gz")
     files = write_series(tmp_path / "ct", np.zeros((3, 4, 5), np.int16))
+    (tmp_path / "ct" / ".DS_Store").touch()
     assert source_files(tmp_path / "ct") == source_files(files[0]) == tuple(sorted(files))
     # By name alone: nothing is opened.
     assert source_files(tmp_path / "gone.nii.gz") == (tmp_path / "gone.nii.gz",)
@@ -113,6 +116,25 @@ def test_a_detached_header_without_its_voxels_is_refused(tmp_path):
     (tmp_path / "a.mhd").write_text(text)
     with pytest.raises(ScanError, match=r"the voxels are in several files \(LIST\); save the scan as one"):
         read_header(tmp_path / "a.mhd")
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+@pytest.mark.parametrize("name", ["a=b.raw", "lists.raw", os.fsdecode("Schädel.raw".encode("latin-1"))])
+def test_a_detached_header_may_name_any_file(tmp_path, ending, name):
+    image = SimpleITK.GetImageFromArray(np.arange(120, dtype=np.int16).reshape(4, 5, 6))
+    SimpleITK.WriteImage(image, str(tmp_path / f"a{ending}"))
+    (tmp_path / "a.raw").rename(tmp_path / name)
+    header = (tmp_path / f"a{ending}").read_bytes().replace(b"a.raw", os.fsencode(name))
+    (tmp_path / f"a{ending}").write_bytes(header)
+    assert source_files(tmp_path / f"a{ending}") == (tmp_path / f"a{ending}", tmp_path / name)
+    assert np.array_equal(read_scan(tmp_path / f"a{ending}")[0][0].T, np.arange(120).reshape(4, 5, 6))
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_simpleitk_ends_the_process(tmp_path):
+    itk_image(tmp_path / "a.nrrd")
+    path = (tmp_path / "a.nrrd").rename(tmp_path / os.fsdecode("Schädel.nrrd".encode("latin-1")))
+    with pytest.raises(ScanError, match=r"del\.nrrd: .* whose path is not UTF-8; rename it"):
+        read_header(path)
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,10 @@ def test_own_reader_gives_back_what_was_written(tmp_path_factory, shape: tuple[i
     assert grid == Grid.of(shape, ROTATED)
 
 
-def test_dtype_can_be_chosen_where_the_values_fit(tmp_path: Path) -> None:
-    array = np.array([[[0, 1, 255]]], dtype=np.int64)
-    write_scan(tmp_path / "a.nii", array, Grid.of(array.shape, np.eye(4)), dtype=np.uint8)
-    assert nib.load(tmp_path / "a.nii").get_data_dtype() == np.uint8
-    with pytest.raises(OutputError, match=r"a\.nii: values from -1 to 256 \(int64\) do not fit uint8; choose a dtype"):
-        write_scan(tmp_path / "a.nii", np.array([[[-1, 256]]]), Grid.of((1, 1, 2), np.eye(4)), dtype=np.uint8)
+def test_a_dtype_that_the_format_lacks_is_refused(tmp_path: Path) -> None:
+    array = np.zeros((1, 1, 3), np.float16)
     with pytest.raises(OutputError, match=r"NIfTI cannot store shape .* of float16"):
-        write_scan(tmp_path / "a.nii", array.astype(np.float16), Grid.of(array.shape, np.eye(4)))
+        write_scan(tmp_path / "a.nii", array, Grid.of(array.shape, np.eye(4)))
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:

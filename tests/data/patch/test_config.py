@@ -22,11 +22,6 @@ def test_values_out_of_range_are_refused_by_name(values, named):
         PatchConfig.parse(values)
 
 
-def test_config_survives_plain_data():
-    config = PatchConfig(shape_voxel=(8, 9, 10), foreground_share=0.25, draws_per_case=3)
-    assert PatchConfig.parse(config.to_plain()) == config
-
-
 @pytest.mark.parametrize(("share", "side"), [(0.0, 4), (0.19, 4), (0.2, 6), (0.5, 8), (1.0, 8)])
 def test_patches_grow_with_the_share_of_the_training_that_is_done(share, side):
     stages = [{"until_share": 0.2, "shape_voxel": [4, 4, 4]}, {"until_share": 0.5, "shape_voxel": [6, 6, 6]}]

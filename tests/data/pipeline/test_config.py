@@ -8,8 +8,3 @@ from voxelocity.data.pipeline import FeedConfig
 def test_values_out_of_range_are_refused_by_name(values):
     with pytest.raises(ConfigError, match=list(values)[-1]):
         FeedConfig.parse(values)
-
-
-def test_config_survives_plain_data():
-    config = FeedConfig(num_threads=3, num_batches_ahead=4)
-    assert FeedConfig.parse(config.to_plain()) == config

@@ -212,6 +212,16 @@ def test_an_error_names_the_case_and_keeps_what_was_cached(blob_refs, data_confi
     assert facts.num_found > 0
 
 
+def test_a_case_takes_at_most_what_its_headers_say(data_config, tmp_path):
+    scan = nib.Nifti1Image(np.arange(4096, dtype=np.uint8).reshape(16, 16, 16), np.eye(4))
+    scan.header.set_slope_inter(0.5, 3.0)
+    nib.save(scan, tmp_path / "scaled.nii.gz")
+    nib.save(nib.Nifti1Image(np.zeros((16, 16, 16), np.uint8), np.eye(4)), tmp_path / "label.nii.gz")
+    ref = VolumeRef(case_id="a", images=(tmp_path / "scaled.nii.gz",), label=tmp_path / "label.nii.gz")
+    cases = prepared([ref], data_config("none"))
+    assert cases[0].num_bytes <= cases.most_bytes(0)
+
+
 def test_a_part_shares_the_cache_of_the_whole(blob_refs, data_config):
     whole = prepared(blob_refs, data_config("memory"))
     fill(whole)
@@ -251,7 +261,7 @@ def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(b
     assert (facts.num_prepared, facts.num_kept) == (5, 0)
     assert len(warnings) == 1
     assert "memory runs low" in warnings[0]
-    assert "free some, or name a cache folder; continuing without more: cases not in the cache are" in warnings[0]
+    assert "free some, or set data.cache.folder; continuing without more: cases not in the cache are" in warnings[0]
 
 
 def test_an_entry_that_cannot_be_removed_does_not_end_the_run(blob_refs, data_config, monkeypatch):

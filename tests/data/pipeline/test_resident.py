@@ -85,10 +85,11 @@ def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_
 
 
 @pytest.mark.parametrize(("free_bytes", "has_room"), [(2_000_000, True), (1_999_998, False)])
-def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, free_bytes, has_room):
+def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, monkeypatch, free_bytes, has_room):
+    monkeypatch.setattr("voxelocity.data.pipeline.supply._free_bytes", lambda _: free_bytes)
     told = []
     cases = prepared_of(blob_refs, in_front(10**6), told)
-    supply = open_resident_supply(cases, 10**6, CPU, free_bytes=lambda _: free_bytes)
+    supply = open_resident_supply(cases, 10**6, CPU)
     assert isinstance(supply, ResidentSupply) is has_room
     if not has_room:
         assert told == [

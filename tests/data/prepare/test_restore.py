@@ -152,7 +152,9 @@ def test_slabs_and_threads_change_nothing(make_volume, oblique: np.ndarray, monk
     scores = np.random.default_rng(0).random((4, *prepared.grid.shape), dtype=np.float32)
     whole = restore_probabilities(scores, prepared.trace)
     monkeypatch.setattr("voxelocity.data.prepare.restore._SLAB_VALUES", 500)
-    assert np.array_equal(restore_probabilities(scores, prepared.trace, num_threads=num_threads), whole)
+    restoration = Restoration(prepared.trace, prepared.grid.shape, num_threads=num_threads)
+    restoration.add(scores)
+    assert np.array_equal(restoration.result(), whole)
 
 
 @given(

@@ -114,6 +114,14 @@ def test_ids_that_some_disks_cannot_hold_are_refused(tmp_path, touch, case_ids, 
         check_refs([VolumeRef(case_id=name, images=(tmp_path / "a.nii.gz",)) for name in case_ids], listing=tmp_path)
 
 
+def test_a_file_name_that_is_not_utf8_cannot_name_a_case(tmp_path, nnunet, write_json, touch):
+    write_json({name: value for name, value in nnunet.items() if name != "numTraining"})
+    name = os.fsdecode("Müller".encode("latin-1"))
+    touch(f"imagesTr/{name}_0000.nii.gz", f"imagesTr/{name}_0001.nii.gz", f"labelsTr/{name}.nii.gz")
+    with pytest.raises(DatasetError, match=r"case id 'M.udcfcller' cannot be part .*and bytes that are not UTF-8"):
+        open_cases(tmp_path)
+
+
 def test_a_folder_name_beyond_the_file_system_is_reported(tmp_path):
     ref = VolumeRef(case_id="x", images=(tmp_path / ("n" * 300) / "a.nii.gz",))
     with pytest.raises(DatasetError, match=r"source: .*nnn cannot be read \(File name too long\); check"):

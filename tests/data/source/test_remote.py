@@ -1,6 +1,7 @@
 """Data sets on servers: the same cases and voxels as on this disk, whatever the connection does."""
 
 import http.server
+import json
 import os
 import shutil
 import threading
@@ -64,8 +65,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         faults = self.server.faults.get(place.name, []) if has_body else []
         fault = faults.pop(0) if faults else ""
         tag = md5(content, usedforsecurity=False).hexdigest()
-        if fault == "error":
-            self.send_error(503)
+        if fault in ("error", "refusal"):
+            self.send_error(503 if fault == "error" else 403)
             return
         part = content
         if wanted and fault != "all":
@@ -273,6 +274,14 @@ def test_what_is_not_there_is_said(server, own_msd, monkeypatch):
         open_cases(f"{server.url}/other")
 
 
+def test_a_refusal_is_reported_at_once(server):
+    server.faults["dataset.json"] = ["refusal"]
+    waits = []
+    with pytest.raises(DatasetError, match=r"cannot be read \(403.*check the URL and your permissions"):
+        mirrored(server.url, sleep=waits.append)
+    assert waits == []
+
+
 def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
     cases = open_cases(server.url)
     before = read_case(cases.refs[0], label_values=cases.label_values)
@@ -280,7 +289,7 @@ def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
     server.server_close()
     monkeypatch.setattr(staging, "_stages", {})
     monkeypatch.setattr(remote, "_MOST_OPENING_S", 0.0)
-    with pytest.warns(UserWarning, match="the list of files from before is used"):
+    with pytest.warns(UserWarning, match="using the list of files from the last time"):
         again = open_cases(cases.root)
     assert again.refs == cases.refs
     same(read_case(again.refs[0], label_values=again.label_values), before)
@@ -302,6 +311,22 @@ def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkey
         read_case(cases.refs[0], label_values=wanted.label_values),
         read_case(wanted.refs[0], label_values=wanted.label_values),
     )
+
+
+def test_a_malformed_description_is_reported_at_its_place_and_not_as_a_lost_connection(server, own_msd):
+    for content, text in (('{"training": [', "not valid JSON at line 1"), ('{"training": 3}', '"labels" is missing')):
+        (own_msd / "dataset.json").write_text(content)
+        with pytest.raises(DatasetError, match=text):
+            open_cases(server.url)
+
+
+def test_a_table_with_its_ending_in_capitals_is_read_too(server, own_msd):
+    lines = ("image,label", "imagesTr/case_0.nii.gz,labelsTr/case_0.nii.gz")
+    (own_msd / "CASES.CSV").write_text("\n".join(lines))
+    described = {"name": "x", "training": [{"image": name} for name in ("CASES.CSV", *lines[1].split(","))]}
+    (own_msd / "dataset.json").write_text(json.dumps(described))
+    (case,) = open_cases(f"{server.url}/CASES.CSV")
+    assert case.images[0].name == "case_0.nii.gz"
 
 
 @pytest.mark.parametrize("url", ["https://me:secret1@host/data", "https://host/data?token=secret1"])

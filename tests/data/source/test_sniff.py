@@ -55,9 +55,10 @@ def test_a_leading_tilde_is_the_home_folder(tmp_path, msd, write_json, monkeypat
     assert open_cases(f"~/{tmp_path.name}").root == tmp_path
 
 
-def test_a_path_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(DatasetError, match=r"source: .*/nowhere does not exist; check the spelling"):
-        open_cases(tmp_path / "nowhere")
+@pytest.mark.parametrize("name", ["nowhere", "n" * 300], ids=["short", "too long for the disk"])
+def test_a_path_that_does_not_exist_is_named(tmp_path, name):
+    with pytest.raises(DatasetError, match=rf"source: .*/{name} does not exist; check the spelling"):
+        open_cases(tmp_path / name)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path, touch):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from voxelocity.core.config import Config
 from voxelocity.data.cache.entry import Format
@@ -27,10 +28,10 @@ class CacheConfig(Config):
     """"none" prepares a case each time it is used; "memory" keeps it while a process uses it; "disk" keeps it across
     runs, one file per case; "lmdb" across runs, all cases in one file; "rotating" keeps `num_cases` in memory, trains
     only on these and replaces some of them after each epoch."""
-    folder: str = Field(default="", validate_default=True)
+    folder: Annotated[str, AfterValidator(os.path.expanduser)] = Field(default="", validate_default=True)
     """Folder of the disk and lmdb tiers; the memory tier continues there when memory runs out, or drops cases where
     this is "". The disk tier's may be a URL of an object store, such as s3://bucket/cache: what a machine reads stays
-    in a folder of its own."""
+    in a folder of its own. A leading "~" is the home folder."""
     format: Format = "raw"
     """Of the entries in the disk and lmdb tiers: "raw" needs no decoding; "blosc2" is smaller and decoded on each
     read. Unused by the others; does not change results."""

@@ -13,7 +13,7 @@ from voxelocity.core.errors import CacheError, ConfigError, OutputError
 from voxelocity.data.cache.entry import DamagedEntryError, EntryBytes, Format, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.lmdb_file import LMDB_NAME, DamagedFileError, LmdbFile, open_lmdb_file, remove_lmdb_file
-from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
+from voxelocity.data.cache.locks import LOCKS_NAME
 
 _KEY = re.compile(r"[0-9a-f]{40}")
 """The names that `entry_key` gives. A file named like this is an entry even where nothing in it can be read."""
@@ -84,7 +84,7 @@ class CacheContents:
                 )
             except OSError as error:
                 raise OutputError(
-                    f"cache: {lmdb_path} cannot be opened ({error.strerror}); allow writing it"
+                    f"cache: {lmdb_path} cannot be opened ({error.strerror}); make it writable"
                 ) from error
 
     def entries(self, *, full: bool = False) -> Iterator[KeptEntry]:
@@ -103,8 +103,8 @@ class CacheContents:
                         found = None if content is None else _look(tier, key, content, full=full)
                 except OSError as error:
                     raise CacheError(
-                        f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); allow reading it or "
-                        "remove it"
+                        f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable "
+                        "or remove it"
                     ) from error
                 if found is not None:
                     yield found
@@ -119,7 +119,6 @@ class CacheContents:
             CacheError: the LMDB file cannot be written.
         """
         num_bytes = 0
-        locks = KeyLocks(self.folder) if entries else None
         for entry in entries:
             try:
                 if entry.key == LMDB_NAME:
@@ -128,20 +127,18 @@ class CacheContents:
                     self._stores[entry.tier].drop(entry.key)
             except OSError as error:
                 raise OutputError(
-                    f"cache: entry {entry.key} in {self.folder} cannot be removed ({error.strerror}); allow writing to "
-                    "the folder"
+                    f"cache: entry {entry.key} in {self.folder} cannot be removed ({error.strerror}); make the "
+                    "folder writable"
                 ) from error
             num_bytes += entry.num_bytes
-            if locks is not None:
-                locks.forget(entry.key)
         return num_bytes
 
 
 def _check_is_cache(folder: Path) -> None:
     if not folder.exists():
         raise ConfigError(
-            f"cache: there is no folder {folder}; the first run that keeps cases on disk makes it, or name the one "
-            "in data.cache.folder"
+            f"cache: folder {folder} does not exist; the first run that keeps cases on disk creates it, or give the "
+            "folder that data.cache.folder names"
         )
     is_cache = folder.is_dir() and (
         (folder / LOCKS_NAME).is_dir()
@@ -149,7 +146,9 @@ def _check_is_cache(folder: Path) -> None:
         or any(_KEY.fullmatch(key) for key in EntryFiles(folder).keys())  # noqa: SIM118
     )
     if not is_cache:
-        raise ConfigError(f"cache: {folder} is not a cache of prepared cases; name the one in data.cache.folder")
+        raise ConfigError(
+            f"cache: {folder} is not a cache of prepared cases; give the folder that data.cache.folder names"
+        )
 
 
 def _look(tier: Literal["disk", "lmdb"], key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:

@@ -190,11 +190,6 @@ class DeviceTier:
     def lock(self, key: str) -> AbstractContextManager[None]:
         return self._builders.hold(key)
 
-    def bytes_used(self) -> int:
-        """Bytes of device memory that entries take; the tier always holds `max_bytes`."""
-        with self._lock:
-            return self._num_bytes - sum(size for _, size in self._given_back)
-
     def _take(self, case_id: str, size: int) -> int:
         if size > self._max_bytes:
             raise EntryTooLargeError(

@@ -135,7 +135,7 @@ class DiskTier(EntryTier[EntryFiles]):
         total = sum(size for _, size in entries)
         if total + num_bytes <= self._max_bytes:
             return total
-        in_use = self._uses.own() | self._uses.of_others()
+        in_use = self._uses.in_use()
         # A few more than needed where there are many, so that not every put has to scan all of them.
         aim = self._max_bytes - num_bytes - total // 32
         num_removed = 0
@@ -165,9 +165,6 @@ class DiskTier(EntryTier[EntryFiles]):
                     raise self._unreadable(key, error) from error
         raise AssertionError("the last time returns or raises")
 
-    def _check(self, key: str, *, full: bool) -> None:
-        self._again_if_replaced(key, functools.partial(super()._check, key, full=full))
-
     def _read_box(self, key: str, header: Header, content: EntryBytes, region: Region) -> tuple[Array, Array | None]:
         try:
             return read_box(header, content, region)
@@ -186,7 +183,7 @@ class DiskTier(EntryTier[EntryFiles]):
 
     def _unreadable(self, key: str, error: OSError) -> CacheError:
         return CacheError(
-            f"cache.disk: entry {self._store.path(key)} cannot be read ({error.strerror}); allow reading it "
+            f"cache.disk: entry {self._store.path(key)} cannot be read ({error.strerror}); make it readable "
             "or remove it"
         )
 

@@ -50,7 +50,6 @@ _DTYPE_NAMES = {
 }
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _DTYPE_NAMES.items()}
 _FOREGROUND = "foreground_"
-MADE_AGAIN = "it was dropped and is made again; `voxelocity cache verify --full` finds others"
 _ALIGNMENT_BYTES = 64
 _inodes_last: dict[int, bool] = {}
 """By device: whether a file there keeps its inode across mounts."""
@@ -246,8 +245,8 @@ def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:
     for name, array in (voxels | indices).items():
         if array.dtype.name not in _DTYPE_NAMES:
             raise CacheError(
-                f"cache.entry: case '{volume.case_id}': {name} has dtype {array.dtype}, which cannot be kept; "
-                "prepare it as float32 or another plain number"
+                f"cache.entry: case '{volume.case_id}': {name} has dtype {array.dtype}, which the cache cannot "
+                "store; prepare it as float32 or another plain number type"
             )
     if format == "blosc2":
         voxels = {name: np.frombuffer(encode(array), np.uint8) for name, array in voxels.items()}
@@ -304,10 +303,13 @@ def _file_identity(path: str) -> tuple[str, str, int, int, int, int]:
         status = os.stat(real)
     except OSError as error:
         raise ScanError(
-            f"cache.key: file {path} cannot be looked at ({error.strerror}); restore it or take the case out"
+            f"cache.key: file {path} is not accessible ({error.strerror}); restore it, or remove the case from "
+            "the data set"
         ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise ScanError(f"cache.key: {path} is not a regular file, so a change in it would not be noticed; name files")
+        raise ScanError(
+            f"cache.key: {path} is not a regular file, so changes to it would go unnoticed; list regular files"
+        )
     if status.st_dev not in _inodes_last:
         # Most file systems in user space assign inode numbers at each mount, as files are looked up.
         _inodes_last[status.st_dev] = not file_system_of(os.path.dirname(real)).startswith("fuse")

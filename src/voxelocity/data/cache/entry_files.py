@@ -164,10 +164,6 @@ class EntryFiles:
         """Removes this entry to make room for others."""
         self.drop(key)
 
-    def bytes_used(self) -> int:
-        """Bytes of all files of entries."""
-        return sum(size for _, size in self.oldest_first())
-
     def touch(self, key: str) -> None:
         """Marks the entry as used now, where this user may."""
         with contextlib.suppress(OSError):
@@ -201,7 +197,7 @@ class EntryFiles:
 
 def disk_bytes_in(folder: Path) -> int:
     """Bytes that entries of the disk tier take in this folder; 0 where there are none."""
-    return EntryFiles(folder).bytes_used()
+    return sum(size for _, size in oldest_first(folder))
 
 
 def remove_if_abandoned(temp: Path) -> None:

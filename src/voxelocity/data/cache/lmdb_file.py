@@ -151,13 +151,6 @@ class LmdbFile:
         """LMDB's own facts: size of the map, last transaction, readers."""
         return dict(self._environment.info())
 
-    def bytes_used(self) -> int:
-        """Bytes of the pages that hold values or lead to them."""
-        with self._transaction() as transaction:
-            found = transaction.stat(self._environment.open_db(None, transaction))
-        pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
-        return int(pages * found["psize"])
-
     def _change(self, change: Callable[[Any], object], num_bytes: int) -> None:
         """Makes the change in a transaction; first grows a full map, for a value of this many bytes."""
         self._check_writable()
@@ -196,8 +189,8 @@ class LmdbFile:
     def _check_writable(self) -> None:
         if not self.is_writable:
             raise CacheError(
-                f"cache.lmdb: {self._path} may only be read; allow writing it, or set data.cache.folder to a folder "
-                "you may write to"
+                f"cache.lmdb: {self._path} is read-only; make it writable, or set data.cache.folder to a folder you "
+                "may write to"
             )
 
     def _grow(self, num_bytes: int) -> None:

@@ -31,15 +31,6 @@ _MAX_AGE_S = 86400.0
 """Age at which a file counts as abandoned on a file system without locks, which cannot show that its writer lives."""
 
 
-def make_folder(folder: Path) -> None:
-    """Makes the folder, for this user alone, if it is missing. An existing one keeps its permissions.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def is_shared(folder: Path) -> bool:
     """Whether the folder's group may write into it, which is how users share a cache."""
     try:
@@ -126,7 +117,7 @@ class KeyLocks(PassingLocks):
     """Locks named by key in the folder `locks` of a cache.
 
     Args:
-        folder: of the cache; `locks` is made in it.
+        folder: of the cache, made for this user alone if it is missing; `locks` is made in it.
         num_files: most files there may be; keys that share one wait for each other, and the files stay. 0 makes one
             for each key, removed when nothing holds it.
         warn: called once if waiting for the holder of a lock timed out.
@@ -139,14 +130,8 @@ class KeyLocks(PassingLocks):
         super().__init__(folder / LOCKS_NAME, warn=warn)
         self._num_files = num_files
         self._is_passing = num_files == 0
-        make_folder(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o770 if is_shared(folder) else 0o700, exist_ok=True)
-
-    def forget(self, key: str) -> None:
-        """Removes the lock file of this key, if it has its own; older versions left them behind."""
-        if self._is_passing:
-            with contextlib.suppress(OSError):
-                self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         name = key if self._is_passing else f"shared-{zlib.crc32(key.encode()) % self._num_files}"
@@ -189,16 +174,13 @@ class Uses:
                 self._keys.remove(key)
                 self._write(f"-{key}\n")
 
-    def own(self) -> set[str]:
-        """The keys that this process uses."""
+    def in_use(self) -> set[str]:
+        """The keys that this process and others use; lists of processes that ended are removed."""
         with self._lock:
-            return set(self._keys) if self._pid == os.getpid() else set()
-
-    def of_others(self) -> set[str]:
-        """The keys that others use; lists of processes that ended are removed."""
-        found: set[str] = set()
+            own = self._path if self._pid == os.getpid() else None
+            found: set[str] = set() if own is None else set(self._keys)
         for path in self._lists():
-            if path != self._path or self._pid != os.getpid():
+            if path != own:
                 with contextlib.suppress(OSError):
                     found |= _keys_in(path)
         return found

@@ -82,10 +82,6 @@ class MemoryTier:
     def lock(self, key: str) -> AbstractContextManager[None]:
         return self._builders.hold(key)
 
-    def bytes_used(self) -> int:
-        with self._lock:
-            return self._num_bytes
-
     def _drop(self, key: str) -> None:
         dropped = self._volumes.pop(key, None)
         if dropped is not None:

@@ -28,28 +28,18 @@ class RemoteEntryFiles(EntryFiles):
         folder: on a disk of this machine; exists.
         url: of a folder on the server, such as s3://bucket/cache.
         make_room: called before this many bytes are brought here.
-        sleep: waits between attempts.
 
     Raises:
         InputError: the library for the protocol is missing, or the URL holds a password.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        url: str,
-        *,
-        make_room: Callable[[int], None],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, folder: Path, url: str, *, make_room: Callable[[int], None]) -> None:
         super().__init__(folder)
         self._make_room = make_room
-        self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), sleep
+        self._url, self._server, self._sleep = url.rstrip("/"), open_file_system(url), time.sleep
         self._locks = ThreadLocks()
-
-    def keys(self) -> list[str]:
-        names = self._tried(self._listed, self._url)
-        return sorted({name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)} | set(super().keys()))
+        # After one wait in vain, each entry is tried once, as waiting for each would take hours.
+        self._is_away = False
 
     def open(self, key: str) -> memoryview | FileBytes | None:
         with self._locks.hold(key):
@@ -91,19 +81,16 @@ class RemoteEntryFiles(EntryFiles):
             temp.unlink(missing_ok=True)
             os.close(descriptor)
 
-    def _listed(self) -> list[str]:
-        self._server.invalidate_cache()
-        try:
-            return [str(name).rpartition("/")[2] for name in self._server.ls(self._url, detail=False)]
-        except FileNotFoundError:
-            return []
-
     def _remote(self, key: str) -> str:
         return f"{self._url}/{key}{SUFFIX}"
 
     def _tried(self, attempt: Callable[[], _T], what: str) -> _T:
         try:
-            return tried(attempt, what=f"cache: {what}", most_s=_MOST_TRYING_S, sleep=self._sleep)
+            most_s = 0.0 if self._is_away else _MOST_TRYING_S
+            found = tried(attempt, what=f"cache: {what}", most_s=most_s, sleep=self._sleep)
+            self._is_away = False
+            return found
         except (ConnectionError, PermissionError) as error:
+            self._is_away = isinstance(error, ConnectionError)
             number = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
             raise OSError(number, str(error), what) from error

@@ -126,11 +126,6 @@ class RotatingCache:
             work = self._works.get(case) or self._begun(case)
         return work.result()
 
-    def held(self) -> set[int]:
-        """The cases that are prepared or being prepared."""
-        with self._lock:
-            return set(self._works)
-
     def close(self) -> None:
         """Ends the threads, each after the case that it prepares now."""
         with self._lock:

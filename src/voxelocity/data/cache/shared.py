@@ -132,7 +132,7 @@ class SharedMemoryTier:
         path = self._path(key)
         self._uses.withdraw(key)
         with self._ledger() as ledger:
-            if key in self._uses.of_others():
+            if key in self._uses.in_use():
                 with self._lock:
                     self._mapped.pop(key, None)
             else:
@@ -174,10 +174,6 @@ class SharedMemoryTier:
                 stack.enter_context(self._locks.hold(key))
             yield
 
-    def bytes_used(self) -> int:
-        with self._ledger():
-            return sum(size for _, size in oldest_first(self._folder.path))
-
     def close(self) -> None:
         """Ends the use of the folder; the last user removes it. Volumes already handed out stay valid."""
         self._mapped.clear()
@@ -202,10 +198,11 @@ class SharedMemoryTier:
         self._folder.stay()
         most = min(self._max_bytes, total_bytes_of(self._folder.path))
         if size > most:
-            raise self._too_large(case_id, size, most)
-        self._write(path, parts, size, case_id)
-
-    def _write(self, path: Path, parts: Sequence[memoryview], size: int, case_id: str) -> None:
+            raise EntryTooLargeError(
+                f"cache.shared: case '{case_id}' takes {size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB fit into "
+                f"{self._folder.path}; raise data.cache.max_bytes or the size of that file system, or choose the disk "
+                "tier"
+            )
         with self._ledger() as ledger:
             self._remove(ledger, path)
             self._make_room(ledger, size)
@@ -281,12 +278,6 @@ class SharedMemoryTier:
             self._num_removed_seen = ledger.num_removed
             for key in [key for key in self._mapped if not self._path(key).exists()]:
                 del self._mapped[key]
-
-    def _too_large(self, case_id: str, size: int, most: int) -> EntryTooLargeError:
-        return EntryTooLargeError(
-            f"cache.shared: case '{case_id}' takes {size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB fit into "
-            f"{self._folder.path}; raise data.cache.max_bytes or the size of that file system, or choose the disk tier"
-        )
 
     def _full(self, case_id: str, size: int) -> CacheFullError:
         free_bytes = free_bytes_in(self._folder.path)

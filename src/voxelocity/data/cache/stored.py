@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
 from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache.chunked import UndecodableError, decode, decode_file
 from voxelocity.data.cache.entry import (
-    MADE_AGAIN,
     DamagedEntryError,
     EntryBytes,
     Format,
@@ -176,7 +175,11 @@ class EntryTier(ABC, Generic[_Store]):
                 return self._volume(key, header, content)
         except DamagedEntryError as error:
             self._drop_damaged(key)
-            self._warn("damaged", f"{self._name}: {self._entry_text(key)} is damaged: {error}; {MADE_AGAIN}")
+            self._warn(
+                "damaged",
+                f"{self._name}: {self._entry_text(key)} is damaged: {error}; it was dropped and is made again; "
+                "`voxelocity cache verify --full` finds others",
+            )
             return None
 
     def put(self, key: str, volume: Volume) -> None:
@@ -193,25 +196,9 @@ class EntryTier(ABC, Generic[_Store]):
         """Removes this entry if there is one, damaged or not."""
         self._checked.discard(key)
         self._store.drop(checked_key(key))
-        self._locks.forget(key)
 
     def keys(self) -> list[str]:
         return self._store.keys()
-
-    def bytes_used(self) -> int:
-        return self._store.bytes_used()
-
-    def verify(self, *, full: bool) -> Iterator[str]:
-        """The keys of damaged entries, found one after the other; none is removed.
-
-        Args:
-            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
-        """
-        for key in self.keys():
-            try:
-                self._check(key, full=full)
-            except DamagedEntryError:
-                yield key
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
@@ -220,11 +207,6 @@ class EntryTier(ABC, Generic[_Store]):
         (a full disk, another user's folder, a file system without locks), the caller proceeds without it.
         """
         return self._locks.hold(checked_key(key))
-
-    def _check(self, key: str, *, full: bool) -> None:
-        with self._store.reading(key) as content:
-            if content is not None:
-                check_arrays(read_header(key, content), content, full=full)
 
     def _entry_volume(
         self, key: str, header: Header, foreground: Mapping[int, Array], read_box: ReadBox

@@ -148,10 +148,6 @@ class TieredCache:
         """Holds, among all who share the first tier, the right to make this entry."""
         return self._tiers[0].lock(key) if self._tiers else nullcontext()
 
-    def bytes_used(self) -> int:
-        """Bytes that the entries take in all tiers."""
-        return sum(tier.bytes_used() for tier in self._tiers)
-
     @property
     def _has_files_behind(self) -> bool:
         return self._open_second is not None and self._memory is self._tiers[0]
@@ -258,7 +254,7 @@ class TieredCache:
 
 
 def _not_kept(reason: str, volume: Volume) -> CacheFullError:
-    return CacheFullError(f"{reason}, so case '{volume.case_id}' is not kept; free some, or name a cache folder")
+    return CacheFullError(f"{reason}, so case '{volume.case_id}' is not kept; free some, or set data.cache.folder")
 
 
 class DeviceFront:

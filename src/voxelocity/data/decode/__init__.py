@@ -1,18 +1,10 @@
 """File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels."""
 
 from voxelocity.data.decode.case import read_case
-from voxelocity.data.decode.dicom import (
-    SeriesHeader,
-    StructuresHeader,
-    can_write_segmentations,
-    holds_series,
-    is_dicom,
-    read_structures,
-    read_structures_header,
-    series_in,
-    series_text,
-    write_segmentation,
-)
+from voxelocity.data.decode.dicom.files import is_dicom
+from voxelocity.data.decode.dicom.series import SeriesHeader, holds_series, series_in, series_text
+from voxelocity.data.decode.dicom.structures import StructuresHeader, read_structures, read_structures_header
+from voxelocity.data.decode.dicom.write import can_write_segmentations, write_segmentation
 from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import HOW_TO_CONVERT, ScanHeader

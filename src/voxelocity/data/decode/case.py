@@ -11,7 +11,7 @@ import numpy as np
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
-from voxelocity.data.decode.dicom import read_structures
+from voxelocity.data.decode.dicom.structures import read_structures
 from voxelocity.data.decode.formats import format_of, read_header, read_scan
 from voxelocity.data.decode.labels import class_indices
 
@@ -51,7 +51,7 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
     for path, header in zip(ref.images, headers, strict=True):
         _check_same_grid(ref, (first, grid), (path, header.grid), what="channels")
     num_channels = sum(header.num_channels for header in headers)
-    dtype = np.result_type(*(np.float32 if header.is_scaled else header.dtype for header in headers))
+    dtype = np.result_type(*(header.read_dtype for header in headers))
     x, y, z = grid.shape
     # In the memory order of the files, so that each channel is one straight copy.
     stacked = np.empty((num_channels, z, y, x), dtype=dtype).transpose(0, 3, 2, 1)

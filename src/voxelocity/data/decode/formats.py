@@ -10,7 +10,7 @@ from typing import Literal
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid
-from voxelocity.data.decode.dicom.files import is_dicom
+from voxelocity.data.decode.dicom.files import files_in, is_dicom
 from voxelocity.data.decode.dicom.series import read_series_header, read_series_voxels
 from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.itk import ITK_ENDINGS, itk_files, read_itk_header, read_itk_voxels
@@ -66,7 +66,8 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
 def source_files(path: Path) -> tuple[Path, ...]:
     """All files that a scan consists of: a change in the scan is a change in one of them.
 
-    Of a DICOM series these are all files of its folder; of a detached header also the file of its voxels.
+    Of a DICOM series these are all files of its folder, except hidden ones; of a detached header also the file of its
+    voxels.
 
     Raises:
         ScanError: the folder or the header cannot be read.
@@ -77,11 +78,7 @@ def source_files(path: Path) -> tuple[Path, ...]:
         return itk_files(path)
     if kind != "dicom":
         return (path,)
-    folder = path if path.is_dir() else path.parent
-    try:
-        return tuple(sorted(entry for entry in folder.iterdir() if entry.is_file()))
-    except OSError as error:
-        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
+    return tuple(files_in(path if path.is_dir() else path.parent))
 
 
 def format_of(path: Path) -> Literal["nifti", "itk", "dicom"]:

@@ -72,6 +72,11 @@ class ScanHeader:
         return (self.slope, self.inter) != (1.0, 0.0)
 
     @property
+    def read_dtype(self) -> str:
+        """Of the voxels as `read_scan` gives them."""
+        return "float32" if self.is_scaled else self.dtype
+
+    @property
     def data_bytes(self) -> int:
         """Unpacked bytes of the voxels."""
         return self.num_channels * self.grid.num_voxels * np.dtype(self.dtype).itemsize

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,17 @@ def itk_files(path: Path) -> tuple[Path, ...]:
             f"decode: {path}: the file cannot be read ({error.strerror}); correct the path or check its permissions"
         ) from None
     for line in start.splitlines():
-        key, separator, value = line.decode("utf-8", "replace").replace("=", ":", 1).partition(":")
         if not line.strip():
             # The voxels of an NRRD file follow an empty line.
             break
-        if separator and key.strip().lower() in _VOXEL_FILE_KEYS:
-            name = value.strip()
+        # "=" in MHA and ":" in NRRD; a file name after it may hold the other one, and bytes that are not UTF-8.
+        key, *rest = re.split("[=:]", os.fsdecode(line), maxsplit=1)
+        if rest and key.strip().lower() in _VOXEL_FILE_KEYS:
+            name = rest[0].strip()
             if name.lower() in _SAME_FILE:
                 break
-            if name.upper().startswith("LIST") or "%" in name:
+            # As both readers of ITK decide, a name in lower case is that of a file.
+            if name.startswith("LIST") or "%" in name:
                 raise ScanError(
                     f"decode: {path}: the voxels are in several files ({name}); save the scan as one .nrrd or .mha file"
                 )
@@ -104,6 +108,11 @@ def _open(path: Path) -> Any:
             f"decode: {path}: reading {path.suffix} needs SimpleITK, which is not installed; "
             "pip install 'voxelocity[formats]'"
         ) from None
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # SimpleITK ends the whole process on such a name.
+        raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
     missing = next((file for file in itk_files(path) if not file.is_file()), None)
     if missing is not None:
         raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")

@@ -11,7 +11,7 @@ from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, slabs
-from voxelocity.data.decode.dicom import needed_names, read_structures_header
+from voxelocity.data.decode.dicom.structures import needed_names, read_structures_header
 from voxelocity.data.decode.formats import format_of, read_scan
 
 _SLAB_VALUES = 1 << 20

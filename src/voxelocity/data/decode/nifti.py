@@ -168,7 +168,7 @@ def _data_start(path: Path, raw: Any) -> int:
     if start == 0.0:
         return least
     if not least <= start <= _MOST_DATA_START or start != int(start):
-        where = f"inside the header of {least} bytes" if start < least else "where no voxel can be"
+        where = f"inside the header of {least} bytes" if start < least else "beyond any plausible header"
         raise ScanError(
             f"decode: {path}: the header places the voxels at byte {start:.15g}, {where}; export the file again"
         )

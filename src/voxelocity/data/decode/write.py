@@ -8,11 +8,9 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-import numpy.typing as npt
 from isal import igzip
 from nibabel.spatialimages import HeaderDataError
 
-from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import OutputError
 from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array, Grid
@@ -27,14 +25,7 @@ _NO_EXTENSIONS = b"\0\0\0\0"
 _RIGHT_ANGLE_TOLERANCE = 1e-5
 
 
-def write_scan(
-    path: Path,
-    array_xyz: Array,
-    like: Grid,
-    dtype: npt.DTypeLike | Auto = AUTO,
-    *,
-    placement: Placement | None = None,
-) -> None:
+def write_scan(path: Path, array_xyz: Array, like: Grid, *, placement: Placement | None = None) -> None:
     """Writes an array as .nii.gz, .nii or .nrrd (by the file name) on the grid `like`, in millimeters.
 
     The file appears whole or not at all. NIfTI stores the affine as float32 sform, and also as qform if it is a
@@ -43,15 +34,14 @@ def write_scan(
 
     Args:
         path: replaced if it exists; its folder must exist.
-        array_xyz: (x, y, z), any order in memory.
+        array_xyz: (x, y, z), any order in memory; its dtype is kept.
         like: the grid of the array.
-        dtype: of the stored values; "auto" keeps the array's.
         placement: of the file whose grid this is; NIfTI repeats its qform, sform, their codes and the units, so that
             every reader puts both files in the same place.
 
     Raises:
-        OutputError: the name does not end in .nii, .nii.gz or .nrrd, the format or `dtype` cannot hold the array, or
-            the file cannot be written.
+        OutputError: the name does not end in .nii, .nii.gz or .nrrd, the format cannot hold the array, or the file
+            cannot be written.
     """
     path = Path(path)
     name = path.name.lower()
@@ -61,12 +51,11 @@ def write_scan(
         raise OutputError(
             f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must match"
         )
-    stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
     if name.endswith(".nrrd"):
-        beginning, header = _nrrd_header(path, like, stored.dtype), b""
+        beginning, header = _nrrd_header(path, like, array_xyz.dtype), b""
     else:
-        beginning, header = b"", _nifti_header(path, like, stored.dtype, placement)
-    _write(path, beginning, header, [stored], is_packed=not name.endswith(".nii"))
+        beginning, header = b"", _nifti_header(path, like, array_xyz.dtype, placement)
+    _write(path, beginning, header, [array_xyz], is_packed=not name.endswith(".nii"))
 
 
 def write_maps(
@@ -87,16 +76,6 @@ def write_maps(
     """
     header = _nifti_header(path, like, np.dtype(np.uint8), placement, num_maps=num_maps, scale=scale)
     _write(path, b"", header, maps_xyz, is_packed=True)
-
-
-def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
-    stored = array.astype(dtype, copy=False)
-    if dtype.kind in "iu" and dtype != array.dtype and not np.array_equal(stored, array):
-        raise OutputError(
-            f"decode: {path}: values from {array.min()} to {array.max()} ({array.dtype}) do not fit {dtype}; "
-            "choose a dtype that holds them"
-        )
-    return stored
 
 
 def _nifti_header(

@@ -80,17 +80,12 @@ class CaseOrder:
         self._batch_size = batch_size
         self._draws_per_case = draws_per_case
         self._window = window
-        self._num_cases_per_epoch = len(case_ids) if window is None else len(window(0))
+        self._num_draws_per_epoch = draws_per_case * (len(case_ids) if window is None else len(window(0)))
         self._permutation = _Recent(self._permuted)
-
-    @property
-    def num_draws_per_epoch(self) -> int:
-        """Draws in one pass over the cases of an epoch."""
-        return self._num_cases_per_epoch * self._draws_per_case
 
     def epoch_of(self, step: int) -> int:
         """The epoch of the first draw of this step, from 0."""
-        return step * self._batch_size // self.num_draws_per_epoch
+        return step * self._batch_size // self._num_draws_per_epoch
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         """The draws of this step, counted from 0, in the order of the batch."""
@@ -99,13 +94,13 @@ class CaseOrder:
         return tuple(self._draw(position) for position in range(first, first + self._batch_size))
 
     def _draw(self, position: int) -> Draw:
-        epoch, place = divmod(position, self.num_draws_per_epoch)
+        epoch, place = divmod(position, self._num_draws_per_epoch)
         case, draw = divmod(int(self._permutation(epoch)[place]), self._draws_per_case)
         return Draw(case_id=self._case_ids[case], case=case, epoch=epoch, draw=draw)
 
     def _permuted(self, epoch: int) -> npt.NDArray[np.int64]:
         """The epoch's draws in their order, each as `case * draws_per_case + draw`."""
-        permutation = generator(self._seed, stage="order", epoch=epoch).permutation(self.num_draws_per_epoch)
+        permutation = generator(self._seed, stage="order", epoch=epoch).permutation(self._num_draws_per_epoch)
         if self._window is not None:
             place, draw = np.divmod(permutation, self._draws_per_case)
             permutation = np.asarray(self._window(epoch), dtype=np.int64)[place] * self._draws_per_case + draw
@@ -198,8 +193,8 @@ def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ..
     assert num_parts >= 1, f"num_parts {num_parts}"
     if len(sizes_bytes) < num_parts:
         raise DatasetError(
-            f"patch.partition: {len(sizes_bytes)} case(s) cannot be divided among {num_parts} ranks; start at most "
-            f"{len(sizes_bytes)}, or let every rank draw every case"
+            f"data.cache.num_parts = {num_parts} is not valid for {len(sizes_bytes)} case(s): a part needs a case; "
+            f"choose at most {len(sizes_bytes)}, or 1 to let every rank read every case"
         )
     largest_first = sorted(range(len(sizes_bytes)), key=lambda case: (-sizes_bytes[case], case))
     parts: list[list[int]] = [[] for _ in range(num_parts)]

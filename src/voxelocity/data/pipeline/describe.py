@@ -12,23 +12,22 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE
 from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.volume import SCAN_ENDINGS
 from voxelocity.core.whole_file import write_whole
 from voxelocity.data.decode import (
     StructuresHeader,
     is_dicom,
-    label_values_in,
     read_scan,
     read_structures_header,
     series_in,
     series_text,
 )
+from voxelocity.data.decode.dicom.files import Slice
+from voxelocity.data.pipeline.infer_labels import classes_in
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import ONLY_CHANNEL
@@ -37,7 +36,6 @@ _MODALITIES = {"CT": "CT", "MR": "MRI", "PT": "PET", "US": "ultrasound"}
 _MOST_FILES = 5_000_000
 # Air of a CT, in Hounsfield units.
 _AIR = -900
-_EXAMPLE = "image,label\n    scans/p01.nii.gz,masks/p01.nii.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,21 +71,27 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
             f"source: {folder / DESCRIPTION_NAME} lists the cases of this data set already; open it with `voxelocity "
             f"plan {folder}`"
         )
-    names = files_below(folder, most=_MOST_FILES)
+    if _as_utf8(path := str(folder.resolve())) != path:
+        raise DatasetError(f"source: {_as_utf8(path)} is not UTF-8, as the paths in a table must be; rename the folder")
+    everything = files_below(folder, most=_MOST_FILES)
+    names = [name for name in everything if _as_utf8(name) == name]
+    unnamed = [(_as_utf8(name), "its name is not UTF-8") for name in everything if _as_utf8(name) != name]
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
     linked = _linked(series, structures, folder.resolve().name)
     if linked:
-        found = replace(linked, left_out=(*linked.left_out, *((name, "DICOM is used") for name in scans)))
+        found = replace(
+            linked, left_out=(*linked.left_out, *((name, "the DICOM series are used instead") for name in scans))
+        )
     else:
         found = group_files([*scans, *series])
     labeled = [case for case in found.cases if case.label]
     if not labeled:
         listed = f"{len(scans)} scan files, {len(series)} DICOM series, and no label that belongs to one of them"
-        reasons = "".join(f"\n    {name}: {reason}" for name, reason in found.left_out[:5])
+        reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
         raise DatasetError(
             f"source: {folder} holds {listed}{reasons}\nList the cases in {folder / TABLE_NAME}, one line each:\n"
-            f"    {_EXAMPLE}\nSee docs/data-sets.md"
+            "    image,label\n    scans/p01.nii.gz,masks/p01.nii.gz\nSee docs/data-sets.md"
         )
     labels, guesses, unused = _labels(folder, labeled, structures, num_threads)
     channels, guessed = _channels(folder, found, series)
@@ -96,7 +100,7 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
         channels=channels,
         labels=labels,
         cases=found.cases,
-        left_out=(*left_out, *found.left_out, *unused),
+        left_out=(*unnamed, *left_out, *found.left_out, *unused),
         guesses=(*guessed, *guesses),
     )
 
@@ -142,6 +146,11 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     return table, description
 
 
+def _as_utf8(path: str) -> str:
+    """The path itself, or a form that can be printed if bytes of it are not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _lists_cases(description: Path) -> bool:
     try:
         return description.is_file() and Description.read(description).lists_cases
@@ -149,21 +158,12 @@ def _lists_cases(description: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Series:
-    """One series: its UID, whose it is, and its modality."""
-
-    uid: str
-    patient_id: str
-    modality: str
-
-
 def _dicom_in(
     folder: Path, names: Sequence[str]
-) -> tuple[dict[str, _Series], dict[str, StructuresHeader], list[tuple[str, str]]]:
-    """Series and files of structures by path, a folder where it holds one series alone; and what else DICOM holds."""
+) -> tuple[dict[str, Slice], dict[str, StructuresHeader], list[tuple[str, str]]]:
+    """A slice of each series, and files of structures, by path, a folder where it holds one series alone; the rest."""
     others = [name for name in names if not name.lower().endswith((*SCAN_ENDINGS, ".csv", ".tsv", ".json", ".txt"))]
-    series: dict[str, _Series] = {}
+    series: dict[str, Slice] = {}
     structures: dict[str, StructuresHeader] = {}
     left_out: list[tuple[str, str]] = []
     for place, inside in itertools.groupby(sorted(others, key=os.path.dirname), key=os.path.dirname):
@@ -171,12 +171,12 @@ def _dicom_in(
         if not files:
             continue
         found = series_in(folder / place)
-        for uid, slices in found.items():
+        for slices in found.values():
             path = place or "." if len(found) == 1 else slices[0].path.relative_to(folder).as_posix()
-            series[path] = _Series(uid=uid, patient_id=slices[0].patient_id, modality=slices[0].modality)
             if len(slices) == 1 and len(found) > 1:
                 left_out.append((path, f"one slice only ({series_text(slices)})"))
-                del series[path]
+            else:
+                series[path] = slices[0]
         images = {one.path.name for slices in found.values() for one in slices}
         for name in files:
             header = None if os.path.basename(name) in images else read_structures_header(folder / name)
@@ -186,11 +186,12 @@ def _dicom_in(
 
 
 def _linked(
-    series: Mapping[str, _Series], structures: Mapping[str, StructuresHeader], root_name: str
+    series: Mapping[str, Slice], structures: Mapping[str, StructuresHeader], root_name: str
 ) -> FoundCases | None:
     """The series that a file of structures refers to, of the modality that most of them have."""
     labels = {
-        path: [name for name, one in structures.items() if each.uid in one.series_uids] for path, each in series.items()
+        path: [name for name, one in structures.items() if each.series_uid in one.series_uids]
+        for path, each in series.items()
     }
     counts = Counter(series[path].modality for path, found in labels.items() if found)
     if not counts:
@@ -214,7 +215,7 @@ def _linked(
             cases.append(FoundCase(case_id=case, images={ONLY_CHANNEL: path}, label=found[0], patient=patient))
             left_out += [(name, f"{found[0]} refers to the same series") for name in found[1:]]
     used_labels = {name for found in labels.values() for name in found}
-    left_out += [(name, "the series that it refers to is not here") for name in structures if name not in used_labels]
+    left_out += [(name, "the series that it refers to is missing") for name in structures if name not in used_labels]
     return FoundCases(channels=(ONLY_CHANNEL,), cases=tuple(cases), left_out=tuple(left_out))
 
 
@@ -233,19 +234,11 @@ def _labels(
             if name not in common
         ]
         return {0: "background", **dict(enumerate(common, start=1))}, [], rare
-    with ThreadPoolExecutor(max_workers=num_threads) as pool:
-        values = {0}.union(*pool.map(label_values_in, [folder / case.label for case in labeled]))
-    if len(values) == 1 or len(values) > MAX_CLASSES or min(values) < 0 or max(values) > MAX_LABEL_VALUE:
-        raise DatasetError(
-            f"source: {folder}: {len(labeled)} label files, such as {labeled[0].label}, hold {len(values)} different "
-            f"values from {min(values)} to {max(values)}, which cannot be classes (2 to {MAX_CLASSES} of 0 to "
-            f"{MAX_LABEL_VALUE}); are these label files? List the right ones in {folder / TABLE_NAME}:\n    {_EXAMPLE}"
-        )
-    names = {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}
+    names = classes_in([folder / case.label for case in labeled], root=folder, num_threads=num_threads)
     return names, ["The classes are named after their values; give them their names."], []
 
 
-def _channels(folder: Path, found: FoundCases, series: Mapping[str, _Series]) -> tuple[tuple[str, ...], list[str]]:
+def _channels(folder: Path, found: FoundCases, series: Mapping[str, Slice]) -> tuple[tuple[str, ...], list[str]]:
     """Names of the channels, and what was guessed about them."""
     if len(found.channels) > 1:
         names = tuple(f"channel_{int(name)}" if name.isdecimal() else name for name in found.channels)

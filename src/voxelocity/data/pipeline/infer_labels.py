@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE, Cases
 from voxelocity.core.errors import DatasetError
@@ -23,26 +25,30 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
     if cases.labels:
         return cases
     files = [ref.label for ref in cases.refs if ref.label is not None]
+    return replace(cases, labels=classes_in(files, root=cases.root, num_threads=num_threads))
+
+
+def classes_in(files: Sequence[Path], *, root: Path, num_threads: int) -> dict[int, str]:
+    """Class names by value, from the values in the label files of a data set; see `declare_labels`."""
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         values = {0}.union(*pool.map(label_values_in, files))
     if len(values) == 1:
         raise DatasetError(
-            f"source: {cases.root}: {len(files)} label files hold no value other than 0; there is nothing to learn"
+            f"source: {root}: {len(files)} label files hold no value other than 0; there is nothing to learn"
         )
     outside = sorted(value for value in values if not 0 <= value <= MAX_LABEL_VALUE)
     if outside:
         raise DatasetError(
-            f"source: {cases.root}: the label files hold the value {outside[0]}"
+            f"source: {root}: the label files hold the value {outside[0]}"
             f"{f' and {len(outside) - 1} more' if len(outside) > 1 else ''} outside 0 to {MAX_LABEL_VALUE}; "
             "change these values in the files, for example to 0 where they mean nothing"
         )
     if len(values) > MAX_CLASSES:
         raise DatasetError(
-            f"source: {cases.root}: the label files hold {len(values)} different values, at most {MAX_CLASSES} are "
-            "classes; are these label files, or images?"
+            f"source: {root}: {len(files)} label files, such as {files[0]}, hold {len(values)} different values, at "
+            f"most {MAX_CLASSES} are classes; are these label files, or images?"
         )
-    names = {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}
-    return replace(cases, labels=names)
+    return {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}
 
 
 def declare_channels(cases: Cases) -> Cases:

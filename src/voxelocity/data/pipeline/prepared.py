@@ -128,7 +128,7 @@ class PreparedCases:
         Raises:
             ScanError: a header cannot be read.
         """
-        spec = self._preparation.describe(read_spec(self.refs[index])).spec
+        spec = self._prepared_spec(index)
         return spec.image_bytes + spec.grid.num_voxels
 
     def shape(self, index: int) -> Index3:
@@ -137,7 +137,10 @@ class PreparedCases:
         Raises:
             ScanError: a header cannot be read.
         """
-        return self._preparation.describe(read_spec(self.refs[index])).spec.grid.shape
+        return self._prepared_spec(index).grid.shape
+
+    def _prepared_spec(self, index: int) -> VolumeSpec:
+        return self._preparation.describe(read_spec(self.refs[index])).spec
 
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
@@ -233,7 +236,7 @@ class PreparedCases:
                 return self._named(volume, index), "found"
             prepared = self._prepare(index)
             if self._shared_folder:
-                self._tell_if_private(self.refs[index])
+                self._warn_if_private(self.refs[index])
             # A file that changed since the key was made belongs to another key.
             if self._key(self.refs[index]) != key or not self._cache.put(key, prepared):
                 return prepared, "prepared"
@@ -241,7 +244,7 @@ class PreparedCases:
         kept = self._cache.get(key)
         return (prepared if kept is None else self._named(kept, index)), "kept"
 
-    def _tell_if_private(self, ref: VolumeRef) -> None:
+    def _warn_if_private(self, ref: VolumeRef) -> None:
         """Warns if a case's files are for this user alone while the cache's folder is for a group."""
         with contextlib.suppress(OSError):
             if any(not os.stat(path).st_mode & _OTHERS_READ for path in ref.images):
@@ -300,7 +303,7 @@ def read_spec(ref: VolumeRef) -> VolumeSpec:
     return VolumeSpec(
         num_channels=sum(header.num_channels for header in headers),
         grid=headers[0].grid,
-        dtype=str(np.result_type(*(header.dtype for header in headers))),
+        dtype=str(np.result_type(*(header.read_dtype for header in headers))),
     )
 
 

@@ -34,24 +34,17 @@ class ResidentSupply:
         return [self._front.take(str(draw.case), functools.partial(get, draw.case)) for draw in draws]
 
 
-def open_resident_supply(
-    prepared: PreparedCases,
-    max_bytes: int,
-    device: torch.device,
-    *,
-    free_bytes: Callable[[torch.device], int | None] | None = None,
-) -> ResidentSupply | None:
+def open_resident_supply(prepared: PreparedCases, max_bytes: int, device: torch.device) -> ResidentSupply | None:
     """Supplies cases from the device's memory; None, and a warning, if the device has no room.
 
     Args:
         prepared: the cases; its `warn` is called.
         max_bytes: to take, at once.
         device: where batches are filled.
-        free_bytes: of a device, None where that sets no limit; by default what CUDA reports.
     """
 
     def open_tier() -> DeviceTier:
-        free = (free_bytes or _free_bytes)(device)
+        free = _free_bytes(device)
         if free is not None and max_bytes > _MOST_OF_FREE * free:
             raise CacheFullError(
                 f"cache.device: {device} has {free / 1e9:.1f} GB free, and {max_bytes / 1e9:.1f} GB for prepared cases "
@@ -64,6 +57,7 @@ def open_resident_supply(
 
 
 def _free_bytes(device: torch.device) -> int | None:
+    """What CUDA reports; None on other devices, where it sets no limit."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 

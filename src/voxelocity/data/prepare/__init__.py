@@ -1,6 +1,6 @@
 """Deterministic preparation of a scan before the cache, and its inverse, back to the scan's own grid."""
 
-from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
+from voxelocity.data.prepare.chain import Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.crop import CropToNonzero
 from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
@@ -16,7 +16,6 @@ from voxelocity.data.prepare.restore import (
 )
 
 __all__ = [
-    "PREPARATION_VERSION",
     "AxisOrder",
     "CropToNonzero",
     "IntensityConfig",

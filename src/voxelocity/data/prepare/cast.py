@@ -43,9 +43,6 @@ class Cast:
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype=dtype)
         return StageEffect(spec=new, scratch_bytes=0)
 
-    def fingerprint(self) -> str:
-        return f"cast({self.dtype}, step<={_COARSEST:g} iqr)" if self.dtype == "smallest" else f"cast({self.dtype})"
-
     def __call__(self, volume: Volume) -> Volume:
         """The volume in its final form.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from voxelocity.core.contracts import DeterministicStage, StageEffect
+from voxelocity.core.contracts import Stage, StageEffect
 from voxelocity.core.volume import Volume, VolumeSpec
 from voxelocity.data.prepare.cast import Cast
 from voxelocity.data.prepare.config import PrepareConfig
@@ -24,14 +24,11 @@ class Preparation:
 
     Args:
         config: which stages, with their settings.
-
-    Attributes:
-        stages: in the order in which a volume passes them.
     """
 
     def __init__(self, config: PrepareConfig) -> None:
         self._config = config
-        self.stages = _stages(config)
+        self._stages = _stages(config)
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The effect on a scan of this spec; with cropping, an upper bound.
@@ -40,7 +37,7 @@ class Preparation:
             ScanError: the scan's spacing is not a positive number, or resampling would make too many voxels.
         """
         scratch_bytes = 0
-        for stage in self.stages:
+        for stage in self._stages:
             effect = stage.describe(spec)
             scratch_bytes = max(scratch_bytes, spec.image_bytes + effect.scratch_bytes)
             spec = effect.spec
@@ -60,13 +57,13 @@ class Preparation:
         Raises:
             ScanError: the case cannot be resampled or its intensities do not fit the dtype.
         """
-        for stage in self.stages:
+        for stage in self._stages:
             volume = stage(volume)
         return volume
 
 
-def _stages(config: PrepareConfig) -> tuple[DeterministicStage, ...]:
-    stages: list[DeterministicStage] = []
+def _stages(config: PrepareConfig) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
     if config.orientation == "RAS":
         stages.append(OrientToRAS())
     if config.crop == "nonzero":

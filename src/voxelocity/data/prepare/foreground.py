@@ -30,9 +30,6 @@ class FindForeground:
         """The spec unchanged. Scratch covers one class that fills the scan."""
         return StageEffect(spec=spec, scratch_bytes=9 * spec.grid.num_voxels)
 
-    def fingerprint(self) -> str:
-        return f"foreground(per_class={self.per_class})"
-
     def __call__(self, volume: Volume) -> Volume:
         """The volume with its `foreground`.
 

@@ -36,9 +36,6 @@ class ScaleIntensity:
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype="float32")
         return StageEffect(spec=new, scratch_bytes=32 * _SLAB_VALUES)
 
-    def fingerprint(self) -> str:
-        return f"intensity({self.config.to_plain()})"
-
     def __call__(self, volume: Volume) -> Volume:
         assert not volume.scaling, "decoded scans hold intensities"
         if self.config.mode == "none":

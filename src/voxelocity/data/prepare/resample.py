@@ -60,9 +60,6 @@ class Resample:
         scratch = 2 * 4 * spec.num_channels * max(spec.grid.num_voxels, plan.grid.num_voxels)
         return StageEffect(spec=new, scratch_bytes=scratch + 9 * plan.grid.num_voxels)
 
-    def fingerprint(self) -> str:
-        return f"resample(linear, spacing_mm={self.spacing_mm})"
-
     def __call__(self, volume: Volume) -> Volume:
         """The volume on the new grid, image float32; the volume itself if no axis changes.
 

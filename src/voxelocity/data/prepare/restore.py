@@ -49,13 +49,13 @@ def restore_scores(scores_xyz: Array, trace: Trace) -> Array:
     return scores_xyz
 
 
-def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_threads: int = 1) -> npt.NDArray[np.uint8]:
+def restore_probabilities(probabilities_kxyz: Array, trace: Trace) -> npt.NDArray[np.uint8]:
     """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
     As `Restoration`, from one box.
     """
     x, y, z = probabilities_kxyz.shape[1:]
-    restoration = Restoration(trace, (x, y, z), num_threads=num_threads)
+    restoration = Restoration(trace, (x, y, z))
     restoration.add(probabilities_kxyz)
     return restoration.result()
 

@@ -10,7 +10,7 @@ import os
 import re
 import reprlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
@@ -80,14 +80,7 @@ def _msd_refs(description: Description, num_channels: int) -> list[VolumeRef]:
     refs = []
     for index, entry in enumerate(entries):
         case = f'entry {index} of "training"'
-        images, label = _files(
-            description,
-            entry,
-            case=case,
-            key="image",
-            form='{"image": "...", "label": "..."}',
-            num_channels=num_channels,
-        )
+        images, label = _files(description, entry, case=case, key="image", num_channels=num_channels)
         image_paths = tuple(_inside(description, path, case) for path in images)
         label_path = _inside(description, label, case)
         refs.append(
@@ -107,25 +100,19 @@ def _nnunet_refs(description: Description, num_channels: int) -> list[VolumeRef]
         raise description.error('"dataset" lists no cases; add them, or remove it to find the cases in imagesTr')
     refs = []
     for case_id, entry in cases.items():
-        images, label = _files(
-            description,
-            entry,
-            case=f"case {case_id!r}",
-            key="images",
-            form='{"images": ["..."], "label": "..."}',
-            num_channels=num_channels,
-        )
+        images, label = _files(description, entry, case=f"case {case_id!r}", key="images", num_channels=num_channels)
         image_paths = tuple(description.folder / image for image in images)
         refs.append(VolumeRef(case_id=case_id, images=image_paths, label=description.folder / label))
     return refs
 
 
 def _files(
-    description: Description, entry: Any, *, case: str, key: str, form: str, num_channels: int
+    description: Description, entry: Any, *, case: str, key: Literal["image", "images"], num_channels: int
 ) -> tuple[list[str], str]:
     """The paths of the images, under this key, and of the label of one case, as listed."""
     if not isinstance(entry, dict):
-        raise description.error(f"{case} is {kind_of(entry)}; write it as {form}")
+        form = '"..."' if key == "image" else '["..."]'
+        raise description.error(f'{case} is {kind_of(entry)}; write it as {{"{key}": {form}, "label": "..."}}')
     for name in (key, "label"):
         if name not in entry:
             raise description.error(f'{case} has no "{name}", only {reprlib.repr(list(entry))}; add its path')

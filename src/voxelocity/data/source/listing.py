@@ -55,10 +55,11 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
     ordered = tuple(sorted(refs, key=lambda ref: ref.case_id))
     for before, ref in zip((None, *ordered), ordered, strict=False):
         # Predictions and cache entries are named after the case id, so it must not lead to another folder.
-        if not re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", ref.case_id) or ref.case_id in (".", ".."):
+        # Surrogates stand for bytes of a file name that are not UTF-8.
+        if not re.fullmatch(r"[^/\\\x00-\x1f\x7f\ud800-\udfff]+", ref.case_id) or ref.case_id in (".", ".."):
             raise DatasetError(
                 f"source: {listing}: case id {ref.case_id!r} cannot be part of a file name; "
-                "rename it without slashes and control characters"
+                "rename it without slashes, control characters, and bytes that are not UTF-8"
             )
         if before is not None and before.case_id == ref.case_id:
             raise DatasetError(

@@ -14,9 +14,9 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar
 
 from filelock import FileLock
@@ -70,7 +70,7 @@ def mirrored(
         file_system = open_file_system(url)
     except InputError as error:
         raise DatasetError(f"source: {error}") from None
-    is_list = PurePosixPath(url).suffix in _READ_AT_ONCE
+    is_list = _is_list(PurePosixPath(url))
     folder_url, name = url.rsplit("/", 1) if is_list else (url.rstrip("/"), "")
     scratch = default_cache_folder() / "remote" if scratch is None else scratch
     root = scratch / local_name(folder_url)
@@ -83,7 +83,8 @@ def mirrored(
 def reopened(root: Path) -> None:
     """If a folder is a mirror that another process made, makes its files readable in this one."""
     index = root / _INDEX
-    if index.is_file() and not is_registered(root):
+    # Unlike `Path.is_file`, this is False where the folder may not be read or its name is too long.
+    if os.path.isfile(index) and not is_registered(root):
         url = json.loads(index.read_text())["url"]
         mirrored(url, scratch=root.parent)
 
@@ -106,7 +107,7 @@ class _Mirror:
             self._known = self._read_index()
             if not self._known:
                 raise DatasetError(str(error)) from None
-            warnings.warn(f"{error}; the list of files from before is used", stacklevel=2)
+            warnings.warn(f"{error}; using the list of files from the last time", stacklevel=2)
             return
         if not found:
             raise DatasetError(f"source: {self._url} holds no files; check the URL and your permissions")
@@ -120,7 +121,7 @@ class _Mirror:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 self._forget(name)
                 self._known[name] = file
-                if place.suffix in _READ_AT_ONCE:
+                if _is_list(place):
                     write_whole(place, self._fetch(name).read_bytes())
                 else:
                     with place.open("wb") as empty:
@@ -194,7 +195,7 @@ class _Mirror:
                     have += len(content)
             if part.stat().st_size != file.num_bytes or (file.md5 and _md5_of(part) != file.md5):
                 part.unlink()
-                raise ConnectionError("its size or checksum is not the server's")
+                raise ConnectionError("its size or checksum differs from the server's")
 
         self._tried(attempt, what=remote)
         os.replace(part, place)
@@ -261,8 +262,8 @@ class _Mirror:
         except (NotImplementedError, FileNotFoundError):
             found = {}
         if not found:
-            described = json.loads(self._files.cat_file(f"{self._url}/dataset.json"))
-            found = {f"{self._url}/{name}": {} for name in ("dataset.json", *_named_in(described))}
+            content = self._files.cat_file(f"{self._url}/dataset.json")
+            found = {f"{self._url}/{name}": {} for name in ("dataset.json", *_named_in(content))}
         base = self._files._strip_protocol(self._url).rstrip("/") + "/"
         listed = {}
         for place, info in found.items():
@@ -273,11 +274,20 @@ class _Mirror:
         return listed
 
 
-def _named_in(described: Mapping[str, Any]) -> Iterator[str]:
-    """Files of the cases that a `dataset.json` lists, in either layout."""
-    training = described.get("training") or described.get("dataset") or []
-    entries: Sequence[Any] = list(training.values()) if isinstance(training, Mapping) else training
-    for entry in entries:
+def _is_list(path: PurePath) -> bool:
+    return path.suffix.lower() in _READ_AT_ONCE
+
+
+def _named_in(content: bytes) -> Iterator[str]:
+    """Files of the cases that a `dataset.json` lists, in either layout; none if it is malformed."""
+    try:
+        described = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    values = described if isinstance(described, dict) else {}
+    listed = values.get("training") or values.get("dataset")
+    entries = list(listed.values()) if isinstance(listed, dict) else listed
+    for entry in entries if isinstance(entries, list) else ():
         for value in entry.values() if isinstance(entry, Mapping) else ():
             for name in value if isinstance(value, list) else [value]:
                 if isinstance(name, str):

@@ -22,15 +22,11 @@ SPLITS_NAME = "splits_final.json"
 _BIDS = re.compile(r"(?:^|[_/])(sub-[A-Za-z0-9]+)(?=_|$)")
 _SPLIT = re.compile(r"[-_. ]+")
 # Sides and points in time: words count anywhere in a name; what could be a contrast or a site counts only at its end.
+_BEFORE_NUMBERS = "ses|session|visit|timepoint|time|tp|day|week|month|year|fu|frame|phase"
 _ANYWHERE = re.compile(
-    r"left|right|pre|post|preop|postop|baseline|follow-?up\d*|(ses|session|visit|timepoint|time|tp|day|week|month|year|fu|frame|phase)"
-    r"\d+",
-    re.IGNORECASE,
+    rf"left|right|pre|post|preop|postop|baseline|follow-?up\d*|({_BEFORE_NUMBERS})\d+", re.IGNORECASE
 )
 _AT_END = re.compile(r"[lr]|[lr][ht]|(v|t|m|scan|run)\d+", re.IGNORECASE)
-_PREFIXES = frozenset(
-    ("ses", "session", "visit", "timepoint", "time", "tp", "day", "week", "month", "year", "fu", "frame", "phase")
-)
 _NUMBERED = re.compile(r"(.*\d.*)[-_. ](\d{1,3}|\d{8})")
 _MEAN_SCANS, _MOST_SCANS = 4, 24
 
@@ -179,7 +175,11 @@ def _without_markers(case_id: str) -> str:
     place = 0
     while place < len(words):
         word, after = words[place], words[place + 1 :]
-        if word.lower() in _PREFIXES and after and re.fullmatch(r"\d+|pre|post|baseline", after[0], re.IGNORECASE):
+        if (
+            after
+            and word.lower() in _BEFORE_NUMBERS.split("|")
+            and re.fullmatch(r"\d+|pre|post|baseline", after[0], re.IGNORECASE)
+        ):
             place += 2
             continue
         is_marker = _ANYWHERE.fullmatch(word) or (not after and kept and _AT_END.fullmatch(word))

@@ -9,7 +9,7 @@ import pytest
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
 from voxelocity.core.errors import ScanError
-from voxelocity.data.decode import read_header, read_scan
+from voxelocity.data.decode import holds_series, read_header, read_scan
 
 VOXELS = np.random.default_rng(0).integers(-500, 500, (6, 5, 4)).astype(np.int16)
 
@@ -100,9 +100,15 @@ def test_bits_above_those_stored_are_left_out(tmp_path):
             r"1 slice\(s\) are missing between CT_004\.dcm at 105 mm and CT_003\.dcm at 110 mm .* 2\.5",
         ),
         ([0, 1, 2, 3, 7, 8], r"3 slice\(s\) are missing between CT_003\.dcm at 107\.5 mm and CT_002\.dcm"),
-        ([0, 1, 2, 2, 3, 4], r"1 of 6 slices are duplicates of a place, first CT_003\.dcm and CT_004\.dcm at 105 mm"),
-        ([0, 0, 1, 1, 2, 2], r"3 of 6 slices are duplicates .* several images of one place.* folder of its own"),
-        ([0, 1.3, 2, 3, 4, 5], r"unevenly spaced, 1\.75 to 3\.25 mm apart, .*CT_005\.dcm is 0\.75 mm off its place"),
+        (
+            [0, 1, 2, 2, 3, 4],
+            r"1 of 6 slices share the position of another, first CT_003\.dcm and CT_004\.dcm at 105 mm",
+        ),
+        ([0, 0, 1, 1, 2, 2], r"3 of 6 slices share .* several images of one position.* folder of its own"),
+        (
+            [0, 1.3, 2, 3, 4, 5],
+            r"unevenly spaced, 1\.75 to 3\.25 mm apart, .*CT_005\.dcm is 0\.75 mm away from its place",
+        ),
     ],
 )
 def test_gaps_duplicates_and_uneven_steps_are_refused_with_their_place(tmp_path, places, words):
@@ -205,7 +211,7 @@ def test_damaged_files_are_named(tmp_path):
         read_scan(tmp_path)
     for content in (b"", b"<html>not found</html>"):
         files[2].write_bytes(content)
-        with pytest.raises(ScanError, match=rf"CT_004\.dcm: .* is not one \({len(content)} bytes\)"):
+        with pytest.raises(ScanError, match=rf"CT_004\.dcm: .* no DICOM content \({len(content)} bytes\)"):
             read_header(tmp_path)
 
 
@@ -241,3 +247,8 @@ def test_folders_without_a_scan_are_refused(tmp_path):
 def test_one_slice_is_a_volume_as_thick_as_it_says(tmp_path):
     write_series(tmp_path, VOXELS[:1])
     assert read_header(tmp_path).grid.spacing_mm == pytest.approx((0.6, 0.8, STEP_MM))
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ScanError, match=r"gone cannot be read \(No such file or directory\); check its permissions"):
+        holds_series(tmp_path / "gone")

@@ -11,7 +11,7 @@ from shared.dicom_series import SPACING_MM, write_series
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import label_values_in, read_case, read_header, read_scan, write_segmentation
-from voxelocity.data.decode.dicom import read_structures, read_structures_header
+from voxelocity.data.decode.dicom.structures import read_structures, read_structures_header
 
 
 @pytest.fixture

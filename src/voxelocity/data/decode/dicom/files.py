@@ -115,6 +115,18 @@ def is_dicom(path: Path) -> bool:
         raise ScanError(f"decode: {path}: the file cannot be read ({error.strerror}); check its permissions") from None
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder, not below it, sorted; without hidden ones, which file managers leave there.
+
+    Raises:
+        ScanError: the folder cannot be read.
+    """
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    except OSError as error:
+        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
+
+
 def read_slice(path: Path) -> Slice | None:
     """What the file says about its image, or None if it holds no image of a scan. Reads no pixels.
 
@@ -227,7 +239,9 @@ class _Fields:
         self._path, self._dataset = path, dataset
 
     def text(self, keyword: str) -> str:
-        return str(self._decoded(keyword) or "").strip(" \0")
+        value = self._value(keyword)
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+        return text.strip(" \0")
 
     def numbers(self, keyword: str, count: int | None = None) -> tuple[float, ...] | None:
         """The decimal numbers of a text field; None if it is missing or empty."""
@@ -247,19 +261,16 @@ class _Fields:
 
     def whole(self, keyword: str, default: int) -> int:
         """The number of a binary field."""
-        item = self._dataset.get_item(keyword) if keyword in self._dataset else None
-        if item is None or not item.value:
+        value = self._value(keyword)
+        if not value:
             return default
-        if isinstance(item.value, bytes):
-            return int.from_bytes(item.value[:2], "little" if item.is_little_endian else "big")
-        return int(item.value)
-
-    def _decoded(self, keyword: str) -> str:
-        item = self._dataset.get_item(keyword) if keyword in self._dataset else None
-        value = None if item is None else item.value
         if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
-        return "" if value is None else str(value)
+            is_little_endian = self._dataset.get_item(keyword).is_little_endian
+            return int.from_bytes(value[:2], "little" if is_little_endian else "big")
+        return int(value)
+
+    def _value(self, keyword: str) -> Any:
+        return self._dataset.get_item(keyword).value if keyword in self._dataset else None
 
 
 def _missing_plugin(syntax: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, is_dicom, read_pixels, read_slice
+from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
 
@@ -93,18 +93,14 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
         ScanError: a file is named as DICOM and is not, is damaged, or pydicom is not installed.
     """
     found: dict[str, list[Slice]] = defaultdict(list)
-    try:
-        files = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    except OSError as error:
-        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
-    for file in files:
+    for file in files_in(folder):
         if is_dicom(file):
             one = read_slice(file)
             if one is not None:
                 found[one.series_uid].append(one)
         elif file.name.lower().endswith(DICOM_ENDINGS):
             raise ScanError(
-                f"decode: {file}: the file is named as DICOM but is not one ({file.stat().st_size:,} bytes); "
+                f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
                 "copy or export it again"
             )
     return found
@@ -114,8 +110,11 @@ def holds_series(folder: Path) -> bool:
     """Whether a file in the folder, not below it, is DICOM with an image of a scan, or one too damaged to know.
 
     Opens the files in order of their names until one is found.
+
+    Raises:
+        ScanError: the folder cannot be read.
     """
-    for file in sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file()):
+    for file in files_in(folder):
         try:
             if is_dicom(file) and read_slice(file) is not None:
                 return True
@@ -186,7 +185,9 @@ def _problem_of(one: Slice) -> str:
     if one.num_frames > 1:
         return f"the file holds {one.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
     if missing:
-        return f"{' and '.join(missing)} are missing, so the slice has no place in space; leave it out of the folder"
+        return (
+            f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
+        )
     if one.num_samples != 1:
         return f"a pixel has {one.num_samples} values, as in a color picture; name a series of gray values"
     if one.bits[0] not in _BITS or not 0 < one.bits[1] <= one.bits[0]:
@@ -217,8 +218,8 @@ def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], A
     if len(ordered) == 1:
         if first.step_mm is None:
             raise ScanError(
-                f"decode: {path}: the series has one slice and no thickness, which does not make a volume; name a "
-                "whole series"
+                f"decode: {path}: the series has one slice without a thickness, so it is not a volume; name a "
+                "complete series"
             )
         return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
     _check_steps(path, ordered, positions @ normal)
@@ -244,12 +245,12 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         cause = (
             "they are copies: remove one of each"
             if one.uid and one.uid == other.uid
-            else "the series holds several images of one place, as of times, echoes or copies: move each volume into a "
-            "folder of its own"
+            else "the series holds several images of one position, such as time points, echoes, or copies: move each "
+            "volume into a folder of its own"
         )
         raise ScanError(
-            f"decode: {path}: {num_twice} of {len(ordered)} slices are duplicates of a place, first {one.path.name} "
-            f"and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
+            f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
+            f"{one.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
         )
     for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
         num_missing = round(float(steps[index]) / usual) - 1
@@ -264,7 +265,7 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         off_mm = abs(float(places_mm[worst] - even[worst]))
         raise ScanError(
             f"decode: {path}: the slices are unevenly spaced, {steps.min():.4g} to {steps.max():.4g} mm apart, so that "
-            f"{ordered[worst].path.name} is {off_mm:.4g} mm off its place on a regular grid; "
+            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its place on a regular grid; "
             f"{_STRAIGHTEN}, or resample them"
         )
 

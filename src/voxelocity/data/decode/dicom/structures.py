@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,8 +130,9 @@ def _painted_frames(
         def part(name: str, group: Any = group) -> Any:
             return (group.get(name) or shared.get(name))[0]
 
-        numbers = [0] if is_labelmap else [int(part("SegmentIdentificationSequence").ReferencedSegmentNumber)]
-        numbers = [number for number in np.unique(frame) if number in chosen] if is_labelmap else numbers
+        here: Iterable[Any] = (
+            np.unique(frame) if is_labelmap else [part("SegmentIdentificationSequence").ReferencedSegmentNumber]
+        )
         position = numbers_of(path, part("PlanePositionSequence"), "ImagePositionPatient", 3)
         directions = numbers_of(path, part("PlaneOrientationSequence"), "ImageOrientationPatient", 6)
         between_rows, between_columns = numbers_of(path, part("PixelMeasuresSequence"), "PixelSpacing", 2)
@@ -140,16 +141,14 @@ def _painted_frames(
             [np.multiply(directions[:3], between_columns), np.multiply(directions[3:], between_rows)], axis=1
         )
         to_index, origin = to_voxels[:3, :3] @ steps, (to_voxels @ [*position, 1.0])[:3]
-        for number in numbers:
-            if number not in chosen:
-                continue
+        for number in [int(one) for one in here if one in chosen]:
             rows, columns = np.nonzero(frame == number if is_labelmap else frame)
             if rows.size == 0:
                 continue
             places = origin[:, None] + to_index @ np.stack([columns, rows])
             index = np.rint(places).astype(np.int64)
             _check_on_grid(path, grid, places, index)
-            yield int(number), tuple(index)
+            yield number, tuple(index)
 
 
 def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:

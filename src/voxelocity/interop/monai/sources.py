@@ -117,11 +117,15 @@ class FolderFacts:
 
     def of(self, folder: str) -> list[str]:
         """Facts of the files that count: all but hidden ones; in a folder with DICOM, only those that may be DICOM."""
-        status = os.stat(folder)
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        known = self._known.get(folder)
-        if known is None or known[0] != stamp:
-            known = self._known[folder] = (stamp, _facts_in(folder))
+        try:
+            status = os.stat(folder)
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            known = self._known.get(folder)
+            if known is None or known[0] != stamp:
+                known = self._known[folder] = (stamp, _facts_in(folder))
+        except OSError as error:
+            # A word in an item may name a folder that this user may not list.
+            return [f"{folder}:{error.errno}"]
         return known[1]
 
 

@@ -1,7 +1,9 @@
 import multiprocessing
 import os
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +124,21 @@ def test_set_data_removes_its_own_files_and_no_others(sets, filled, tmp_path):
     assert first_values(dataset) == [3]
 
 
+def test_a_folder_that_the_user_removed_is_made_again(sets, filled, tmp_path):
+    dataset = sets.PersistentDataset([1], Compose([filled()]), tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    dataset.set_data([2])
+    assert first_values(dataset) == [2]
+
+
+def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_path):
+    item = {"scan": Path("scan")}
+    dataset = sets.PersistentDataset([item], Compose([]), tmp_path)
+    assert dataset[0] == item
+    with pytest.warns(UserWarning, match=r"it holds a pathlib\.PosixPath; convert that in the chain, or set weights_"):
+        assert dataset[0] == item
+
+
 def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatch):
     class Full:
         def __init__(self, file):
@@ -224,6 +241,20 @@ def test_a_chain_that_cannot_be_fingerprinted_is_kept_for_this_data_set_alone(se
     assert (tmp_path / "log.txt").read_text() == "1 2 1 2 "
     del dataset, other
     assert entries(cache) == []
+
+
+def test_no_other_thread_sees_a_chain_that_cannot_be_fingerprinted_without_its_own_ending(sets, tmp_path):
+    endings = []
+
+    class Watched(sets.PersistentDataset):
+        def __setattr__(self, name, value):
+            if name == "_salt":
+                endings.append(value)
+            super().__setattr__(name, value)
+
+    with open(tmp_path / "log.txt", "a") as log, pytest.warns(UserWarning, match="for this run alone"):
+        Watched([1], Compose([Lambda(lambda x: (log.write("x"), x)[1])]), tmp_path / "cache")
+    assert [ending.startswith("-once-") for ending in endings] == [True]
 
 
 def test_workers_without_the_memory_of_this_process_find_what_it_has_made(sets, filled, tmp_path):

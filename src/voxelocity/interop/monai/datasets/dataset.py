@@ -192,4 +192,4 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
 
 
 def _facts(compose: Compose) -> tuple[Any, ...]:
-    return (compose.transforms, compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)
+    return (tuple(compose.transforms), compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)

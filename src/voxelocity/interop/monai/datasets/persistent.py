@@ -125,9 +125,9 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         # A subclass may have overridden the preparation.
         changed = [] if own.__module__.startswith("voxelocity.") else [own]
         found = fingerprint([*self._fixed_content(), *changed])
-        self._salt = ""
+        # Set once, so that no other thread names a doubtful entry without it.
+        self._salt = f"-once-{secrets.token_hex(8)}" if found.doubts else ""
         if found.doubts:
-            self._salt = f"-once-{secrets.token_hex(8)}"
             self._warn_of_doubts(found.doubts)
             self._forget_at_end()
         self._chain_digest = found.digest

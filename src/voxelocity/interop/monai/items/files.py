@@ -120,8 +120,10 @@ class ItemFiles:
         except FileNotFoundError:
             return ABSENT
         except _DAMAGE as error:
+            refused = refused_class(error)
+            why = f"it holds a {refused}; convert that in the chain, or set weights_only=False" if refused else ""
             warnings.warn(
-                f"{self._owner}: {path} cannot be loaded ({_first_line(error)}); its item is prepared again",
+                f"{self._owner}: {path} cannot be loaded ({why or _first_line(error)}); its item is prepared again",
                 stacklevel=2,
             )
             with contextlib.suppress(OSError):
@@ -165,11 +167,12 @@ class ItemFiles:
 
     def clear(self, is_meant: Callable[[str], bool] = lambda _key: True) -> None:
         """Removes entries, and nothing else in the folder. Mapped items stay valid."""
-        for path in self._folder.iterdir():
-            found = _NAME.fullmatch(path.name)
-            if found and is_meant(found["key"]):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        with contextlib.suppress(FileNotFoundError):  # of the folder, which a user may have removed
+            for path in self._folder.iterdir():
+                found = _NAME.fullmatch(path.name)
+                if found and is_meant(found["key"]):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
     def _dump(self, item: Any, file: Any) -> None:
         module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
@@ -183,6 +186,12 @@ def _text_of(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def refused_class(error: Exception) -> str:
+    """The class of an object that torch refused to load with `weights_only=True`; "" for another error."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return found[1] if found else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
 import shutil
 import subprocess
@@ -298,8 +299,26 @@ def test_a_template_of_ones_own_stays_as_it_is(work, trials, capsys):
     file.write_text(json.dumps(state))
     customize(work, None, {"universal": {"num_trials": 1}})
     assert "dints_0 stays unchanged" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="cannot be measured"):
+    with pytest.raises(ConfigError, match="this algorithm cannot be measured: 'mine'; choose from segresnet"):
         customize(work, "mine", console=quiet())
+
+
+def test_a_configuration_file_that_is_not_yaml_is_named(work, trials):
+    trials()
+    (work / "dints_0" / "configs" / "notes.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"cannot read .*notes\.yaml"):
+        customize(work, "dints", SPECS, console=quiet())
+
+
+def test_the_page_quotes_a_folder_whose_name_has_a_space(work, trials):
+    trials()
+    spaced = work.with_name("my work")
+    work.rename(spaced)
+    for file in spaced.glob("*/algo_object.json"):
+        file.write_text(file.read_text().replace(str(work), str(spaced)))
+    found = customize(spaced, "dints", SPECS, console=quiet())["dints_0"]
+    page = (found.folder / "tune.html").read_text().replace("<wbr>", "")
+    assert f"voxelocity tune '{spaced}' --undo" in html.unescape(page)
 
 
 def test_folds_that_differ_are_searched_apart(work, trials):
@@ -337,6 +356,16 @@ def test_a_script_of_monais_customizes_by_us_after_one_import(templates, tmp_pat
     history = made.get_history()
     assert [entry["identifier"] for entry in history] == ["dints_0", "dints_1"]
     assert history[1]["algo_instance"].fill_records["hyper_parameters.yaml"]["training#num_patches_per_iter"] == 8
+
+
+def test_bundlegen_leaves_a_template_of_ones_own_unchanged_and_says_so(templates, tmp_path, inputs, trials):
+    trials()
+    script = shutil.copytree(templates / "dints", tmp_path / "own" / "mine") / "scripts" / "algo.py"
+    script.write_text(script.read_text().replace("class DintsAlgo", "class MineAlgo"))
+    made = BundleGen(str(tmp_path), templates_path_or_url=str(tmp_path / "own"), **inputs)
+    with pytest.warns(UserWarning, match="BundleGen: mine stay unchanged: only segresnet"):
+        made.generate(str(tmp_path / "work"), num_fold=1, gpu_customization=True)
+    assert not (tmp_path / "work" / "tune").exists()
 
 
 def test_without_gpu_customization_bundlegen_is_monais(templates, tmp_path, inputs, trials):

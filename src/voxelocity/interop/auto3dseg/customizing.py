@@ -1,14 +1,21 @@
-"""Searches the settings of a work folder's algorithms, writes them into their own files, and takes that back."""
+"""Searches the settings of a work folder's algorithms, writes them into their own files, and takes that back.
+
+`customize` and `undo` do this; `BundleGen` is MONAI's class with the former in place of its own customization.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
+from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
 from voxelocity.core.console import PlainConsole
@@ -25,7 +32,7 @@ from voxelocity.interop.auto3dseg.algorithms import (
     largest_case,
 )
 from voxelocity.interop.auto3dseg.originals import TUNE_FOLDER
-from voxelocity.interop.auto3dseg.specs import AlgorithmSpecs, parse_specs
+from voxelocity.interop.auto3dseg.specs import ALGORITHMS, AlgorithmSpecs, parse_specs
 from voxelocity.interop.auto3dseg.steps import AlgorithmTask
 from voxelocity.interop.auto3dseg.templates import (
     DATA_ON,
@@ -155,6 +162,40 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     return tuple(each.id for each in kept)
 
 
+class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
+    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`."""
+
+    def generate(
+        self,
+        output_folder: str = ".",
+        num_fold: int = 5,
+        gpu_customization: bool = False,
+        gpu_customization_specs: Mapping[str, Any] | None = None,
+        allow_skip: bool = True,
+    ) -> None:
+        """As MONAI's. All folds of an algorithm are customized by one search; unknown templates stay unchanged.
+
+        Raises:
+            VoxelocityError: as `customize`.
+        """
+        begin = len(self.history)
+        super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        made = {entry[AlgoKeys.ID]: entry[AlgoKeys.ALGO] for entry in self.history[begin:]}
+        names = {algo.name for algo in made.values()}
+        if not gpu_customization or not names:
+            return
+        if others := sorted(names - {*ALGORITHMS}):
+            warnings.warn(
+                f"BundleGen: {', '.join(others)} stay unchanged: only {', '.join(ALGORITHMS)} can be measured",
+                stacklevel=2,
+            )
+        customize(output_folder, sorted(names & {*ALGORITHMS}), gpu_customization_specs)
+        # MONAI writes the objects of its history again: they must know what was written.
+        for each in algorithms_in(output_folder):
+            if each.id in made:
+                made[each.id].fill_records = each.algo.fill_records
+
+
 @dataclass(frozen=True, kw_only=True)
 class _GroupSearch:
     """One search, for algorithms that differ in their fold alone; the first is measured."""
@@ -272,7 +313,7 @@ class _GroupSearch:
                 [
                     ("into", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
                     ("what was there before", str(self.first.originals.place.parent)),
-                    ("to put it back", f"voxelocity tune {self.first.folder.parent} --undo"),
+                    ("to put it back", f"voxelocity tune {shlex.quote(str(self.first.folder.parent))} --undo"),
                 ],
             ),
             Text(text="The keys:"),

@@ -103,8 +103,8 @@ def write_error(folder: Path, error: OSError) -> OutputError:
     """What to say where the files of an algorithm cannot be written."""
     why = "no space left" if is_out_of_space(error) else error.strerror or str(error)
     return OutputError(
-        f"tune: cannot write into {folder} ({why}); its settings stay as they were. Free some space, or the folder, "
-        "and repeat the command, which continues after the last trial"
+        f"tune: cannot write into {folder} ({why}); its settings stay as they were. Free some space or make the folder "
+        "writable, and repeat the command; finished trials are kept"
     )
 
 

@@ -101,13 +101,10 @@ def test_a_change_of_a_loaded_item_does_not_reach_the_file(sets, filled, tmp_pat
     assert entries(tmp_path)[0].read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda raw: raw[:-100], lambda raw: raw[:10], lambda _: b"", lambda _: b"text\n" * 99]
-)
-def test_a_damaged_file_is_told_and_made_again(sets, filled, tmp_path, damage):
+def test_a_damaged_file_is_told_and_made_again(sets, filled, tmp_path):
     sets.PersistentDataset([1], Compose([filled(8)]), tmp_path)[0]
     path = entries(tmp_path)[0]
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-100])
     dataset = sets.PersistentDataset([1], Compose([filled(8)]), tmp_path)
     with pytest.warns(UserWarning, match=rf"PersistentDataset: {path} cannot be loaded .*its item is prepared again"):
         assert first_values(dataset) == [1]
@@ -137,29 +134,6 @@ def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_p
     assert dataset[0] == item
     with pytest.warns(UserWarning, match=r"it holds a pathlib\.PosixPath; convert that in the chain, or set weights_"):
         assert dataset[0] == item
-
-
-def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatch):
-    class Full:
-        def __init__(self, file):
-            self.error = None
-
-        def write(self, data):
-            self.error = OSError(28, "No space left on device")
-            raise self.error
-
-        def flush(self):
-            pass
-
-    monkeypatch.setattr("voxelocity.core.whole_file._Watched", Full)
-    dataset = sets.PersistentDataset([1, 2], Compose([filled()]), tmp_path)
-    with pytest.warns(UserWarning, match="cannot be written") as caught:
-        assert first_values(dataset) == first_values(dataset) == [1, 2]
-    assert [str(one.message) for one in caught] == [
-        f"PersistentDataset: items cannot be written to {tmp_path} (No space left on device); the missing ones "
-        "are prepared again in every epoch"
-    ]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_really_full_is_an_error_of_the_disk(tmp_path):

@@ -121,11 +121,10 @@ class ItemFiles:
             return ABSENT
         except _DAMAGE as error:
             refused = refused_class(error)
-            why = f"it holds a {refused}; convert that in the chain, or set weights_only=False" if refused else ""
-            warnings.warn(
-                f"{self._owner}: {path} cannot be loaded ({why or _first_line(error)}); its item is prepared again",
-                stacklevel=2,
-            )
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            if refused:
+                why = f"it holds a {refused}; convert that in the chain, or set weights_only=False"
+            warnings.warn(f"{self._owner}: {path} cannot be loaded ({why}); its item is prepared again", stacklevel=2)
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return ABSENT
@@ -154,8 +153,9 @@ class ItemFiles:
     def save(self, key: str, item: Any) -> None:
         """Writes the item, or warns once that it could not; the item is then prepared again when it is needed."""
         try:
-            with whole_file(self.path(key)) as file:
-                self._dump(item, file)
+            module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+            with whole_file(self.path(key)) as file, with_causes(file) as watched:
+                torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -174,11 +174,6 @@ class ItemFiles:
                     with contextlib.suppress(OSError):
                         path.unlink()
 
-    def _dump(self, item: Any, file: Any) -> None:
-        module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
-        with with_causes(file) as watched:
-            torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
-
 
 def _text_of(path: Path) -> str:
     """The text of the file; "" if it cannot be read."""
@@ -192,11 +187,6 @@ def refused_class(error: Exception) -> str:
     """The class of an object that torch refused to load with `weights_only=True`; "" for another error."""
     found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
     return found[1] if found else ""
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def first_damaged(path: Path) -> str:

@@ -144,7 +144,7 @@ def largest_case(one: WorkAlgorithm, parameters: Mapping[str, Any]) -> tuple[int
     path = next((each for each in named if each.is_file()), None)
     if path is None:
         raise InputError(
-            f"tune: the statistics of the data of {one.id} are not at {named[0]}, nor in its work folder; run MONAI's "
+            f"tune: the data statistics of {one.id} are neither at {named[0]} nor in its work folder; run MONAI's "
             f"DataAnalyzer again, or copy its {_STATS} there"
         )
     inner = parameters["training"] if one.name == "dints" else parameters

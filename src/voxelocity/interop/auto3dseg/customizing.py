@@ -122,8 +122,8 @@ def customize(
         for each in chosen:
             if specs[each.name].validation_data_device == "gpu" and machine.device == "cpu":
                 raise ConfigError(
-                    f"tune: specs of {each.name} put validation_data_device on the gpu, and there is none to use; "
-                    "write cpu, or leave it out"
+                    f"tune: the specs of {each.name} ask for validation_data_device gpu, and no GPU can be used; write "
+                    "cpu, or leave it out"
                 )
         for each in chosen:
             if each.originals.exist:
@@ -158,7 +158,9 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
         for each in kept:
             changed = each.originals.put_back()
             if changed is not None:
-                shown.print(f"{each.id} was changed since; those files are now in {changed}", soft_wrap=True)
+                shown.print(
+                    f"{each.id} was changed after it was customized; its files are now in {changed}", soft_wrap=True
+                )
     return tuple(each.id for each in kept)
 
 
@@ -298,7 +300,7 @@ class _GroupSearch:
         if not outcome.is_finished:
             raise InputError(
                 f"tune: {self.first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"
-                "Generate the folder again with BundleGen, or leave the algorithm out by algos"
+                "Generate the folder again with BundleGen, or name only other algorithms in algos"
             )
         own = OwnSettings(**outcome.about["own"])
         write_whole(place, json.dumps({"configuration": digest, "own": asdict(own)}).encode())

@@ -265,6 +265,11 @@ def test_a_folder_that_cannot_be_used_is_told(sets, filled, tmp_path):
         sets.PersistentDataset([1], Compose([filled()]), tmp_path / "file" / "inside")
 
 
+def test_after_the_first_n_transforms_lists_are_walked_as_in_the_whole_chain(sets, tmp_path):
+    chain = Compose([Identity(), len], map_items=False)
+    assert sets.CacheNTransDataset([[5, 6, 7]], chain, 1, tmp_path)[0] == 3
+
+
 def test_the_first_n_transforms_are_kept_random_ones_too(sets, filled, tmp_path):
     chain = Compose([filled(), RandLambda(lambda x: x + torch.rand(1)), RandLambda(lambda x: -x)])
     first = first_values(sets.CacheNTransDataset([1], chain, 2, tmp_path))

@@ -198,5 +198,5 @@ def test_a_copy_goes_its_own_way() -> None:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     transform = mt.CopyItemsd("image", names="label")
-    with pytest.raises(KeyError, match="the item has a 'label' already, so 'image' cannot be copied there"):
+    with pytest.raises(KeyError, match="the item already has a key 'label', so 'image' cannot be copied there"):
         LOWERINGS[type(transform)].apply(transform, item_of(0, shape=(5, 4, 3)))

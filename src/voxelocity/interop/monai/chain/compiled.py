@@ -151,9 +151,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
             stop = num if end is None else end
             if not 0 <= start <= stop <= num:
                 raise ValueError(f"'start' {start} and 'end' {end} do not name a part of a chain of {num} transforms")
-            part = as_compose(list(self.transforms[start:stop]))
-            part.map_items = self.map_items
-            self._parts[(start, end)] = self.chain.like(part)
+            self._parts[(start, end)] = self.chain.part(start, stop)
         return self._parts[(start, end)]
 
 

@@ -100,7 +100,7 @@ def _copy(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     for time in range(transform.times):
         for key, name in transform.key_iterator(changed, transform.names[time * num : (time + 1) * num]):
             if name in changed:
-                raise KeyError(f"CopyItemsd: the item has a '{name}' already, so '{key}' cannot be copied there")
+                raise KeyError(f"CopyItemsd: the item already has a key '{name}', so '{key}' cannot be copied there")
             changed[name] = _copied(changed[key])
     return changed
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -190,6 +191,17 @@ def test_what_a_kill_left_half_written_is_put_back(work, trials):
     one = next(each for each in algorithms_in(work) if each.id == "dints_0")
     one.originals.keep()
     (work / "dints_0" / "configs" / "hyper_parameters.yaml").write_text("half")
+    undo(work, console=quiet())
+    assert every_file(work) == before
+
+
+def test_what_a_kill_left_half_put_back_is_put_back_before_another_customization(work, trials):
+    trials()
+    before = every_file(work)
+    customize(work, "dints", SPECS, console=quiet())
+    file = Path("configs", "hyper_parameters.yaml")
+    (work / "tune" / "originals" / "dints_0" / file).replace(work / "dints_0" / file)
+    customize(work, "dints", SPECS, console=quiet())
     undo(work, console=quiet())
     assert every_file(work) == before
 

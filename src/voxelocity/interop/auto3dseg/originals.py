@@ -64,7 +64,9 @@ class Originals:
     def are_current(self) -> bool:
         """Whether what was written in their place has not been changed since, or was not finished."""
         written = self._written()
-        return all(written.get(str(file)) in (None, _digest(self._folder / file)) for file in self._files)
+        # One that is not here was put back already, by a call that did not end.
+        kept = [file for file in self._files if (self.place / file).exists()]
+        return all(written.get(str(file)) in (None, _digest(self._folder / file)) for file in kept)
 
     def put_back(self) -> Path | None:
         """Moves the files back. Returns where those are that were changed after they had been written; None if none.

@@ -15,7 +15,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.chain import CompiledChain, as_compose, split
 from voxelocity.interop.monai.chain.chain import FixedPart, text_table
 from voxelocity.interop.monai.difference import Difference, differences_of
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 from voxelocity.interop.monai.lower.walk import Walker
 

@@ -15,8 +15,8 @@ from monai.data import MetaTensor, set_track_meta
 
 from parity.case import item_of
 from voxelocity.interop.monai.difference import differences_of
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.items import is_exact
-from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
 LOWERINGS = lowerings(exact_noise=True)

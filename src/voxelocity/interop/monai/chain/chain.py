@@ -16,7 +16,7 @@ from monai.transforms.transform import Transform
 from voxelocity.core.errors import InputError
 from voxelocity.interop.monai.compared import plain_class, why_not_compared
 from voxelocity.interop.monai.deterministic import faster, why_not
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish, run_soon
 from voxelocity.interop.monai.lower.walk import Stage, Walker, run_unchanged
 

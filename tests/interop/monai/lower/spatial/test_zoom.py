@@ -16,7 +16,7 @@ from monai.transforms import (
 
 from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.spatial.zoom import interpolation, padded_rows
 
 LOWERINGS = lowerings(exact_noise=True)

@@ -19,8 +19,7 @@ from parity.case import ParityCase
 from parity.cases import all_cases
 from parity.compare import compare
 from voxelocity.interop.monai.difference import Difference
-from voxelocity.interop.monai.lower import Lowering
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Lowering, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 SMALLEST_P = 1e-3

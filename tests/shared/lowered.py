@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parity.compare import compare
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 
 
 def check_lowered_alike(transform: Any, data: Any, tolerance: float = 0.0) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -193,6 +195,17 @@ def test_what_a_kill_left_half_written_is_put_back(work, trials):
     assert every_file(work) == before
 
 
+def test_what_a_kill_left_half_put_back_is_put_back_before_another_customization(work, trials):
+    trials()
+    before = every_file(work)
+    customize(work, "dints", SPECS, console=quiet())
+    file = Path("configs", "hyper_parameters.yaml")
+    (work / "tune" / "originals" / "dints_0" / file).replace(work / "dints_0" / file)
+    customize(work, "dints", SPECS, console=quiet())
+    undo(work, console=quiet())
+    assert every_file(work) == before
+
+
 def test_two_at_once_in_one_folder_are_refused(work, trials):
     trials()
     code = "import sys; from filelock import FileLock\nwith FileLock(sys.argv[1]): print('held', flush=True); input()"
@@ -298,8 +311,26 @@ def test_a_template_of_ones_own_stays_as_it_is(work, trials, capsys):
     file.write_text(json.dumps(state))
     customize(work, None, {"universal": {"num_trials": 1}})
     assert "dints_0 stays unchanged" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="cannot be measured"):
+    with pytest.raises(ConfigError, match="this algorithm cannot be measured: 'mine'; choose from segresnet"):
         customize(work, "mine", console=quiet())
+
+
+def test_a_configuration_file_that_is_not_yaml_is_named(work, trials):
+    trials()
+    (work / "dints_0" / "configs" / "notes.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"cannot read .*notes\.yaml"):
+        customize(work, "dints", SPECS, console=quiet())
+
+
+def test_the_page_quotes_a_folder_whose_name_has_a_space(work, trials):
+    trials()
+    spaced = work.with_name("my work")
+    work.rename(spaced)
+    for file in spaced.glob("*/algo_object.json"):
+        file.write_text(file.read_text().replace(str(work), str(spaced)))
+    found = customize(spaced, "dints", SPECS, console=quiet())["dints_0"]
+    page = (found.folder / "tune.html").read_text().replace("<wbr>", "")
+    assert f"voxelocity tune '{spaced}' --undo" in html.unescape(page)
 
 
 def test_folds_that_differ_are_searched_apart(work, trials):
@@ -337,6 +368,16 @@ def test_a_script_of_monais_customizes_by_us_after_one_import(templates, tmp_pat
     history = made.get_history()
     assert [entry["identifier"] for entry in history] == ["dints_0", "dints_1"]
     assert history[1]["algo_instance"].fill_records["hyper_parameters.yaml"]["training#num_patches_per_iter"] == 8
+
+
+def test_bundlegen_leaves_a_template_of_ones_own_unchanged_and_says_so(templates, tmp_path, inputs, trials):
+    trials()
+    script = shutil.copytree(templates / "dints", tmp_path / "own" / "mine") / "scripts" / "algo.py"
+    script.write_text(script.read_text().replace("class DintsAlgo", "class MineAlgo"))
+    made = BundleGen(str(tmp_path), templates_path_or_url=str(tmp_path / "own"), **inputs)
+    with pytest.warns(UserWarning, match="BundleGen: mine stay unchanged: only segresnet"):
+        made.generate(str(tmp_path / "work"), num_fold=1, gpu_customization=True)
+    assert not (tmp_path / "work" / "tune").exists()
 
 
 def test_without_gpu_customization_bundlegen_is_monais(templates, tmp_path, inputs, trials):

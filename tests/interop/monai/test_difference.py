@@ -76,6 +76,12 @@ def test_values_are_measured_against_the_largest() -> None:
     assert labels.share == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_a_difference_next_to_an_infinite_value_is_measured_against_the_finite_ones(odd: float) -> None:
+    (found,) = differences_of(torch.tensor([odd, 2.0]), torch.tensor([odd, 7.0]))
+    assert (found.largest, found.scale, found.relative) == (5.0, 2.0, 2.5)
+
+
 def test_what_is_no_number_on_one_side_alone_is_an_infinite_difference() -> None:
     nan, one = torch.tensor([np.nan, 1.0]), torch.tensor([1.0, 1.0])
     assert [next(iter(differences_of(*pair))).largest for pair in ((nan, one), (one, nan), (nan, nan))] == [

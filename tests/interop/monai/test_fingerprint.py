@@ -257,6 +257,14 @@ def test_a_folder_counts_with_every_file_in_it(tmp_path):
     assert item_identity(str(tmp_path / "series")) != before[1]
 
 
+def test_a_word_that_names_a_folder_that_may_not_be_listed_is_only_a_word(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert source_facts({"home": str(tmp_path)}) == [f"{tmp_path}:13"]
+
+
 def series_in(folder, *names):
     folder.mkdir()
     for name in names:

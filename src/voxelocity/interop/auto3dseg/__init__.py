@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from voxelocity.core.first_use import first_use
-from voxelocity.interop.auto3dseg import quiet as quiet  # imports MONAI's and restores the process state
+from voxelocity.interop.monai.quiet import import_quietly
 
 if TYPE_CHECKING:
-    from voxelocity.interop.auto3dseg.bundle_gen import BundleGen
-    from voxelocity.interop.auto3dseg.customizing import customize, undo
+    from voxelocity.interop.auto3dseg.customizing import BundleGen, customize, undo
     from voxelocity.interop.auto3dseg.specs import read_specs
 
 __all__ = ["BundleGen", "customize", "read_specs", "undo"]
 
+import_quietly("monai.apps.auto3dseg")
 # A trial runs `measure`, which the others import, as a program.
-__getattr__ = first_use(
-    __name__, {"bundle_gen": ("BundleGen",), "customizing": ("customize", "undo"), "specs": ("read_specs",)}
-)
+__getattr__ = first_use(__name__, {"customizing": ("BundleGen", "customize", "undo"), "specs": ("read_specs",)})

@@ -19,7 +19,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.core.plain import parse_yaml
 from voxelocity.interop.auto3dseg.originals import Originals, write_error
 from voxelocity.interop.auto3dseg.specs import ALGORITHMS, check_name
-from voxelocity.interop.auto3dseg.templates import PARAMETERS, SEGMENTERS, read_parameters
+from voxelocity.interop.auto3dseg.templates import PARAMETERS, SEGMENTERS, read_parameters, read_yaml
 
 Algos = Mapping[str, Any] | Sequence[str] | str | None
 """As BundleGen takes them: names of algorithms, or a mapping with these keys; all for None."""
@@ -103,10 +103,10 @@ def chosen_algorithms(work: Path, algos: Algos, *, say: Callable[[str], None]) -
     names = [algos] if isinstance(algos, str) else [*algos]
     known = sorted({each.name for each in there} | {each.id for each in there})
     for name in names:
-        check_name(str(name), known, what=f"of {work}, algos name")
+        check_name(str(name), known, what=f"{work} has no algorithm")
     chosen = [each for each in there if each.name in names or each.id in names]
     for each in chosen:
-        check_name(each.name, ALGORITHMS, what="algos name an algorithm that cannot be measured,")
+        check_name(each.name, ALGORITHMS, what="this algorithm cannot be measured:")
     return chosen
 
 
@@ -120,11 +120,17 @@ def alike(chosen: Iterable[WorkAlgorithm]) -> list[list[WorkAlgorithm]]:
 
 
 def configuration_digest(folder: Path) -> str:
-    """Of all configuration files of an algorithm, apart from where it lies and which fold it holds out."""
+    """Of all configuration files of an algorithm, apart from where it lies and which fold it holds out.
+
+    Raises:
+        InputError: one cannot be read.
+    """
     found: dict[str, Any] = {}
     for path in sorted((folder / "configs").glob("*.yaml")):
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-        found[path.name] = {key: value for key, value in values.items() if key not in ("bundle_root", "fold")}
+        values = read_yaml(path)
+        if isinstance(values, dict):
+            values = {key: value for key, value in values.items() if key not in ("bundle_root", "fold")}
+        found[path.name] = values
     return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -138,7 +144,7 @@ def largest_case(one: WorkAlgorithm, parameters: Mapping[str, Any]) -> tuple[int
     path = next((each for each in named if each.is_file()), None)
     if path is None:
         raise InputError(
-            f"tune: the statistics of the data of {one.id} are not at {named[0]}, nor in its work folder; run MONAI's "
+            f"tune: the data statistics of {one.id} are neither at {named[0]} nor in its work folder; run MONAI's "
             f"DataAnalyzer again, or copy its {_STATS} there"
         )
     inner = parameters["training"] if one.name == "dints" else parameters

@@ -1,14 +1,21 @@
-"""Searches the settings of a work folder's algorithms, writes them into their own files, and takes that back."""
+"""Searches the settings of a work folder's algorithms, writes them into their own files, and takes that back.
+
+`customize` and `undo` do this; `BundleGen` is MONAI's class with the former in place of its own customization.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
+from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
 from voxelocity.core.console import PlainConsole
@@ -25,7 +32,7 @@ from voxelocity.interop.auto3dseg.algorithms import (
     largest_case,
 )
 from voxelocity.interop.auto3dseg.originals import TUNE_FOLDER
-from voxelocity.interop.auto3dseg.specs import AlgorithmSpecs, parse_specs
+from voxelocity.interop.auto3dseg.specs import ALGORITHMS, AlgorithmSpecs, parse_specs
 from voxelocity.interop.auto3dseg.steps import AlgorithmTask
 from voxelocity.interop.auto3dseg.templates import (
     DATA_ON,
@@ -115,8 +122,8 @@ def customize(
         for each in chosen:
             if specs[each.name].validation_data_device == "gpu" and machine.device == "cpu":
                 raise ConfigError(
-                    f"tune: specs of {each.name} put validation_data_device on the gpu, and there is none to use; "
-                    "write cpu, or leave it out"
+                    f"tune: the specs of {each.name} ask for validation_data_device gpu, and no GPU can be used; write "
+                    "cpu, or leave it out"
                 )
         for each in chosen:
             if each.originals.exist:
@@ -151,8 +158,44 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
         for each in kept:
             changed = each.originals.put_back()
             if changed is not None:
-                shown.print(f"{each.id} was changed since; those files are now in {changed}", soft_wrap=True)
+                shown.print(
+                    f"{each.id} was changed after it was customized; its files are now in {changed}", soft_wrap=True
+                )
     return tuple(each.id for each in kept)
+
+
+class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
+    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`."""
+
+    def generate(
+        self,
+        output_folder: str = ".",
+        num_fold: int = 5,
+        gpu_customization: bool = False,
+        gpu_customization_specs: Mapping[str, Any] | None = None,
+        allow_skip: bool = True,
+    ) -> None:
+        """As MONAI's. All folds of an algorithm are customized by one search; unknown templates stay unchanged.
+
+        Raises:
+            VoxelocityError: as `customize`.
+        """
+        begin = len(self.history)
+        super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        made = {entry[AlgoKeys.ID]: entry[AlgoKeys.ALGO] for entry in self.history[begin:]}
+        names = {algo.name for algo in made.values()}
+        if not gpu_customization or not names:
+            return
+        if others := sorted(names - {*ALGORITHMS}):
+            warnings.warn(
+                f"BundleGen: {', '.join(others)} stay unchanged: only {', '.join(ALGORITHMS)} can be measured",
+                stacklevel=2,
+            )
+        customize(output_folder, sorted(names & {*ALGORITHMS}), gpu_customization_specs)
+        # MONAI writes the objects of its history again: they must know what was written.
+        for each in algorithms_in(output_folder):
+            if each.id in made:
+                made[each.id].fill_records = each.algo.fill_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +300,7 @@ class _GroupSearch:
         if not outcome.is_finished:
             raise InputError(
                 f"tune: {self.first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"
-                "Generate the folder again with BundleGen, or leave the algorithm out by algos"
+                "Generate the folder again with BundleGen, or name only other algorithms in algos"
             )
         own = OwnSettings(**outcome.about["own"])
         write_whole(place, json.dumps({"configuration": digest, "own": asdict(own)}).encode())
@@ -272,7 +315,7 @@ class _GroupSearch:
                 [
                     ("file", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
                     ("originals", str(self.first.originals.place.parent)),
-                    ("to undo", f"voxelocity tune {self.first.folder.parent} --undo"),
+                    ("to undo", f"voxelocity tune {shlex.quote(str(self.first.folder.parent))} --undo"),
                 ],
             ),
             Text(text="The keys:"),

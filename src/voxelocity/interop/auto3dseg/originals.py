@@ -64,7 +64,9 @@ class Originals:
     def are_current(self) -> bool:
         """Whether what was written in their place has not been changed since, or was not finished."""
         written = self._written()
-        return all(written.get(str(file)) in (None, _digest(self._folder / file)) for file in self._files)
+        # One that is not here was put back already, by a call that did not end.
+        kept = [file for file in self._files if (self.place / file).exists()]
+        return all(written.get(str(file)) in (None, _digest(self._folder / file)) for file in kept)
 
     def put_back(self) -> Path | None:
         """Moves the files back. Returns where those are that were changed after they had been written; None if none.
@@ -103,8 +105,8 @@ def write_error(folder: Path, error: OSError) -> OutputError:
     """What to say where the files of an algorithm cannot be written."""
     why = "no space left" if is_out_of_space(error) else error.strerror or str(error)
     return OutputError(
-        f"tune: cannot write into {folder} ({why}); its settings stay as they were. Free some space, or the folder, "
-        "and repeat the command, which continues after the last trial"
+        f"tune: cannot write into {folder} ({why}); its settings stay as they were. Free some space or make the folder "
+        "writable, and repeat the command; finished trials are kept"
     )
 
 

@@ -60,7 +60,7 @@ def parse_specs(specs: Mapping[str, Any] | None) -> dict[str, AlgorithmSpecs]:
     values: dict[str, Mapping[str, Any]] = {}
     for given, section in (specs or {}).items():
         name = _OTHER_NAMES.get(given, given)
-        check_name(str(name), (*ALGORITHMS, UNIVERSAL), what="specs name the algorithm")
+        check_name(str(name), (*ALGORITHMS, UNIVERSAL), what="the specs name an unknown algorithm")
         if not isinstance(section, Mapping):
             raise ConfigError(f"tune: the specs of {given} are {shortened(section)}; give keys, such as num_trials: 10")
         # Checked by itself, so that an error names the section in which it stands.
@@ -78,4 +78,4 @@ def check_name(name: str, known: Sequence[str], *, what: str) -> None:
     """
     if name not in known:
         hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
-        raise ConfigError(f"tune: {what} '{name}', which is unknown here{hint}")
+        raise ConfigError(f"tune: {what} '{name}'{hint}")

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from monai.auto3dseg.utils import datafold_read
+from monai.bundle import ConfigParser
+from monai.data import DataLoader, MetaTensor
+from monai.inferers import sliding_window_inference
 
 from voxelocity.interop.auto3dseg.templates import (
     DATA_ON,
@@ -123,8 +127,6 @@ class SegmenterAlgorithm:
 
     def prepare(self, settings: Settings) -> None:
         """Makes the optimizer and the voxels of a step and of a validation."""
-        from monai.data import DataLoader, MetaTensor
-
         config = self._segmenter.config
         channels, classes = config["input_channels"], config["output_classes"]
         layers = classes if config["sigmoid"] else 1
@@ -139,8 +141,7 @@ class SegmenterAlgorithm:
             "label": MetaTensor(torch.randint(high, (layers, *shape), dtype=torch.uint8)),
         }
         self._cases = DataLoader([case], batch_size=1, num_workers=0)
-        part = importlib.import_module("monai.bundle").ConfigParser(config["optimizer"])
-        optimizer = part.get_parsed_content(instantiate=False)
+        optimizer = ConfigParser(config["optimizer"]).get_parsed_content(instantiate=False)
         self._optimizer = optimizer.instantiate(params=self.network.parameters())
 
     def _shared(self) -> dict[str, Any]:
@@ -183,8 +184,6 @@ class ScriptAlgorithm:
     keeps_loaders = False
 
     def __init__(self, task: AlgorithmTask, scratch: Path) -> None:
-        from monai.bundle import ConfigParser
-
         self._task, self._scratch = task, scratch
         plain = ConfigParser(globals=False)
         plain.read_config(_config_files(task))
@@ -205,8 +204,6 @@ class ScriptAlgorithm:
 
     def own_settings(self) -> OwnSettings:
         """As the script's first act settles them: it writes the sizes that it takes to fit into its parameters."""
-        from monai.bundle import ConfigParser
-
         if self._get("auto_scale_allowed"):
             copy = Path(shutil.copy(Path(self._task.folder, "configs", PARAMETERS), self._scratch))
             script: Any = importlib.import_module("train")
@@ -275,8 +272,6 @@ class ScriptAlgorithm:
     @torch.no_grad()
     def validate(self, network: torch.nn.Module) -> None:
         """Predicts the case."""
-        from monai.inferers import sliding_window_inference
-
         network.eval()
         with torch.autocast(self._device.type, enabled=self._amp):
             outputs = sliding_window_inference(
@@ -308,8 +303,6 @@ def _config_files(task: AlgorithmTask) -> list[str]:
 
 def _case_counts(config: Mapping[str, Any]) -> tuple[int, int]:
     """Cases that are trained on, and those that are held out."""
-    from monai.auto3dseg.utils import datafold_read
-
     path = Path(config.get("bundle_root", ""), config["data_list_file_path"])
     training, held = datafold_read(datalist=str(path), basedir=config["data_file_base_dir"], fold=config["fold"])
     return len(training), len(held)

@@ -86,6 +86,18 @@ class OwnSettings:
         return self.num_cases * self.patches_per_case
 
 
+def read_yaml(file: Path) -> Any:
+    """The values in a configuration file.
+
+    Raises:
+        InputError: it cannot be read, or is not YAML.
+    """
+    try:
+        return parse_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"tune: cannot read {file} ({error}); generate the folder again with BundleGen") from None
+
+
 def read_parameters(folder: Path, name: str) -> dict[str, Any]:
     """The filled parameters of an algorithm.
 
@@ -93,10 +105,7 @@ def read_parameters(folder: Path, name: str) -> dict[str, Any]:
         InputError: they cannot be read, or lack something that the training needs.
     """
     file = folder / "configs" / PARAMETERS
-    try:
-        found = parse_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"tune: cannot read {file} ({error}); generate the folder again with BundleGen") from None
+    found = read_yaml(file)
     inside = found.get("training") if name == "dints" and isinstance(found, dict) else found
     top = () if name in SEGMENTERS else _NEEDED_BY_ALL_SCRIPTS
     needed = _NEEDED["segresnet" if name in SEGMENTERS else "dints"]

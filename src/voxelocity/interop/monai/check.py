@@ -15,12 +15,9 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.chain import CompiledChain, as_compose, split
 from voxelocity.interop.monai.chain.chain import FixedPart, text_table
 from voxelocity.interop.monai.difference import Difference, differences_of
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 from voxelocity.interop.monai.lower.walk import Walker
-
-TOLERANCE = 1e-4
-"""Default for how much a voxel may differ, as a share of the largest value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,7 @@ def check(
     item: Any,
     *,
     num_draws: int = 4,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 1e-4,
 ) -> CheckTable:
     """Compares a chain with its compiled form on an item: each transform alone, fed MONAI's data, and then the whole.
 
@@ -190,7 +187,6 @@ def _name(transform: Any) -> str:
 
 
 def _cells(row: CheckRow) -> tuple[str, ...]:
-    verdict = "equal" if row.is_equal else "differs"
     return (
         row.stage,
         row.how,
@@ -198,5 +194,5 @@ def _cells(row: CheckRow) -> tuple[str, ...]:
         f"{row.labels:.2%} differ" if row.labels > 0.0 else "equal",
         f"{row.ms_monai:.2f}",
         f"{row.ms_engine:.2f}",
-        verdict,
+        "equal" if row.is_equal else "differs",
     )

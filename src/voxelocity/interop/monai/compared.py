@@ -62,7 +62,8 @@ def why_not_readable(transform: object) -> str:
 @functools.cache
 def _warn_once(version: str) -> None:
     warnings.warn(
-        f"voxelocity.monai: MONAI {version} was not compared with this package, only {', '.join(COMPARED_VERSIONS)} "
-        "was: MONAI runs every transform, which is slower. Install a MONAI that was compared, or a newer voxelocity",
+        f"voxelocity.monai: MONAI {version} was not compared with this package (only {', '.join(COMPARED_VERSIONS)} "
+        "was), so every transform runs as MONAI's own, which is slower. Install a MONAI that was compared, or a newer "
+        "voxelocity",
         stacklevel=4,
     )

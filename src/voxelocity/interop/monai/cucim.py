@@ -114,12 +114,14 @@ class CuCIMd(MapTransform):  # type: ignore[misc]
         InputError: there is no such operation.
     """
 
+    _array: type[CuCIM] = CuCIM
+
     def __init__(
         self, keys: KeysCollection, name: str, allow_missing_keys: bool = False, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__(keys=keys, allow_missing_keys=allow_missing_keys)
         self.name = name
-        self.trans = CuCIM(name, *args, **kwargs)
+        self.trans = self._array(name, *args, **kwargs)
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """A copy of the dictionary with these keys changed."""
@@ -143,12 +145,7 @@ class RandCuCIMd(CuCIMd, Randomizable):  # type: ignore[misc]
         InputError: there is no such operation.
     """
 
-    def __init__(
-        self, keys: KeysCollection, name: str, allow_missing_keys: bool = False, *args: Any, **kwargs: Any
-    ) -> None:
-        MapTransform.__init__(self, keys, allow_missing_keys)
-        self.name = name
-        self.trans = RandCuCIM(name, *args, **kwargs)
+    _array = RandCuCIM
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandCuCIMd:
         """Seeds what the operation draws from."""

@@ -21,7 +21,7 @@ class Difference:
     Attributes:
         key: of the item, "" for a bare tensor; with the number of the sample where there are several.
         largest: largest absolute difference of two voxels.
-        scale: largest absolute value of MONAI's tensor.
+        scale: largest absolute value of MONAI's tensor, infinities and NaN left out.
         share: of the voxels that differ at all.
         is_whole: whether MONAI's tensor holds only whole numbers, as labels do.
         words: what else differs, in words: type, dtype, shape, affine, metadata. "" for nothing.
@@ -44,15 +44,13 @@ def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference
     """Differences of each tensor or array in two results, however nested; other values are compared directly."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         if set(theirs) != set(ours):
-            words = f"keys {sorted(map(str, theirs))} and {sorted(map(str, ours))}"
-            yield _in_words(key, words)
+            yield _in_words(key, f"keys {sorted(map(str, theirs))} and {sorted(map(str, ours))}")
         for name in theirs:
             if name in ours:
                 yield from differences_of(theirs[name], ours[name], _joined(key, name))
     elif isinstance(theirs, list | tuple) and isinstance(ours, list | tuple):
         if len(theirs) != len(ours):
-            words = f"{len(theirs)} and {len(ours)} samples"
-            yield _in_words(key, words)
+            yield _in_words(key, f"{len(theirs)} and {len(ours)} samples")
         for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
             yield from differences_of(one, other, _joined(key, number))
     elif isinstance(theirs, torch.Tensor | np.ndarray):
@@ -85,17 +83,18 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
         return _in_words(key, "; ".join(words))
     if one.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
         # Text and complex numbers, as in some metadata.
-        same = _is_same(one, other)
-        words.extend([] if same else [f"{one!r} and {other!r}"])
+        if not _is_same(one, other):
+            words.append(f"{one!r} and {other!r}")
         return _in_words(key, "; ".join(words))
+    values = np.atleast_1d(one.astype(np.float64))
     with np.errstate(invalid="ignore"):
-        gap = np.atleast_1d(np.abs(one.astype(np.float64) - other.astype(np.float64)))
+        gap = np.abs(values - other.astype(np.float64))
     gap[(one == other) | (np.isnan(one) & np.isnan(other) if one.dtype.kind == "f" else False)] = 0.0
     gap[np.isnan(gap)] = np.inf
     return Difference(
         key=key,
         largest=float(gap.max()),
-        scale=float(np.abs(one.astype(np.float64)).max()),
+        scale=float(np.abs(values[np.isfinite(values)]).max(initial=0.0)),
         share=float((gap > 0).mean()),
         is_whole=bool((one == np.round(one)).all()),
         words="; ".join(words),

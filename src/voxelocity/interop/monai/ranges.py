@@ -70,7 +70,10 @@ class Range:
                 obj.transforms = Range(recursive=True)(obj.transforms)
             self.recursive = False
         if self.name is None:
-            self.name = self._counted(_name_of(obj))
+            name = _name_of(obj)
+            self.name_counter[name] += 1
+            count = self.name_counter[name]
+            self.name = name if count == 1 else f"{name}_{count}"
         methods = ensure_tuple(_methods_of(obj) if self.methods is None else self.methods)
         self.methods = methods
         missing = [method for method in methods if not hasattr(obj, method)]
@@ -92,11 +95,6 @@ class Range:
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
         self._entered.pop().__exit__(None, None, None)
-
-    def _counted(self, name: str) -> str:
-        self.name_counter[name] += 1
-        count = self.name_counter[name]
-        return name if count == 1 else f"{name}_{count}"
 
 
 def _name_of(obj: Any) -> str:

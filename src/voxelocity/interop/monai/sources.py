@@ -30,7 +30,11 @@ def version_of(module_name: str) -> str | None:
     module = sys.modules.get(top)
     if module is None or not _is_installed(module):
         return None
-    version = _package_version(top, module)
+    try:
+        version = importlib.metadata.version(top)
+    except importlib.metadata.PackageNotFoundError:
+        # The package and its module have different names, as with SimpleITK or PIL.
+        version = getattr(module, "__version__", None)
     return None if version is None else f"{top} {version}"
 
 
@@ -44,15 +48,6 @@ def _is_installed(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     places = [file] if file else list(getattr(module, "__path__", []))
     return bool(places) and all(any(f"/{folder}/" in str(place) for folder in _PACKAGE_FOLDERS) for place in places)
-
-
-def _package_version(top: str, module: ModuleType) -> str | None:
-    try:
-        return importlib.metadata.version(top)
-    except importlib.metadata.PackageNotFoundError:
-        # The package and its module have different names, as with SimpleITK or PIL.
-        version = getattr(module, "__version__", None)
-        return str(version) if version is not None else None
 
 
 def module_files(module: ModuleType) -> list[tuple[str, str]] | None:
@@ -117,11 +112,15 @@ class FolderFacts:
 
     def of(self, folder: str) -> list[str]:
         """Facts of the files that count: all but hidden ones; in a folder with DICOM, only those that may be DICOM."""
-        status = os.stat(folder)
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        known = self._known.get(folder)
-        if known is None or known[0] != stamp:
-            known = self._known[folder] = (stamp, _facts_in(folder))
+        try:
+            status = os.stat(folder)
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            known = self._known.get(folder)
+            if known is None or known[0] != stamp:
+                known = self._known[folder] = (stamp, _facts_in(folder))
+        except OSError as error:
+            # A word in an item may name a folder that this user may not list.
+            return [f"{folder}:{error.errno}"]
         return known[1]
 
 

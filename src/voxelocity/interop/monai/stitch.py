@@ -102,11 +102,6 @@ class Slab:
         return tuple(slice(a, a + n) for a, n in zip(starts, grid.window, strict=True))
 
 
-def slabs_overlap(slabs: Sequence[Slab]) -> bool:
-    """Whether a voxel of an image belongs to two slabs."""
-    return any(a.image == b.image and b.start < a.stop for a, b in itertools.pairwise(slabs))
-
-
 class Canvas:
     """The weighted sum of one of the predictor's answers over the windows of all images.
 

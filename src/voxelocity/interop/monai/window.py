@@ -37,7 +37,6 @@ from voxelocity.interop.monai.stitch import (
     add_weighted,
     as_spatial,
     packed,
-    slabs_overlap,
 )
 
 _Sizes = Sequence[int] | int
@@ -256,7 +255,8 @@ def _in_slabs(
     calls: PredictorCall, slabs: Sequence[Slab], batch_size: int, device: torch.device, progress: bool
 ) -> _Outputs:
     """The first answer, summed up slab by slab where the predictor runs, then moved."""
-    once, dtype, grid = not slabs_overlap(slabs), calls.images.dtype, calls.grid
+    dtype, grid = calls.images.dtype, calls.grid
+    once = not any(a.image == b.image and b.start < a.stop for a, b in itertools.pairwise(slabs))
     canvas: Canvas | None = None
     keys = None
     for slab in _shown(slabs, progress):

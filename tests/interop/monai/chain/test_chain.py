@@ -136,7 +136,7 @@ def test_a_chain_of_one_part_says_what_that_means() -> None:
         "Nothing is cached: the chain begins with a random transform or a bare function."
     ]
     assert compile([EnsureTyped("a")]).plan().notes == [
-        "Nothing is drawn: the chain is the same every time, so its whole result is cached."
+        "Nothing is drawn: no transform is random, so the whole result is cached."
     ]
 
 

@@ -159,6 +159,7 @@ def test_neither_the_item_nor_what_is_kept_is_changed() -> None:
         made = chain(item)["a"]
         assert torch.equal(made, torch.full((1, 3, 3), 2.0))
         made += 5
+    chain(item, start=0, end=1)
     assert torch.equal(item["a"], torch.zeros(1, 3, 3))
 
 

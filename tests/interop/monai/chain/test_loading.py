@@ -211,12 +211,6 @@ def test_items_that_nobody_lowered_are_collated_as_monai_does() -> None:
     assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
 
 
-def test_patches_of_different_shapes_are_refused_in_monais_words() -> None:
-    sketches = [{"image": Sketch.of(_items(1, side)[0]["image"])} for side in (4, 5)]
-    with ThreadPoolExecutor(2) as pool, pytest.raises(RuntimeError, match="pad_list_data_collate"):
-        start_batch(sketches, pool)
-
-
 def test_an_error_in_making_is_raised_where_the_batch_is_asked_for() -> None:
     sketch = Sketch.of(_items(1)[0]["image"])
     sketch.steps.append("no step")  # type: ignore[arg-type]

@@ -1,4 +1,3 @@
-import threading
 import time
 import traceback
 
@@ -12,10 +11,6 @@ from voxelocity.core.errors import ConfigError
 def fails_after(count):
     yield from range(count)
     raise ValueError(f"scan {count} is broken")
-
-
-def feed_threads():
-    return [one for one in threading.enumerate() if one.name.startswith(("voxelocity-feed", "Thread-"))]
 
 
 def test_items_come_in_order_pass_after_pass(sets):
@@ -46,22 +41,6 @@ def test_making_an_item_adds_nothing_to_a_data_set_that_thread_workers_share(set
     before = set(vars(dataset))
     assert dataset[1] == 1
     assert set(vars(dataset)) == before, "MONAI's worker_init_fn may be going through them"
-
-
-def test_a_loop_that_is_left_ends_its_thread(sets):
-    before = feed_threads()
-    for item in sets.ThreadBuffer(range(1000)):
-        if item == 3:
-            break
-    del item
-    assert set(feed_threads()) <= set(before)  # earlier ones may end meanwhile
-
-
-def test_a_loader_whose_loop_is_left_ends_its_thread(sets):
-    before = feed_threads()
-    for _ in sets.ThreadDataLoader(sets.Dataset(list(range(100))), batch_size=2, num_workers=0):
-        break
-    assert set(feed_threads()) <= set(before)  # earlier ones may end meanwhile
 
 
 def test_stop_within_a_loop_ends_it(sets):

@@ -79,7 +79,9 @@ def test_other_transforms_in_the_same_chain_are_noticed():
     compose = Compose([PLUS])
     chain = DataChain(compose)
     assert chain.is_of(compose)
-    compose.transforms = (TIMES,)
+    compose.transforms = [PLUS]
+    chain = DataChain(compose)
+    compose.transforms[0] = TIMES
     assert not chain.is_of(compose)
     assert not chain.is_of(Compose([PLUS]))
 

@@ -1,11 +1,13 @@
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from monai.transforms import Compose, Flip, Identity, Lambda, RandLambda
 
 from shared.forked import ForkedPython
-from voxelocity.core.errors import CacheError, ConfigError
+from voxelocity.core.errors import CacheError, CacheFullError, ConfigError
+from voxelocity.data.cache import open_lmdb_file
 
 pytest.importorskip("lmdb")
 
@@ -88,8 +90,6 @@ def test_other_data_replace_its_own_entries_and_leave_other_files(sets, filled, 
     dataset.set_data([3])
     assert first_values(dataset) == [3]
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    from voxelocity.data.cache import open_lmdb_file
-
     keys = open_lmdb_file(dataset.db_file.resolve()).keys()
     assert len(keys) == 1
 
@@ -102,14 +102,10 @@ def test_a_chain_that_cannot_be_fingerprinted_leaves_nothing_behind(sets, tmp_pa
     assert first_values(dataset) == [1]
     del dataset
     log.close()
-    from voxelocity.data.cache import open_lmdb_file
-
     assert open_lmdb_file(path).keys() == []
 
 
 def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatch):
-    from voxelocity.core.errors import CacheFullError
-
     def full(self, key, parts):
         raise CacheFullError("cache.lmdb: no space in x")
 
@@ -119,6 +115,23 @@ def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatc
     assert [str(one.message) for one in caught] == [
         "LMDBDataset: cache.lmdb: no space in x. Items that do not fit are prepared again in every epoch"
     ]
+
+
+def test_other_data_are_prepared_at_once_although_those_before_did_not_fit(sets, filled, tmp_path, monkeypatch):
+    def full(self, key, parts):
+        raise CacheFullError("cache.lmdb: no space in x")
+
+    monkeypatch.setattr("voxelocity.data.cache.LmdbFile.write", full)
+    with pytest.warns(UserWarning, match="no space"):
+        dataset = lmdb_set(sets, [1, 2], [filled()], tmp_path)
+    monkeypatch.undo()
+    dataset.set_data([3])
+    assert len(open_lmdb_file(dataset.db_file.resolve()).keys()) == 1
+
+
+def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_path):
+    with pytest.raises(CacheError, match=r"an item holds a pathlib\.PosixPath, and .* only tensors and plain data"):
+        lmdb_set(sets, [{"scan": Path("scan")}], [Identity()], tmp_path)[0]
 
 
 def test_refused_arguments_and_foreign_files_are_told(sets, filled, tmp_path):

@@ -154,12 +154,6 @@ def test_a_loop_that_is_left_leaves_no_thread_and_begins_anew(sets: ModuleType, 
     assert len(list(made)) == 4
 
 
-def test_two_loops_over_one_loader_are_each_whole(sets: ModuleType) -> None:
-    chain = Compose([ScaleIntensityd("image")])
-    made = sets.DataLoader(sets.Dataset(_items(), chain), batch_size=2)
-    assert [_worst(one, other) for one, other in zip(made, made, strict=True)] == [0.0] * 4
-
-
 def test_a_data_set_of_a_persons_own_makes_its_items_itself(sets: ModuleType) -> None:
     class Doubled(sets.Dataset):  # type: ignore[misc,name-defined]
         def _transform(self, index: int) -> Any:

@@ -40,11 +40,6 @@ def test_whoever_asks_for_monais_class_or_torchs_gets_yes(name):
     assert issubclass(ours, (torch.utils.data.Dataset, torch.utils.data.DataLoader))
 
 
-@pytest.mark.parametrize("name", ["PersistentDataset", "CacheDataset", "LMDBDataset", "CacheNTransDataset"])
-def test_our_data_sets_are_our_data_set(name):
-    assert issubclass(getattr(voxelocity.monai, name), voxelocity.monai.Dataset)
-
-
 def test_public_methods_of_monais_classes_are_there():
     for name in NAMES:
         ours, theirs = getattr(voxelocity.monai, name), getattr(monai.data, name)

@@ -208,7 +208,7 @@ def _bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-@pytest.mark.parametrize("how", ["cut", "changed", "one bit", "emptied"])
+@pytest.mark.parametrize("how", ["cut", "changed", "one bit", "emptied", "replaced"])
 def test_a_damaged_file_is_told_and_made_again(tmp_path: Path, how: str) -> None:
     store = FolderItems(tmp_path, warn=_never)
     store.get_or_make(KEY, _image)
@@ -219,7 +219,7 @@ def test_a_damaged_file_is_told_and_made_again(tmp_path: Path, how: str) -> None
     if how == "one bit":
         voxels = _image()["image"].as_tensor().numpy().tobytes()
         data[data.index(voxels) + 99] ^= 1
-    path.write_bytes({"cut": data[: len(data) // 2], "changed": data, "one bit": data, "emptied": b""}[how])
+    path.write_bytes({"cut": data[: len(data) // 2], "emptied": b"", "replaced": b"text\n" * 99}.get(how, data))
     make = Maker(_image)
     with pytest.warns(UserWarning, match=rf"voxelocity.monai.compile: {path} cannot be loaded .*is prepared again"):
         item = store.get_or_make(KEY, make)

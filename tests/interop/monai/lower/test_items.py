@@ -15,8 +15,8 @@ from monai.data import MetaTensor, set_track_meta
 
 from parity.case import item_of
 from voxelocity.interop.monai.difference import differences_of
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.items import is_exact
-from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
 LOWERINGS = lowerings(exact_noise=True)
@@ -198,5 +198,5 @@ def test_a_copy_goes_its_own_way() -> None:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     transform = mt.CopyItemsd("image", names="label")
-    with pytest.raises(KeyError, match="the item has a 'label' already, so 'image' cannot be copied there"):
+    with pytest.raises(KeyError, match="the item already has a key 'label', so 'image' cannot be copied there"):
         LOWERINGS[type(transform)].apply(transform, item_of(0, shape=(5, 4, 3)))

@@ -11,8 +11,7 @@ import pytest
 import torch
 from monai.data.meta_tensor import MetaTensor
 
-from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 

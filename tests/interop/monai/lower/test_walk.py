@@ -19,8 +19,7 @@ from monai.transforms import (
 )
 
 from shared.small_lowerings import SMALL
-from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.walk import Walker
 
 

@@ -14,8 +14,7 @@ from monai.transforms import MapTransform
 
 from parity.case import ParityCase, item_of
 from parity.table import SMALLEST_P, ParityRow, cases, row_of
-from voxelocity.interop.monai.lower import Lowering, Sketch
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Lowering, Sketch, lowerings
 
 ALL = list(cases(side=24))
 """With images and sizes of a quarter of the table's."""

@@ -16,7 +16,7 @@ from monai.transforms.transform import Transform
 from voxelocity.core.errors import InputError
 from voxelocity.interop.monai.compared import plain_class, why_not_compared
 from voxelocity.interop.monai.deterministic import faster, why_not
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish, run_soon
 from voxelocity.interop.monai.lower.walk import Stage, Walker, run_unchanged
 
@@ -75,7 +75,7 @@ def split(compose: Compose) -> SplitChain:
     if compose.log_stats is not False:
         raise ChainError(
             f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: the "
-            "input of a failed transform cannot be logged, because it is not made yet. Set log_stats=False, or use "
+            "input of a failed transform cannot be logged, because it does not exist yet. Set log_stats=False, or use "
             "MONAI's own"
         )
     for flag, value, why in (
@@ -188,8 +188,10 @@ class Chain:
         """Whether the engine's transforms may replace MONAI's: not with a MONAI version that was not compared."""
         return not self._why_off
 
-    def like(self, compose: Compose) -> Chain:
-        """Another chain with these settings."""
+    def part(self, start: int, stop: int | None = None) -> Chain:
+        """A chain of some of these transforms, with the same settings."""
+        compose = as_compose(list(self._compose.transforms[start:stop]))
+        compose.map_items = self._compose.map_items
         return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
 
     def sketch(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
@@ -224,7 +226,7 @@ class Chain:
         if not self.fixed.stages:
             notes.append("Nothing is cached: the chain begins with a random transform or a bare function.")
         if not self.random.stages:
-            notes.append("Nothing is drawn: the chain is the same every time, so its whole result is cached.")
+            notes.append("Nothing is drawn: no transform is random, so the whole result is cached.")
         returned = [stage.name for stage in self.random.stages if stage.num_by_monai]
         if returned:
             names = ", ".join(dict.fromkeys(returned))

@@ -115,13 +115,13 @@ class CompiledChain(Compose):  # type: ignore[misc]
         if start == 0 and end is None:
             return self.chain.make(self.sketch(input_))
         part = self._part(start, end)
-        return part.make(part.sketch(part.fixed(input_)))
+        return part.make(part.sketch(_fixed(part, input_)))
 
     def prepared(self, item: Any) -> Any:
         """The item after the deterministic part, from the cache or made now. It belongs to the cache: only read it."""
         if not self.chain.fixed.stages or self._store is None:
-            return self.chain.fixed(copy.deepcopy(item)) if self.chain.fixed.stages else item
-        return self._store.get_or_make(self._key(item), lambda: self.chain.fixed(copy.deepcopy(item)))
+            return _fixed(self.chain, item)
+        return self._store.get_or_make(self._key(item), lambda: _fixed(self.chain, item))
 
     def _key(self, item: Any) -> str:
         """The name of the item's entry, made of everything that determines the prepared item."""
@@ -151,10 +151,13 @@ class CompiledChain(Compose):  # type: ignore[misc]
             stop = num if end is None else end
             if not 0 <= start <= stop <= num:
                 raise ValueError(f"'start' {start} and 'end' {end} do not name a part of a chain of {num} transforms")
-            part = as_compose(list(self.transforms[start:stop]))
-            part.map_items = self.map_items
-            self._parts[(start, end)] = self.chain.like(part)
+            self._parts[(start, end)] = self.chain.part(start, stop)
         return self._parts[(start, end)]
+
+
+def _fixed(chain: Chain, item: Any) -> Any:
+    """The item after the deterministic part, of a copy: a transform may write into what it is given."""
+    return chain.fixed(copy.deepcopy(item)) if chain.fixed.stages else item
 
 
 def _opened(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemStore | None:

@@ -157,7 +157,7 @@ class DataChain:
     def _rest(self, start: int) -> Chain:
         if start not in self._rests:
             assert self.chain is not None
-            self._rests[start] = self.chain.like(as_compose(list(self._compose.transforms[start:])))
+            self._rests[start] = self.chain.part(start)
         return self._rests[start]
 
 
@@ -192,4 +192,4 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
 
 
 def _facts(compose: Compose) -> tuple[Any, ...]:
-    return (compose.transforms, compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)
+    return (tuple(compose.transforms), compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)

@@ -20,6 +20,7 @@ from torch.serialization import DEFAULT_PROTOCOL
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError
 from voxelocity.data.cache import LmdbFile, PassingLocks, open_lmdb_file
 from voxelocity.interop.monai.datasets.persistent import PersistentDataset
+from voxelocity.interop.monai.items.files import refused_class
 
 _PREFIX = "voxelocity-"
 
@@ -78,6 +79,7 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
         self.data = data
         self._read_chain()
         _drop_entries(self._opened(), "")
+        self._is_full = False
         self._fill(show_progress=self.progress)
 
     def info(self) -> dict[str, Any]:
@@ -122,8 +124,12 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
         try:
             return torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
         except Exception as error:  # whatever a damaged value makes the reader raise
+            refused = refused_class(error)
             raise CacheError(
-                f"monai.LMDBDataset: an entry of {self.db_file} cannot be loaded ({error}); remove the file"
+                f"monai.LMDBDataset: an item holds a {refused}, and {self.db_file} can hold only tensors and plain "
+                "data; convert it in the deterministic part of the chain"
+                if refused
+                else f"monai.LMDBDataset: an entry of {self.db_file} cannot be loaded ({error}); remove the file"
             ) from error
 
     def _stored(self, item: Any) -> bytes:

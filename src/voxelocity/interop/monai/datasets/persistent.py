@@ -125,22 +125,19 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         # A subclass may have overridden the preparation.
         changed = [] if own.__module__.startswith("voxelocity.") else [own]
         found = fingerprint([*self._fixed_content(), *changed])
-        self._salt = ""
+        # Set once, so that no other thread names a doubtful entry without it.
+        self._salt = f"-once-{secrets.token_hex(8)}" if found.doubts else ""
         if found.doubts:
-            self._salt = f"-once-{secrets.token_hex(8)}"
-            self._warn_of_doubts(found.doubts)
             self._forget_at_end()
-        self._chain_digest = found.digest
-
-    def _warn_of_doubts(self, doubts: Sequence[str]) -> None:
-        if not self._has_warned_of_doubts:
+        if found.doubts and not self._has_warned_of_doubts:
             self._has_warned_of_doubts = True
             warnings.warn(
                 f"{type(self).__name__}: prepared items are kept for this run alone, because another run could not "
-                f"tell whether they are still valid: {'; '.join(doubts)}. Put functions and plain values into "
+                f"tell whether they are still valid: {'; '.join(found.doubts)}. Put functions and plain values into "
                 "the chain",
                 stacklevel=2,
             )
+        self._chain_digest = found.digest
 
     def _forget_at_end(self) -> None:
         if self._files is not None:

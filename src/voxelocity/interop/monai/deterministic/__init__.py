@@ -1,5 +1,5 @@
 """MONAI's deterministic transforms with the engine's loops behind them: the same results, faster."""
 
-from voxelocity.interop.monai.deterministic.choose import faster, why_not
+from voxelocity.interop.monai.deterministic.shadow import faster, why_not
 
 __all__ = ["faster", "why_not"]

@@ -120,10 +120,11 @@ class ItemFiles:
         except FileNotFoundError:
             return ABSENT
         except _DAMAGE as error:
-            warnings.warn(
-                f"{self._owner}: {path} cannot be loaded ({_first_line(error)}); its item is prepared again",
-                stacklevel=2,
-            )
+            refused = refused_class(error)
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            if refused:
+                why = f"it holds a {refused}; convert that in the chain, or set weights_only=False"
+            warnings.warn(f"{self._owner}: {path} cannot be loaded ({why}); its item is prepared again", stacklevel=2)
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return ABSENT
@@ -152,8 +153,9 @@ class ItemFiles:
     def save(self, key: str, item: Any) -> None:
         """Writes the item, or warns once that it could not; the item is then prepared again when it is needed."""
         try:
-            with whole_file(self.path(key)) as file:
-                self._dump(item, file)
+            module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+            with whole_file(self.path(key)) as file, with_causes(file) as watched:
+                torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -165,16 +167,12 @@ class ItemFiles:
 
     def clear(self, is_meant: Callable[[str], bool] = lambda _key: True) -> None:
         """Removes entries, and nothing else in the folder. Mapped items stay valid."""
-        for path in self._folder.iterdir():
-            found = _NAME.fullmatch(path.name)
-            if found and is_meant(found["key"]):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-    def _dump(self, item: Any, file: Any) -> None:
-        module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
-        with with_causes(file) as watched:
-            torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
+        with contextlib.suppress(FileNotFoundError):  # of the folder, which a user may have removed
+            for path in self._folder.iterdir():
+                found = _NAME.fullmatch(path.name)
+                if found and is_meant(found["key"]):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
 
 def _text_of(path: Path) -> str:
@@ -185,9 +183,10 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def refused_class(error: Exception) -> str:
+    """The class of an object that torch refused to load with `weights_only=True`; "" for another error."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return found[1] if found else ""
 
 
 def first_damaged(path: Path) -> str:

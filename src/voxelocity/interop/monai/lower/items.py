@@ -100,7 +100,7 @@ def _copy(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     for time in range(transform.times):
         for key, name in transform.key_iterator(changed, transform.names[time * num : (time + 1) * num]):
             if name in changed:
-                raise KeyError(f"CopyItemsd: the item has a '{name}' already, so '{key}' cannot be copied there")
+                raise KeyError(f"CopyItemsd: the item already has a key '{name}', so '{key}' cannot be copied there")
             changed[name] = _copied(changed[key])
     return changed
 
@@ -116,27 +116,22 @@ def _is_sketch(value: Any) -> bool:
     return isinstance(value, Sketch) and value.kept is None
 
 
-def _cast_to(sketch: Sketch, dtype: Any) -> Sketch:
-    if dtype is None:
-        return sketch
-    return cast(continued(sketch), get_equivalent_dtype(dtype, torch.Tensor))
-
-
 def _is_there(sketch: Sketch, device: Any) -> bool:
     """Whether the device is the sketch's; "cuda" without a number may mean another one later."""
     return device is None or torch.device(device) == sketch.source.device
 
 
-def cast(sketch: Sketch, dtype: torch.dtype) -> Sketch:
-    """The sketch in another type: itself, changed, if that can wait until its end; otherwise finished first."""
-    is_waiting_exact = is_exact(sketch.held_dtype, sketch.dtype)
+def _cast_to(value: Sketch, kind: Any) -> Sketch:
+    """The sketch in another type, which waits until its end if that is exact; otherwise it is finished first."""
+    if kind is None:
+        return value
+    sketch, dtype = continued(value), get_equivalent_dtype(kind, torch.Tensor)
     if dtype == sketch.dtype:
         return sketch
-    if is_waiting_exact and (is_exact(sketch.dtype, dtype) or dtype == torch.float32):
+    if is_exact(sketch.held_dtype, sketch.dtype) and (is_exact(sketch.dtype, dtype) or dtype == torch.float32):
         sketch.dtype = dtype
         return sketch
-    made = finish(sketch)
-    return Sketch.of(made.to(dtype))
+    return Sketch.of(finish(sketch).to(dtype))
 
 
 def is_exact(dtype: torch.dtype, other: torch.dtype) -> bool:

@@ -43,7 +43,7 @@ Lowerings = Mapping[type, Lowering]
 """By exact class: a derived class may have changed anything."""
 
 LOWERINGS: dict[type, Lowering] = {}
-"""Every registered lowering; filled when the modules of `registry` are imported."""
+"""Every registered lowering; filled when the package is imported."""
 EXACT_NOISE: dict[type, Lowering] = {}
 """Those that replace others if noise is to be drawn voxel by voxel."""
 

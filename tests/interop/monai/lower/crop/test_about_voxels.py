@@ -16,7 +16,7 @@ from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
 LOWERINGS = lowerings(exact_noise=True)

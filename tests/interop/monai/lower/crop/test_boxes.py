@@ -16,7 +16,7 @@ from monai.data import MetaTensor, set_track_meta
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
 from voxelocity.interop.monai.difference import differences_of
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 LOWERINGS = lowerings(exact_noise=True)

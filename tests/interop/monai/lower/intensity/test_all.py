@@ -19,8 +19,7 @@ from monai.data.meta_obj import get_track_meta, set_track_meta
 from monai.data.meta_tensor import MetaTensor
 
 from parity.compare import compare
-from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 LOWERINGS = lowerings(exact_noise=True)

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from parity.compare import compare
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 SEEDED = lowerings()

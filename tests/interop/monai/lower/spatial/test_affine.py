@@ -14,8 +14,7 @@ from parity.compare import compare
 from shared.examples import is_thorough
 from shared.monai_items import assert_parity, make_item
 from voxelocity.data.augment.steps import Flip
-from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 LOWERINGS = lowerings(exact_noise=True)

@@ -6,7 +6,7 @@ from monai.transforms import Rand2DElastic, Rand2DElasticd, Rand3DElastic, Rand3
 
 from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 
 LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 2e-4

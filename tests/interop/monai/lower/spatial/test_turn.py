@@ -14,7 +14,7 @@ from monai.data import set_track_meta
 
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
 LOWERINGS = lowerings(exact_noise=True)

@@ -16,7 +16,7 @@ from monai.transforms import (
 
 from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
-from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.spatial.zoom import interpolation, padded_rows
 
 LOWERINGS = lowerings(exact_noise=True)
@@ -46,7 +46,9 @@ def exact_keys(mode):
 def test_rand_zoom_in_both_forms_gives_what_monai_gives(
     shape, seed, prob, zooms, mode, padding, keeps_size, dtypes, is_tracked
 ):
-    item = make_item(shape, seed=seed, num_channels=2, image_dtype=dtypes[0], label_dtype=dtypes[1])
+    item = make_item(
+        shape, seed=seed, num_channels=2, image_dtype=dtypes[0], label_dtype=dtypes[1], is_tracked=is_tracked
+    )
     told = {"prob": prob, "min_zoom": zooms[0], "max_zoom": zooms[1], "keep_size": keeps_size, "padding_mode": padding}
     transform = RandZoomd(keys=["image", "label"], mode=(mode, "nearest"), **told)
     transform.set_random_state(seed)

@@ -18,8 +18,6 @@ from voxelocity.interop.monai.lower.crop.places import binary_places, class_plac
 from voxelocity.interop.monai.lower.lowering import lowers, why_not_lazy
 from voxelocity.interop.monai.lower.sketch import Sketch, finish, is_sketchable
 
-_Center = tuple[int, ...]
-
 
 @lowers(mt.RandCropByPosNegLabel, why_not=why_not_lazy)
 def _about_foreground(transform: Any, value: Any) -> list[Sketch]:
@@ -204,7 +202,7 @@ def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | Non
     return tuple(min(wanted, side) for wanted, side in zip(size, shape, strict=True))
 
 
-def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
+def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """The voxel of the flat place, moved as far as the box around it must be to lie within the array."""
     rest = int(place)
     if not 0 <= rest < int(np.prod(shape)):

@@ -5,6 +5,7 @@ MONAI makes the whole list for each crop (8 bytes per voxel) and takes a few of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -26,22 +27,17 @@ class FlatIndices:
     Like a list of them as far as `len` and single items go; reads the label when an item is asked for.
     """
 
-    def __init__(
-        self,
-        counts: npt.NDArray[np.int64],
-        find: Callable[[int, int], int],
-        taken: npt.NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, counts: npt.NDArray[np.int64], find: Callable[[int, int], int]) -> None:
         """The places of a label.
 
         Args:
             counts: (planes,), how many there are in each plane of the first axis.
             find: the place of the voxel (plane, how many before it in the plane).
-            taken: which of them count, by number; None for all.
         """
         self._ends = np.cumsum(counts)
         self._find = find
-        self._taken = taken
+        # Which of them count, by number; None for all.
+        self._taken: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         if self._taken is not None:
@@ -60,10 +56,8 @@ class FlatIndices:
         """An even selection of `num` of these if there are more; all if it is None or 0."""
         if not num or len(self) <= max(num, 1):
             return self
-        places = FlatIndices(
-            np.empty(0, np.int64), self._find, np.round(np.linspace(0, len(self) - 1, num)).astype(np.int64)
-        )
-        places._ends = self._ends
+        places = copy.copy(self)
+        places._taken = np.round(np.linspace(0, len(self) - 1, num)).astype(np.int64)
         return places
 
 

@@ -95,17 +95,7 @@ _of_rician = functools.partial(
 )
 
 
-@_of_rician()
-def _add_rician(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    return _rician(transform, sketch, is_exact=False)
-
-
-@_of_rician(table=EXACT_NOISE)
-def _add_rician_exactly(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    return _rician(transform, sketch, is_exact=True)
-
-
-def _rician(transform: Any, sketch: Sketch, *, is_exact: bool) -> Sketch:
+def _rician(transform: Any, sketch: Sketch, drawn: None, *, is_exact: bool) -> Sketch:
     given = (transform.mean, transform.std)
     is_taken = transform.channel_wise or all(isinstance(value, int | float) for value in given)
     if not is_taken or not gives_float32(transform, sketch):
@@ -130,6 +120,10 @@ def _rician(transform: Any, sketch: Sketch, *, is_exact: bool) -> Sketch:
     step = Rician(fields=fields, mean=np.array(means, np.float32), std=std_of_channel)
     sketch.add(RelativeRician(rician=step, per_channel=transform.channel_wise) if transform.relative else step)
     return sketch
+
+
+_of_rician()(functools.partial(_rician, is_exact=False))
+_of_rician(table=EXACT_NOISE)(functools.partial(_rician, is_exact=True))
 
 
 def _lifted(field: np.ndarray[Any, np.dtype[Any]], sketch: Sketch) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from monai.transforms.intensity import array, dictionary
 
-from voxelocity.data.augment.steps.intensity.pointwise import Clip, Floats, Threshold
+from voxelocity.data.augment.steps.intensity.pointwise import Clip, Threshold
 from voxelocity.data.augment.steps.intensity.statistic import (
     Contrast,
     HistogramShift,
@@ -231,7 +231,7 @@ def _standardize(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     has_wrong_length = any(np.ndim(values) == 1 and len(values) != num_channels for values in given)
     if has_wrong_length or not gives_float32(transform, sketch):
         return as_monai(transform, sketch)
-    subtract, divide = (_given(values, num_channels) for values in given)
+    subtract, divide = (None if values is None else per_channel(values, num_channels) for values in given)
     if subtract is not None and divide is not None:
         with np.errstate(over="ignore"):
             scale = (1.0 / np.where(divide == 0.0, 1.0, divide.astype(np.float64))).astype(np.float32)
@@ -243,11 +243,6 @@ def _standardize(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
         Standardize(subtract=subtract, divide=divide, per_channel=transform.channel_wise, nonzero=transform.nonzero)
     )
     return sketch
-
-
-def _given(values: Any, num_channels: int) -> Floats | None:
-    """(c,) float32, or None for None."""
-    return None if values is None else per_channel(values, num_channels)
 
 
 @adds_steps(array.ThresholdIntensity, dictionary.ThresholdIntensityd, "filter")

@@ -36,7 +36,7 @@ _FRAMEWORKS = frozenset(
 )
 _TAKES_OVER = frozenset(["fit", "run", "train", "validate", "test", "predict", "evaluate", "run_training"])
 # Libraries that are often installed from a checkout, outside of site-packages.
-_LIBRARIES = frozenset(
+KNOWN_LIBRARIES = frozenset(
     {
         "torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy", "skimage",
         "nibabel", "pydicom", "SimpleITK", "lightning", "pytorch_lightning", "ignite", "accelerate", "voxelocity",
@@ -120,7 +120,7 @@ class OwnCode:
         if path.startswith(self._foreign) or is_installed(path):
             return False
         # torch.compile's own code is in a temporary folder; torch.fx names its code "<eval_with_key>".
-        return module_name.partition(".")[0] not in _LIBRARIES and "torchinductor_" not in path
+        return module_name.partition(".")[0] not in KNOWN_LIBRARIES and "torchinductor_" not in path
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
         """The first own frame from `frame` outwards; None if there is none or it only started a framework."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.diagnosis.facts import OperatorTime, ProfileFacts, SyncFacts
+from voxelocity.diagnosis.recorder.lines import KNOWN_LIBRARIES
 from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores
 from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall, Operator, Trace, read_trace
 from voxelocity.diagnosis.tracing.spans import Span, innermost, length, parents, union, within
@@ -26,13 +27,7 @@ _CALLS = {
     "aten::to": "Tensor.to",
 }
 # First folder of a Python function's file: the trace gives the path below the folder of the packages.
-_LIBRARIES = frozenset(
-    {
-        *("torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy"),
-        *("skimage", "nibabel", "pydicom", "SimpleITK", "lightning", "pytorch_lightning", "ignite", "accelerate"),
-        *("voxelocity", "tqdm"),
-    }
-)
+_LIBRARIES = KNOWN_LIBRARIES | {"tqdm"}
 _FUNCTION = re.compile(r"(?P<file>[^<].*)\((?P<line>\d+)\): ")
 
 

@@ -141,7 +141,7 @@ def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) ->
     facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT, kept_bytes=8)
     (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
     assert note == (
-        "the step on batches that are there already: no batch could be kept: it is larger than 8 bytes, "
+        "the step on batches that are there already: no batch could be kept: it is larger than 0.0 GiB, "
         "or none was fetched"
     )
 

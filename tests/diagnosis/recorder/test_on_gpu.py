@@ -64,12 +64,11 @@ def test_parts_of_a_step_are_those_of_the_stream(recorded: Callable[..., Facts])
 def test_kernels_of_profiled_steps_are_counted_by_group(tmp_path: Path) -> None:
     net, row = nn.Linear(SIZE, SIZE).cuda(), torch.ones(10, SIZE)
     net(row.cuda()).sum().backward()
-    profiler = Profiler(str(tmp_path), num_steps=1)
+    profiler = Profiler(str(tmp_path))
     assert profiler.start() == ""
     profiler.part("forward")
     net(row.cuda()).sum().backward()
     torch.cuda.synchronize()
-    assert not profiler.step()
     profile = profile_facts(profiler.stop())
     assert profile.groups["All kernels"].number > 0
     assert profile.groups["All kernels"].gpu_ns > 0

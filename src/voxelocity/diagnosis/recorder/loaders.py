@@ -120,6 +120,10 @@ class Loaders:
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
 
+    def training_entries(self) -> list[Entry]:
+        """Those that feed the training."""
+        return [entry for entry in self.entries if entry.key in self._steps.training_keys]
+
     def generators(self) -> list[Any]:
         """Random number generators given to the loaders and their samplers."""
         loaders = [entry.loader for entry in self.entries]

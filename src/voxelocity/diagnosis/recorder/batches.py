@@ -277,7 +277,10 @@ def _nothing() -> None:
 def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     """Fields of the event `loader`, as far as the loader has them."""
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
+    fields: dict[str, Any] = {
+        "kind": type(loader).__name__,
+        "dataset": "" if dataset is None else type(dataset).__name__,
+    }
     site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
     fields.update(built=site.where, call=site.call, variable=site.variable)
     fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
@@ -311,10 +314,6 @@ def _num_workers(loader: Any) -> int:
 def _is_queue(dataset: Any) -> bool:
     """Whether it is TorchIO's queue of patches, which has its own workers."""
     return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
-
-
-def _class_name(value: Any) -> str:
-    return "" if value is None else type(value).__name__
 
 
 def _start_method(loader: Any) -> str:

@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import weakref
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Callable, NamedTuple
@@ -328,12 +328,11 @@ class Sites:
     def _hook_class(self, cls: Any) -> None:
         original = cls.__init__
 
+        @wraps(original)
         def hooked_init(self_: Any, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
             self._note(self_)
 
-        hooked_init.__wrapped__ = original  # type: ignore[attr-defined]
-        hooked_init.__doc__ = original.__doc__
         self._patches.put(cls, "__init__", hooked_init)
 
     def _note(self, made: Any) -> None:

@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .lines import NOWHERE, OwnCode, SourceLine, call_text, line_of, module_of, resolved, takes_over
-from .steps import Moment
+from .steps import DATA_PARTS, Moment
 from .writer import EventWriter
 
 PERIOD_S = 0.02
@@ -86,7 +86,6 @@ _AROUND = _rows(
     "transform albumentations kornia.augmentation volumentations skimage",
     "log logging:Logger.",
 )
-DATA_PARTS = ("wait", "worker")
 # What the user's own handler does for a logger is logging, even waiting for a server or writing a file.
 _WITHIN_LOGGING = ("", "sleep", "read")
 _FETCH = "torch.utils.data._utils.fetch"

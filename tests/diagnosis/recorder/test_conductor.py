@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -222,10 +222,7 @@ def test_kept_batches_are_not_what_the_program_changes() -> None:
 
 
 def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> None:
-    class Entry:
-        key = 7
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(key=7)
     resident = Resident(max_bytes=20)
     for value in range(3):
         resident.keep(entry, torch.full((2,), float(value)))
@@ -238,7 +235,8 @@ def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> Non
 
 def test_state_is_kept_before_the_first_batch_whatever_other_loaders_gave_before() -> None:
     record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)])
-    large, small = (type("Entry", (), {"key": key})() for key in (1, 2))
+    entries: list[Any] = [SimpleNamespace(key=key) for key in (1, 2)]
+    large, small = entries
     resident, begun = Resident(max_bytes=8), list[str]()
     resident.begins = lambda: begun.append("kept")
     resident.keep(large, record(torch.zeros(100), 0))
@@ -255,10 +253,7 @@ def test_state_is_kept_before_the_first_batch_whatever_other_loaders_gave_before
 def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_frozen: bool) -> None:
     record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)], frozen=is_frozen)
 
-    class Entry:
-        key = 7
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(key=7)
     resident = Resident(max_bytes=8)
     batches = [record(torch.full((1,), float(step)), step) for step in (10, 11, 12)]
     for batch in batches:
@@ -325,16 +320,10 @@ def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
 
 
 def test_data_set_that_raises_in_an_experiment_is_told() -> None:
-    class Entry:
-        dataset: Any = (1, 2, 3)
+    def fail(items: Any) -> Any:
+        raise KeyError("image")
 
-        @staticmethod
-        def collate(items: Any) -> Any:
-            raise KeyError("image")
-
-        described = MappingProxyType({"batch_size": 2})
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(dataset=(1, 2, 3), collate=fail, described={"batch_size": 2})
     items, collate = experiments.items_and_collate(entry, 0.1)
     assert len(items["seconds"]) == 3
     assert collate["note"] == "the collate function raised KeyError: 'image'"

@@ -129,9 +129,8 @@ class Told(Profiler):
         self.told.append("step")
         return True
 
-    def stop(self, *, is_complete: bool = True) -> str:
+    def stop(self, *, is_complete: bool = True) -> None:
         self.told.append("stop")
-        return ""
 
 
 def test_three_steps_are_profiled_after_the_counted_ones_and_told_their_parts(

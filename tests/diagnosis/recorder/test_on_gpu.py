@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder.kept_state import KeptState
-from voxelocity.diagnosis.recorder.profile import Profiler
+from voxelocity.diagnosis.recorder.profile import TRACE_NAME, Profiler
 from voxelocity.diagnosis.tracing.trace import profile_facts
 from voxelocity.observe.gpu import GpuSampler
 
@@ -69,7 +69,8 @@ def test_kernels_of_profiled_steps_are_counted_by_group(tmp_path: Path) -> None:
     profiler.part("forward")
     net(row.cuda()).sum().backward()
     torch.cuda.synchronize()
-    profile = profile_facts(profiler.stop())
+    profiler.stop()
+    profile = profile_facts(tmp_path / TRACE_NAME)
     assert profile.groups["All kernels"].number > 0
     assert profile.groups["All kernels"].gpu_ns > 0
     assert profile.groups["Memory copies"].number > 0

@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from .hooks import AttributePatches
 from .lines import NO_SITE, OWN_CODE, Sites
-from .process import VARIABLE
+from .process import Settings
 from .writer import Writer
 
 _MAX_BATCH_TIMES = 1000
@@ -222,34 +222,18 @@ def _timed_fetch(original: Callable[[Any, Any], Any], fetches: Fetches) -> Calla
     return fetch
 
 
-class WorkerStart:
-    """Makes the functions that workers call when they start.
+class WorkerInit:
+    """The function that a worker calls when it starts; it is pickled for a process that is not forked.
 
     Args:
-        settings: of the recording, as JSON.
-        begin: records a worker; pickled by its name for a process that is not forked.
-
-    Attributes:
-        is_starting: whether workers are being started: a process forked meanwhile is one of them.
+        settings: of the recording.
+        begin: records a worker; pickled by its name.
+        key: of the loader.
+        before: the program's own function, which is then called; None for none.
     """
 
-    def __init__(self, settings: str, begin: BeginWorker) -> None:
-        self._settings = settings
-        self._begin = begin
-        self.is_starting = False
-
-    def for_loader(self, key: int, before: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
-        """The function to call instead of `before`, which it then calls."""
-        # A process that is not forked must be able to import this module; otherwise its worker is not recorded.
-        is_importable = __name__.startswith("voxelocity.") or VARIABLE in os.environ
-        return WorkerInit(self._settings, self._begin, key, before) if is_importable else before
-
-
-class WorkerInit:
-    """The function that a worker calls when it starts; it is pickled for a process that is not forked."""
-
-    def __init__(self, settings: str, begin: BeginWorker, key: int, before: Callable[[int], Any] | None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, begin: BeginWorker, key: int, before: Callable[[int], Any] | None) -> None:
+        self._settings = settings.to_json()
         self._begin = begin
         self._key = key
         self._before = before

@@ -91,7 +91,7 @@ def program_words(words: list[str]) -> list[str]:
     kept = words[:1]
     takes_value = False
     for word in words[1:]:
-        code = not takes_value and _CODE.match(word)
+        code = None if takes_value else _CODE.match(word)
         if code:
             return [*kept, code.group()]
         kept.append(word)

@@ -24,6 +24,7 @@ from .process import rank_and_world_size
 from .syncs import Syncs
 
 TRACE_NAME = "trace.json.gz"
+# No further step is profiled after this time, so traces of slow steps stay small.
 _LIMIT_S = 30.0
 # What torch 2.13 prints on stderr about its own probes, and if a thread other than the first trains; also after an
 # unfinished line of the program.
@@ -45,13 +46,11 @@ class Profiler:
 
     Args:
         folder: where the trace goes; it exists.
-        limit_s: seconds after which no further step is profiled, so traces of slow steps stay small.
         syncs: puts its calls into the trace meanwhile.
     """
 
-    def __init__(self, folder: str, *, limit_s: float = _LIMIT_S, syncs: Syncs | None = None) -> None:
+    def __init__(self, folder: str, *, syncs: Syncs | None = None) -> None:
         self._path = os.path.join(folder, TRACE_NAME)
-        self._limit_s = limit_s
         self._syncs = syncs
         self._profile: Any = None
         self._owner = 0, 0
@@ -92,15 +91,15 @@ class Profiler:
     def step(self) -> bool:
         """Begins the next step. Returns False if there was no time for another one: then call `stop`, as after the last
         step."""
-        if self._profile is None or time.perf_counter() - self._began > self._limit_s:
+        if self._profile is None or time.perf_counter() - self._began > _LIMIT_S:
             return False
         self._close(0)
         self._step += 1
         self._open(f"ProfilerStep#{self._step}")
         return True
 
-    def stop(self, *, is_complete: bool = True) -> str:
-        """Ends profiling. Returns the path of the trace, "" if nothing was profiled or it cannot be written.
+    def stop(self, *, is_complete: bool = True) -> None:
+        """Ends profiling and writes the trace, if it can be written.
 
         In a distributed training only the first rank's is written; the others have run at its pace. In another thread
         than that of `start`, or in a process forked since, this does nothing: torch would refuse it.
@@ -110,14 +109,14 @@ class Profiler:
         """
         profile, self._profile = self._profile, None
         if profile is None or self._owner != (os.getpid(), threading.get_ident()):
-            return ""
+            return
         self._close(0)
         if self._syncs is not None:
             self._syncs.annotate = None
         with _without_probe_lines():
             profile.stop()
         if not is_complete or rank_and_world_size()[0] > 0:
-            return ""
+            return
         # Programs that share a recording must not write into each other's files.
         plain = f"{self._path}.{os.getpid()}.part.json"
         packed = f"{self._path}.{os.getpid()}.part"
@@ -127,13 +126,13 @@ class Profiler:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, self._path)
         except OSError:
-            return ""
+            # On a full disk the recording has no trace.
+            pass
         finally:
             # One of them is the native exporter's name for an unfinished file.
             for path in (plain, f"{plain}.tmp", packed):
                 if os.path.exists(path):
                     os.unlink(path)
-        return self._path
 
     def _open(self, name: str) -> None:
         found = sys.modules["torch"].profiler.record_function(name)
@@ -245,7 +244,6 @@ class CaptureRange:
         """Begins the next step, which Nsight captures too."""
         return True
 
-    def stop(self, *, is_complete: bool = True) -> str:
-        """Ends the capture. Returns "", because Nsight writes the report."""
+    def stop(self, *, is_complete: bool = True) -> None:
+        """Ends the capture; Nsight writes the report."""
         sys.modules["torch"].cuda.profiler.stop()
-        return ""

@@ -127,7 +127,7 @@ class Recording:
         self._writer.forget()
         self._writer = self._new_writer()
         self._drop_extras(is_forked=True)
-        if self.training is not None and self.training.is_starting_workers:
+        if self.training is not None and self.training.loaders.is_starting_workers:
             # `become_worker` follows; until then there is nothing to record.
             self._own_cpu_s = time.thread_time()
             self.training.ledger.stop()

@@ -10,7 +10,7 @@ import weakref
 from functools import partial
 from typing import Any, Callable
 
-from .batches import BeginWorker, Fetches, WorkerStart
+from .batches import BeginWorker, Fetches
 from .conductor import Conductor, Hooks
 from .describe import (
     compile_counts,
@@ -45,7 +45,7 @@ class TrainingWatcher:
         torch: the module, imported by the program.
         start_age_s: what is added to the clock to give seconds since the process began.
         first_step: called once, when the first step is closed.
-        begin_worker: as for `WorkerStart`.
+        begin_worker: as for `Loaders`.
         host: as for the `Conductor`.
     """
 
@@ -69,9 +69,8 @@ class TrainingWatcher:
         self.ledger = Ledger()
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
         self.fetches = Fetches(writer)
-        self._worker_start = WorkerStart(settings.to_json(), begin_worker)
         self._sites = Sites()
-        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
+        self.loaders = Loaders(self.ledger, self.steps, writer, self._sites, settings, begin_worker)
         self._calls = CallCounter(writer, self.steps)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
@@ -88,11 +87,6 @@ class TrainingWatcher:
         self._writer_cpu_before = 0.0
         self._core_wait_before: tuple[int, float | None, float] | None = None
         self._core_wait: dict[str, float] = {}
-
-    @property
-    def is_starting_workers(self) -> bool:
-        """Whether a loader is about to fork or spawn its workers."""
-        return self._worker_start.is_starting
 
     def hook(self) -> None:
         """Sets all hooks; the main thread is assumed to train until another one steps first."""
@@ -261,7 +255,7 @@ class TrainingWatcher:
     def _own_s(self) -> float:
         """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""
         moves = (self.ledger.num_moves - self._moves_before) * _move_cost_s()
-        hooked, original = self._hooks.call_and_original
+        hooked, original = self._hooks.call, self._hooks.original_call
         # Of a module within another; this thread is not watched by now.
         nested_s = max(0.0, _seconds_of(hooked) - _seconds_of(original))
         nested = self.steps.num_forwards * self._num_modules * nested_s

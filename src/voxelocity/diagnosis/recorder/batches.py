@@ -261,6 +261,7 @@ def _nothing() -> None:
 def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     """Fields of the event `loader`, as far as the loader has them."""
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    asked = getattr(loader, "_IterableDataset_len_called", None)
     fields: dict[str, Any] = {
         "kind": type(loader).__name__,
         "dataset": "" if dataset is None else type(dataset).__name__,
@@ -287,6 +288,9 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
         fields["num_batches"] = len(loader)
     except Exception:
         fields["num_batches"] = None
+    if hasattr(loader, "_IterableDataset_len_called"):
+        # torch warns of a wrong length only if the program has asked for it.
+        loader._IterableDataset_len_called = asked
     return fields
 
 

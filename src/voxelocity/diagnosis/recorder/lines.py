@@ -18,7 +18,7 @@ import weakref
 from functools import lru_cache, wraps
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from .hooks import AttributePatches, WhenImported
 
@@ -300,7 +300,7 @@ class Sites:
     def __init__(self) -> None:
         self._patches = AttributePatches()
         self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
-        self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
+        self._by_dataset: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
 
     def hook(self, torch: Any, when_imported: WhenImported) -> None:
         """Replaces the constructors."""
@@ -315,15 +315,12 @@ class Sites:
 
     def of(self, made: Any) -> Site:
         """Where this was made; for a loader that a framework made again, where the first one over its data was made."""
+        dataset = getattr(made, "dataset", None)
         try:
             found = self._by_object.get(made, NO_SITE)
+            return found if found.where or dataset is None else self._by_dataset.get(dataset, NO_SITE)
         except TypeError:
             return NO_SITE
-        dataset = getattr(made, "dataset", None)
-        known = self._by_dataset.get(id(dataset))
-        if not found.where and known is not None and known[0]() is dataset:
-            return known[1]
-        return found
 
     def _hook_class(self, cls: Any) -> None:
         original = cls.__init__
@@ -347,7 +344,7 @@ class Sites:
             self._by_object[made] = site
             dataset = getattr(made, "dataset", None)
             if dataset is not None:
-                self._by_dataset.setdefault(id(dataset), (weakref.ref(dataset), site))
+                self._by_dataset.setdefault(dataset, site)
         except TypeError:
             # Such as a list as a data set, which cannot be weakly referenced.
             return

@@ -25,6 +25,7 @@ from voxelocity.diagnosis.watching.command import (
         ("/usr/bin/python3.11 -u -S train.py", "S"),
         ("python -uE -m train", "E"),
         ("pypy3 -W ignore -I x.py", "I"),
+        ("python3.13t -I x.py", "I"),
         ("python -Xdev -I x.py", "I"),
         ("python --check-hash-based-pycs always -I x.py", "I"),
         ("python -W ignore -X dev -bS", "S"),

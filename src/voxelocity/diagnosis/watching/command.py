@@ -23,7 +23,8 @@ from voxelocity.observe.sampling import Sampler
 _SAMPLE_PERIOD_S = 0.5
 # A Python that can be watched is recorded within its first second; scripts may do something else before.
 _QUIET_S = 20.0
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?")
+# With a letter where it is free-threaded, has debug symbols or opens no window.
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*[tdw]?(\.exe)?")
 _SHUT_OFF = {
     "I": "ignores PYTHONPATH and all of the user's start-up files",
     "E": "ignores PYTHONPATH",

@@ -9,6 +9,7 @@ import statistics
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,6 +318,40 @@ def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
     assert len(cold["seconds"]) == 1
     assert 0 < warm["seconds"][0] < 1e-5
     assert cold["note"] == "1 file, 0.1 MiB"
+
+
+def test_of_a_file_that_holds_a_whole_data_set_a_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "_MAX_STORAGE_BYTES", 6 << 20)
+    with (tmp_path / "all.h5").open("wb") as file:
+        file.truncate(1 << 30)
+    cold, warm = experiments.storage_alone([str(tmp_path / "all.h5")], 60.0)
+    assert cold["note"] == warm["note"] == "1 file, 8.0 MiB"
+    cold, _ = experiments.storage_alone([str(tmp_path / "all.h5")], 0.0)
+    assert cold["note"] == "1 file, 4.0 MiB"
+
+
+def test_no_more_items_than_a_batch_are_kept() -> None:
+    class Items:
+        alive = most = 0
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> Any:
+            item = torch.zeros(1)
+            Items.alive += 1
+            weakref.finalize(item, self.gone)
+            Items.most = max(Items.most, Items.alive)
+            return item
+
+        def gone(self) -> None:
+            Items.alive -= 1
+
+    entry: Any = SimpleNamespace(dataset=Items(), collate=len, described={"batch_size": 2})
+    items, collate = experiments.items_and_collate(entry, 60.0)
+    assert len(items["seconds"]) == 20
+    assert collate["seconds"]
+    assert Items.most <= 4
 
 
 def test_data_set_that_raises_in_an_experiment_is_told() -> None:

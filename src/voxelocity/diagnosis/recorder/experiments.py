@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -140,6 +141,8 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         kind = type(dataset).__name__
         note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be indexed"
         return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
+    # Items may be large: as many as one batch takes are kept.
+    batch_size = int(entry.described.get("batch_size") or 1)
     items: list[Any] = []
     item_s: list[float] = []
     deadline_s = time.perf_counter() + seconds
@@ -148,15 +151,13 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         while len(item_s) < wanted and (len(item_s) < _MIN_ITEMS or time.perf_counter() < deadline_s):
             index = (len(item_s) * num_items // wanted) % num_items
             started_s = time.perf_counter()
-            items.append(dataset[index])
+            item = dataset[index]
             item_s.append(time.perf_counter() - started_s)
+            items += [item] if len(items) < batch_size else []
     except Exception as error:
         note = f"the data set raised {type(error).__name__}: {error}"
         return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
-    return [
-        _fields("items", "item", item_s),
-        _collate_alone(collate, items, int(entry.described.get("batch_size") or 1), seconds),
-    ]
+    return [_fields("items", "item", item_s), _collate_alone(collate, items, batch_size, seconds)]
 
 
 def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:
@@ -253,12 +254,14 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     num_bytes, deadline_s = 0, time.perf_counter() + seconds
     for path in found:
         try:
-            cold.append(_read(path, drops=True))
-            warm.append(_read(path, drops=False))
-            num_bytes += os.path.getsize(path)
+            cold_s, size = _read(path, drops=True, max_bytes=_MAX_STORAGE_BYTES - num_bytes, deadline_s=deadline_s)
+            warm_s, _ = _read(path, drops=False, max_bytes=size)
         except OSError:
             continue
-        if time.perf_counter() > deadline_s or num_bytes > _MAX_STORAGE_BYTES:
+        cold.append(cold_s / max(1, size))
+        warm.append(warm_s / max(1, size))
+        num_bytes += size
+        if time.perf_counter() > deadline_s or num_bytes >= _MAX_STORAGE_BYTES:
             break
     note = f"{len(cold)} {'file' if len(cold) == 1 else 'files'}, {num_bytes / 2**20:.1f} MiB"
     return [
@@ -267,8 +270,8 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     ]
 
 
-def _read(path: str, *, drops: bool) -> float:
-    """Seconds per byte."""
+def _read(path: str, *, drops: bool, max_bytes: int, deadline_s: float = math.inf) -> tuple[float, int]:
+    """How long the file was read from its start, and how many bytes: it may hold all of a data set."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if drops:
@@ -276,7 +279,9 @@ def _read(path: str, *, drops: bool) -> float:
         num_bytes, started_s = 0, time.perf_counter()
         while block := os.read(descriptor, _BLOCK_BYTES):
             num_bytes += len(block)
-        return (time.perf_counter() - started_s) / max(1, num_bytes)
+            if num_bytes >= max_bytes or time.perf_counter() > deadline_s:
+                break
+        return time.perf_counter() - started_s, num_bytes
     finally:
         os.close(descriptor)
 

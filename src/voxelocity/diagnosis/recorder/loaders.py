@@ -106,7 +106,7 @@ class Loaders:
         self._patches.put(base, "__next__", self._next(base.__next__, attrgetter("_voxelocity_entry")))
         self._patches.put(many, "__init__", self._worker_init(many.__init__))
         self._patches.put(many, "_shutdown_workers", self._worker_end(many._shutdown_workers))
-        self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
+        self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of))
 
     def hook_known(self, when_imported: WhenImported) -> None:
         """Replaces the methods in which the known loaders wait, once the program imports them."""
@@ -274,7 +274,7 @@ class Loaders:
 
         return hooked_end
 
-    def _entry_of(self, loader: Any, *, works_ahead: bool) -> Entry:
+    def _entry_of(self, loader: Any, *, works_ahead: bool = False) -> Entry:
         entry = self._by_loader.get(id(loader))
         if entry is not None and entry.loader is loader:
             return entry
@@ -296,10 +296,7 @@ class Loaders:
         if entry is not None and entry.loader is loader:
             return entry
         is_within = self._ledger.depth or get_ident() != self._ledger.thread
-        return self._outer if is_within and self._outer is not None else self._entry_of_torch(loader)
-
-    def _entry_of_torch(self, loader: Any) -> Entry:
-        return self._entry_of(loader, works_ahead=False)
+        return self._outer if is_within and self._outer is not None else self._entry_of(loader)
 
 
 class _Batches:

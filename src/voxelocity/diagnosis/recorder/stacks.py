@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from .lines import NOWHERE, OwnCode, SourceLine, call_text, line_of, module_of, resolved, takes_over
 from .steps import DATA_PARTS, Moment
-from .writer import EventWriter
+from .writer import Writer
 
 PERIOD_S = 0.02
 # A sample later than this was not delayed by a lock: the machine slept or the program was stopped.
@@ -143,7 +143,7 @@ class Stacks:
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `stacks` for each place seen, the most seen first."""
         with self._lock:
             seen = sorted(self._seconds.items(), key=lambda item: -item[1])

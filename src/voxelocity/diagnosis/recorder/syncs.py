@@ -21,7 +21,7 @@ from typing import Any
 from .hooks import AttributePatches
 from .lines import OwnCode, SourceLine, module_of
 from .steps import DATA_PARTS, Moment
-from .writer import EventWriter
+from .writer import Writer
 
 _METHODS = (
     "item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "to", "__bool__", "__float__", "__int__", "__index__",
@@ -87,7 +87,7 @@ class Syncs:
         self._patches.restore()
         _forget_methods()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `sync` for each (call, line, device)."""
         num_steps = self.moment.counted_steps()
         for (call, where, on_device), found in list(self._counts.items()):

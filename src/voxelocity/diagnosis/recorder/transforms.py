@@ -23,7 +23,7 @@ from typing import Any
 from .hooks import AttributePatches
 from .lines import is_installed
 from .steps import Moment
-from .writer import EventWriter
+from .writer import Writer
 
 # Library, module of its base class, name of the class, and the method that applies a transform.
 _CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -125,7 +125,7 @@ class TransformTimer:
         """Removes all hooks. What was timed stays, for `report`."""
         self._patches.restore()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `transform` for each transform, in the order they were first met."""
         with self._lock:
             found = sorted(self._sums.items(), key=lambda item: item[1].order)

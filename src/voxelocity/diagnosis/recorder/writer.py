@@ -11,19 +11,12 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 PERIOD_S = 0.5
 """Time between two writes: a process that is killed loses this much."""
 
 _MAX_ERRORS = 20
-
-
-class EventWriter(Protocol):
-    """Takes events, as `Writer` does."""
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Adds one event. Any thread may call it; never raises."""
 
 
 class Writer:

@@ -345,5 +345,5 @@ def _number(path: str, name: str = "") -> int | None:
     try:
         with open(path, encoding="ascii") as file:
             return next(int(line[len(name) :].split()[0]) for line in file if line.startswith(name))
-    except (OSError, ValueError, StopIteration):
+    except (OSError, ValueError, IndexError, StopIteration):
         return None

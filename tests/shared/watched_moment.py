@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WatchedMoment:
-    """Implements the recorder's `Moment` and `EventWriter`.
+    """Implements the recorder's `Moment`, and what its parts call of a `Writer`.
 
     Attributes:
         part: what `current_part` returns.

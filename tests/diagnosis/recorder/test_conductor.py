@@ -9,9 +9,10 @@ import statistics
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,7 +142,7 @@ def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) ->
     facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT, kept_bytes=8)
     (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
     assert note == (
-        "the step on batches that are there already: no batch could be kept: it is larger than 8 bytes, "
+        "the step on batches that are there already: no batch could be kept: it is larger than 0.0 GiB, "
         "or none was fetched"
     )
 
@@ -222,10 +223,7 @@ def test_kept_batches_are_not_what_the_program_changes() -> None:
 
 
 def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> None:
-    class Entry:
-        key = 7
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(key=7)
     resident = Resident(max_bytes=20)
     for value in range(3):
         resident.keep(entry, torch.full((2,), float(value)))
@@ -238,7 +236,8 @@ def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> Non
 
 def test_state_is_kept_before_the_first_batch_whatever_other_loaders_gave_before() -> None:
     record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)])
-    large, small = (type("Entry", (), {"key": key})() for key in (1, 2))
+    entries: list[Any] = [SimpleNamespace(key=key) for key in (1, 2)]
+    large, small = entries
     resident, begun = Resident(max_bytes=8), list[str]()
     resident.begins = lambda: begun.append("kept")
     resident.keep(large, record(torch.zeros(100), 0))
@@ -255,10 +254,7 @@ def test_state_is_kept_before_the_first_batch_whatever_other_loaders_gave_before
 def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_frozen: bool) -> None:
     record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)], frozen=is_frozen)
 
-    class Entry:
-        key = 7
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(key=7)
     resident = Resident(max_bytes=8)
     batches = [record(torch.full((1,), float(step)), step) for step in (10, 11, 12)]
     for batch in batches:
@@ -324,17 +320,45 @@ def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
     assert cold["note"] == "1 file, 0.1 MiB"
 
 
+def test_of_a_file_that_holds_a_whole_data_set_a_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "_MAX_STORAGE_BYTES", 6 << 20)
+    with (tmp_path / "all.h5").open("wb") as file:
+        file.truncate(1 << 30)
+    cold, warm = experiments.storage_alone([str(tmp_path / "all.h5")], 60.0)
+    assert cold["note"] == warm["note"] == "1 file, 8.0 MiB"
+    cold, _ = experiments.storage_alone([str(tmp_path / "all.h5")], 0.0)
+    assert cold["note"] == "1 file, 4.0 MiB"
+
+
+def test_no_more_items_than_a_batch_are_kept() -> None:
+    class Items:
+        alive = most = 0
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> Any:
+            item = torch.zeros(1)
+            Items.alive += 1
+            weakref.finalize(item, self.gone)
+            Items.most = max(Items.most, Items.alive)
+            return item
+
+        def gone(self) -> None:
+            Items.alive -= 1
+
+    entry: Any = SimpleNamespace(dataset=Items(), collate=len, described={"batch_size": 2})
+    items, collate = experiments.items_and_collate(entry, 60.0)
+    assert len(items["seconds"]) == 20
+    assert collate["seconds"]
+    assert Items.most <= 4
+
+
 def test_data_set_that_raises_in_an_experiment_is_told() -> None:
-    class Entry:
-        dataset: Any = (1, 2, 3)
+    def fail(items: Any) -> Any:
+        raise KeyError("image")
 
-        @staticmethod
-        def collate(items: Any) -> Any:
-            raise KeyError("image")
-
-        described = MappingProxyType({"batch_size": 2})
-
-    entry: Any = Entry()
+    entry: Any = SimpleNamespace(dataset=(1, 2, 3), collate=fail, described={"batch_size": 2})
     items, collate = experiments.items_and_collate(entry, 0.1)
     assert len(items["seconds"]) == 3
     assert collate["note"] == "the collate function raised KeyError: 'image'"

@@ -61,6 +61,16 @@ def test_a_program_that_hangs_is_ended_and_one_that_computes_is_given_time(
     assert error.count("voxelocity:") == bool(told)
 
 
+def test_a_program_that_has_closed_its_output_is_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "files_open_for_writing", lambda folder: [])
+    with (tmp_path / "output").open("w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stdout", closed)
+    played = Played()
+    played.wait(tmp_path)
+    assert len(played.ended) == 1
+
+
 def test_a_file_that_is_open_for_writing_is_never_torn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import os
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -157,21 +156,6 @@ def test_libraries_that_open_files_unseen_are_named(files, moment, monkeypatch):
 )
 def test_a_kind_is_the_suffix_with_the_one_that_is_packed(name, kind):
     assert files_module._kind(f"/data/{name}") == kind
-
-
-def test_the_recorder_needs_nothing_but_the_standard_library():
-    """In a new process, so that nothing has been imported before."""
-    names = sorted(path.stem for path in Path(files_module.__file__).parent.glob("[a-z]*.py"))
-    folder = os.path.dirname(os.path.dirname(files_module.__file__))
-    code = (
-        f"import sys; sys.path.insert(0, {folder!r})\n"
-        f"import importlib\n"
-        f"for name in {names!r}: importlib.import_module('recorder.' + name)\n"
-        "foreign = [n for n in sys.modules if n.partition('.')[0] not in sys.stdlib_module_names | {'recorder'}]\n"
-        "print([n for n in foreign if not n.startswith(('__', '_distutils', 'sitecustomize', '_virtualenv'))])"
-    )
-    run = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
 
 
 def test_a_file_that_is_opened_for_its_header_and_again_for_its_voxels_is_used_once(files, moment, tmp_path):

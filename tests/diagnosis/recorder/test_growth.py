@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import growth
 
@@ -74,16 +75,11 @@ def test_the_memory_of_the_process_is_told_for_counted_steps(recorded: Recorded,
 
 def test_samples_of_long_programs_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_MAX_SAMPLES", 8)
-    written: list[dict[str, Any]] = []
-
-    class Writer:
-        def write(self, event: str, **fields: Any) -> None:
-            written.append(fields)
-
-    watched = growth.Growth(torch, Writer())  # type: ignore[arg-type]
+    writer = WatchedMoment()
+    watched = growth.Growth(torch, writer)
     for step in range(1, 101):
         watched.after_step(step, None)
     watched.write(is_last=True)
-    numbers = [sample[0] for sample in written[0]["samples"]]
+    numbers = [sample[0] for sample in writer.written("memory")[0]["samples"]]
     assert len(numbers) < 8
     assert numbers[-1] >= 80

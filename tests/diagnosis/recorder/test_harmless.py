@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from voxelocity.diagnosis.facts import Facts, read_facts
 from voxelocity.diagnosis.recorder import conductor
-from voxelocity.diagnosis.watching.attach import recording_environment
+from voxelocity.diagnosis.recorder.training import TrainingWatcher
+from voxelocity.diagnosis.watching.attach import record_here, recording_environment
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "seconds": 0.05, "experiments": True, "experiment_seconds": 0.05}
@@ -163,7 +164,7 @@ def test_with_keeps_saves_what_is_saved_on_the_way_out_is_the_state_of_that_step
     assert saved == [undiagnosed(len(facts.steps))]
     assert torch.load(old)["num_steps"] == len(facts.steps)
     assert facts.refused_writes == ()
-    assert any("they change what --keep-saves keeps" in text for text in facts.not_measured)
+    assert any("it would change what the program saves with --keep-saves" in text for text in facts.not_measured)
 
 
 def test_a_saving_among_the_steps_on_resident_batches_ends_them_unwritten(recorded: Recorded, tmp_path: Path) -> None:
@@ -204,7 +205,9 @@ def test_without_memory_for_the_state_there_are_no_steps_on_resident_batches(
     assert {step.phase for step in facts.steps} == {"warm-up", "watched", "profiled"}
     assert training.sha256() == undiagnosed(len(facts.steps))
     (told,) = [text for text in facts.not_measured if text.startswith("the step on batches that are there already")]
-    assert "weights and optimizer (0.0 GiB) could not be saved to be restored after them: 0.0 GiB of memory" in told
+    assert (
+        "weights and optimizer (0.0 GiB) could not be saved first, to be restored afterwards: 0.0 GiB of memory" in told
+    )
 
 
 def test_a_saving_in_a_thread_of_the_programs_is_not_made_either(recorded: Recorded, old: Path) -> None:
@@ -323,6 +326,65 @@ def test_a_program_that_only_predicts_is_ended_by_the_clock(
     assert capsys.readouterr().err == (
         "voxelocity: no training step was made in 0.2 s, so the program is ended here.\n"
     )
+
+
+@pytest.mark.parametrize("failing", ["write_sums", "_look_at"])
+def test_an_error_of_the_recorder_never_reaches_the_program(
+    failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("planted")
+
+    monkeypatch.setattr(TrainingWatcher, failing, fail)
+    training = Training()
+    with record_here(tmp_path, warmup_steps=1, warmup_seconds=0.0, **{**SHORT, "experiments": False}):
+        training.run()
+    assert training.num_steps > 2
+    ended = read_facts(tmp_path).ended
+    assert ended is not None
+    assert ended.reason == "limit"
+    assert "AttributeError: planted" in (tmp_path / "errors.txt").read_text()
+
+
+def test_a_leader_that_cannot_write_its_plan_trains_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(conductor, "rank_and_world_size", lambda: (0, 2))
+    monkeypatch.setattr(conductor, "announce", full)
+    training = Training()
+    with record_here(tmp_path, warmup_steps=1, warmup_seconds=0.0, **{**SHORT, "experiments": False}):
+        training.run(until=200)
+    assert training.num_steps == 200
+    assert (tmp_path / "errors.txt").read_text().count("could not continue the recording") == 1
+
+
+def test_ctrl_c_in_an_experiment_leaves_the_end_of_the_recording(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingWatcher, "write_experiments", interrupt)
+    training = Training()
+    with pytest.raises(KeyboardInterrupt), record_here(tmp_path, warmup_steps=1, warmup_seconds=0.0, **SHORT):
+        training.run()
+    facts = read_facts(tmp_path)
+    assert facts.ended is not None
+    assert facts.ended.reason == "limit"
+    assert training.sha256() == undiagnosed(facts.num_own_steps)
+
+
+def test_a_program_that_ends_while_it_is_profiled_leaves_no_profiler_and_no_trace(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    training = Training()
+    facts = recorded(lambda: training.run(until=4), whole=False, profile=True, seconds=1e-6)
+    assert facts.steps[-1].phase == "profiled"
+    assert facts.ended is not None
+    assert facts.ended.reason == "program"
+    assert not torch._C._autograd._profiler_enabled()
+    assert not list(tmp_path.rglob("trace*"))
 
 
 PREDICTING = """

@@ -180,23 +180,23 @@ def test_a_weight_that_was_given_other_memory_or_another_shape_is_put_back() -> 
     assert torch.equal(net.weight, before)
 
 
-def test_what_fails_to_be_put_back_is_raised_after_all_else_was() -> None:
+@pytest.mark.parametrize("failure", [OSError("gone"), KeyboardInterrupt("gone")])
+def test_what_fails_to_be_put_back_is_raised_after_all_else_was(failure: BaseException) -> None:
     net = nn.Linear(2, 2)
     before = net.weight.detach().clone()
 
-    class Broken(torch.optim.SGD):
-        pass
-
     kept = KeptState(torch, [])
     kept.keep()
+    failures = [failure]
 
     def fail() -> None:
-        raise OSError("gone")
+        if failures:
+            raise failures.pop()
 
     kept._undo.insert(0, fail)
     with torch.no_grad():
         net.weight.add_(1)
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(type(failure), match="gone"):
         kept.put_back()
     assert torch.equal(net.weight, before)
 

@@ -312,12 +312,6 @@ def test_a_framework_loop_is_told_at_the_lines_that_made_its_parts(
     assert not [one for one in facts.stacks if one.where.endswith(":12")], "the line only started the framework"
 
 
-def test_constructors_are_as_before_after_the_recording(recorded: Callable[..., Facts]) -> None:
-    before = torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__
-    recorded(lambda: None)
-    assert (torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__) == before
-
-
 def test_a_call_is_found_by_its_line_with_the_name_it_is_given(tmp_path: Path) -> None:
     script = tmp_path / "parts.py"
     script.write_text("self.a = make(\n    1)\nuse(other.make(2), 1)\nb = c = make(3)\n")

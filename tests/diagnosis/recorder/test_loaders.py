@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_iterable_data_sets_are_timed_too(recorded: Recorded, train: Any) -> Non
     (fetch,) = recorded(train(DataLoader(Stream(), batch_size=2))).fetches
     # Each epoch ends with a fetch that finds the stream at its end, and gives no batch.
     assert (fetch.num_batches, fetch.num_items) == (8, 16)
+
+
+def test_a_wrong_length_that_the_program_never_asked_for_causes_no_warning(recorded: Recorded, train: Any) -> None:
+    class Longer(Stream):
+        def __len__(self) -> int:
+            return 2
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        (loader,) = recorded(train(DataLoader(Longer(), batch_size=2))).loaders
+    assert loader.num_batches == 1
+    assert not [one for one in told if "Length of IterableDataset" in str(one.message)]
 
 
 def test_forked_workers_tell_their_own_times(recorded: Recorded, train: Any) -> None:

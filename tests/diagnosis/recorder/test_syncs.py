@@ -205,25 +205,6 @@ def test_torchscript_and_fx_see_the_same_network(syncs):
     assert "item()" in torch.fx.symbolic_trace(Scaled()).code
 
 
-def test_the_profiler_is_told_the_call_and_its_line(syncs):
-    seen = []
-
-    class Marked:
-        def __init__(self, text):
-            seen.append(text)
-
-        def __enter__(self):
-            seen.append("begun")
-
-        def __exit__(self, *_):
-            seen.append("ended")
-
-    syncs.annotate = Marked
-    torch.ones(1).item()
-    assert seen[0].startswith("sync: Tensor.item at ")
-    assert seen[1:] == ["begun", "ended"]
-
-
 def test_what_would_not_wait_on_a_device_either_is_not_counted(syncs, moment):
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([weight], foreach=False)

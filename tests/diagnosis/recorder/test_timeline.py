@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder.process import Settings
 from voxelocity.diagnosis.recorder.steps import Steps
 from voxelocity.diagnosis.recorder.timeline import Ledger, Stretch, divide, keys_of_training
@@ -43,26 +44,13 @@ class Queue:
         self.released += stamps
 
 
-class Lines:
-    """A writer that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def write(self, event: str, **fields: Any) -> None:
-        self.events.append((event, fields))
-
-    def steps(self) -> list[dict[str, Any]]:
-        return [fields for event, fields in self.events if event == "step"]
-
-
 class Program:
     """A training loop on the emulated device, seconds of the host and of the device apart."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.queue = Queue(self.clock)
-        self.lines = Lines()
+        self.lines = WatchedMoment()
         self.ledger = Ledger(self.clock)
         self.ledger.device = self.queue
         self.ledger.start()
@@ -98,7 +86,7 @@ class Program:
         """Shares of the device's time over the steps written, the first ones left out."""
         self.queue.wait()
         self.steps.settle()
-        counted = self.lines.steps()[skip:]
+        counted = self.lines.written("step")[skip:]
         total = sum(step["seconds"] for step in counted)
         return {
             part: sum(step["parts"].get(part, 0.0) for step in counted) / total for part in ("wait", "forward", "other")
@@ -110,7 +98,7 @@ def test_wait_for_data_behind_the_devices_work_costs_nothing() -> None:
     for _ in range(20):
         program.step(load_s=0.005, compute_s=0.030)
     assert program.parts()["wait"] == pytest.approx(0.0, abs=1e-9)
-    assert sum(step["host_parts"]["wait"] for step in program.lines.steps()) == pytest.approx(20 * 0.005)
+    assert sum(step["host_parts"]["wait"] for step in program.lines.written("step")) == pytest.approx(20 * 0.005)
 
 
 def test_slow_loader_is_seen_as_the_time_in_which_the_device_had_nothing_to_do() -> None:
@@ -137,11 +125,11 @@ def test_a_step_is_written_only_when_the_device_has_come_past_it() -> None:
     program.step(load_s=0.0, compute_s=10.0)
     program.step(load_s=0.0, compute_s=10.0)
     program.steps.settle()
-    assert program.lines.steps() == []
+    assert program.lines.written("step") == []
     program.queue.wait()
     program.step(load_s=0.0, compute_s=10.0)
     program.steps.settle()
-    assert [round(step["seconds"]) for step in program.lines.steps()] == [10, 10]
+    assert [round(step["seconds"]) for step in program.lines.written("step")] == [10, 10]
     assert len(program.queue.released) > 0
 
 
@@ -150,7 +138,7 @@ def test_parts_of_a_step_sum_to_its_seconds() -> None:
     for index in range(10):
         program.step(load_s=0.002 * index, compute_s=0.010)
     program.parts()
-    for step in program.lines.steps():
+    for step in program.lines.written("step"):
         assert sum(step["parts"].values()) == pytest.approx(step["seconds"], abs=1e-6)
 
 
@@ -162,7 +150,7 @@ def test_a_stamp_that_cannot_be_taken_while_a_graph_is_captured_takes_no_time() 
     program.queue.is_capturing = False
     program.step(load_s=0.0, compute_s=0.010)
     program.parts(skip=0)
-    assert sum(step["seconds"] for step in program.lines.steps()) == pytest.approx(0.021, abs=0.002)
+    assert sum(step["seconds"] for step in program.lines.written("step")) == pytest.approx(0.021, abs=0.002)
 
 
 def test_thousands_of_windows_in_a_stretch_are_summed_and_their_stamps_given_back() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from voxelocity.diagnosis.recorder.writer import Writer
+from voxelocity.diagnosis.recorder.writer import Writer, note_failure, tell_user
 
 
 def lines(path: Path) -> list[Any]:
@@ -23,6 +25,37 @@ def test_file_is_made_by_the_first_event_and_holds_the_time(tmp_path: Path) -> N
     writer.write("step", seconds=0.25)
     writer.close()
     assert lines(tmp_path / "made" / "7-a.jsonl") == [{"event": "step", "time_s": 2.5, "seconds": 0.25}]
+
+
+def test_event_that_is_added_while_others_are_written_is_not_lost(tmp_path: Path) -> None:
+    def age_s() -> float:
+        # As the writing thread may do between the call of `write` and its end.
+        writer.flush()
+        return 2.5
+
+    writer = Writer(str(tmp_path), "7-a", age_s)
+    writer.write("step")
+    writer.close()
+    assert len(lines(tmp_path / "7-a.jsonl")) == 1
+
+
+def test_failure_with_a_name_that_is_no_text_is_noted(tmp_path: Path) -> None:
+    try:
+        raise OSError("cannot read \udcff.nii")
+    except OSError:
+        note_failure(str(tmp_path), "a file")
+    assert r"cannot read \udcff.nii" in (tmp_path / "errors.txt").read_text()
+
+
+def test_telling_the_user_raises_nothing_where_stderr_is_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        tell_user("ended")
+    assert capsys.readouterr().out == ""
 
 
 def test_thread_writes_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,8 @@ def fake_nsys(tmp_path, monkeypatch):
 def test_the_program_runs_under_nsight_and_keeps_its_exit_status(fake_nsys, tmp_path):
     fake_nsys({})
     wrapped = nsys.wrap([sys.executable, "-c", "print('--trained'); raise SystemExit(3)"], tmp_path)
-    run = subprocess.run(wrapped.command, capture_output=True, text=True, check=False)
+    run = subprocess.run(wrapped, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (3, "--trained\n")
-    report = nsys.report_of(wrapped)
-    assert report == tmp_path / "nsys.nsys-rep"
     assert {
         "--trace=cuda,nvtx,osrt",
         "--sample=none",
@@ -67,32 +65,37 @@ def test_the_program_runs_under_nsight_and_keeps_its_exit_status(fake_nsys, tmp_
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
         "--kill=none",
-    } <= set(report.read_text().split())
+    } <= set((tmp_path / "nsys.nsys-rep").read_text().split())
 
 
-def test_without_nsight_one_line_says_how_to_get_it(monkeypatch, tmp_path):
+def test_a_folder_whose_name_looks_like_a_pattern_of_nsight_keeps_it(fake_nsys, tmp_path):
+    fake_nsys({})
+    assert f"--output={tmp_path}/50%%p/nsys" in nsys.wrap(["train"], tmp_path / "50%p")
+
+
+def test_without_nsight_nothing_is_wrapped(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError) as caught:
-        nsys.wrap(["python", "train.py"], tmp_path)
-    assert str(caught.value) == f"diagnosis.nsys: {nsys.MISSING}; or leave out --nsys"
-    assert "https://developer.nvidia.com/nsight-systems" in nsys.MISSING
-    assert "\n" not in nsys.MISSING
-    with pytest.raises(InputError, match=r"needed to read 'report\.nsys-rep'"):
-        nsys.report_groups(nsys.Path("report.nsys-rep"))
+    assert nsys.wrap(["python", "train.py"], tmp_path) is None
 
 
 def test_a_program_that_never_came_to_the_steps_is_told(fake_nsys, tmp_path):
     fake_nsys({}, known_profile=False)
-    wrapped = nsys.wrap([sys.executable, "-c", ""], tmp_path)
-    subprocess.run(wrapped.command, check=True)
+    subprocess.run(nsys.wrap([sys.executable, "-c", ""], tmp_path), check=True)
     with pytest.raises(InputError, match=r"no report in .* let it train a few dozen steps on a GPU"):
-        nsys.report_of(wrapped)
+        nsys.report_groups(tmp_path)
+
+
+@pytest.fixture
+def reported(tmp_path):
+    """A folder with a report."""
+    (tmp_path / "nsys.nsys-rep").touch()
+    return tmp_path
 
 
 @pytest.mark.parametrize("names", [("cuda_gpu_trace", "cuda_api_trace"), ("gputrace", "cudaapitrace")])
-def test_tables_of_newer_and_older_versions_come_to_the_groups(fake_nsys, tmp_path, names):
+def test_tables_of_newer_and_older_versions_come_to_the_groups(fake_nsys, reported, names):
     fake_nsys(dict(zip(names, (GPU, API), strict=True)))
-    assert nsys.report_groups(tmp_path / "nsys.nsys-rep") == {
+    assert nsys.report_groups(reported) == {
         "All kernels": KernelGroup(number=3, cpu_ns=60, gpu_ns=450),
         "Tensor-core kernels": KernelGroup(number=1, cpu_ns=10, gpu_ns=300),
         "Memory copies": KernelGroup(number=1, cpu_ns=30, gpu_ns=50),
@@ -100,14 +103,14 @@ def test_tables_of_newer_and_older_versions_come_to_the_groups(fake_nsys, tmp_pa
     }
 
 
-def test_a_report_without_kernels_has_empty_groups(fake_nsys, tmp_path):
+def test_a_report_without_kernels_has_empty_groups(fake_nsys, reported):
     nothing = "SKIPPED: nsys.sqlite does not contain CUDA trace data."
     fake_nsys({"cuda_gpu_trace": nothing, "cuda_api_trace": nothing})
-    groups = nsys.report_groups(tmp_path / "nsys.nsys-rep")
+    groups = nsys.report_groups(reported)
     assert {group.number for group in groups.values()} == {0}
 
 
-def test_a_version_that_knows_no_such_table_is_told_with_its_words(fake_nsys, tmp_path):
+def test_a_version_that_knows_no_such_table_is_told_with_its_words(fake_nsys, reported):
     fake_nsys({})
     with pytest.raises(InputError, match=r"cuda_api_trace' on .* could not be found\.; open the report in Nsight"):
-        nsys.report_groups(tmp_path / "nsys.nsys-rep")
+        nsys.report_groups(reported)

@@ -48,6 +48,7 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path):
             gzip.compress(b'{"traceEvents": [{"ph": "X"}, {}]}', mtime=0)[:-20],
             "cannot read .*; record it again, or name a trace",
         ),
+        (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff", "cannot read .* invalid block type"),
     ],
 )
 def test_what_is_no_whole_trace_is_told_with_the_file_and_the_cure(tmp_path, content, message):

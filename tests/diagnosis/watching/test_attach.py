@@ -31,6 +31,12 @@ def test_environment_names_the_folder_and_puts_the_recorder_first_on_the_path(tm
     assert recording_environment(tmp_path, environment=chosen)["PYTHONPATH"] == chosen["PYTHONPATH"]
 
 
+@pytest.mark.parametrize(("before", "kept"), [(":/lib", ["", "/lib"]), ("/lib:", ["/lib", ""]), ("", [])])
+def test_an_empty_entry_of_the_path_remains_the_current_folder(before: str, kept: list[str], tmp_path: Path) -> None:
+    chosen = recording_environment(tmp_path, environment={"PYTHONPATH": before.replace(":", os.pathsep)})
+    assert chosen["PYTHONPATH"].split(os.pathsep)[1:] == kept
+
+
 def test_settings_of_another_version_are_read_as_far_as_they_are_known() -> None:
     assert Settings.from_json('{"folder": "/f", "whole": true, "color": 3}') == Settings(folder="/f", whole=True)
     with pytest.raises(ValueError, match=r"VOXELOCITY_RECORD='\{\}' names no folder; start the program by"):
@@ -41,8 +47,9 @@ def test_limits_out_of_range_and_unknown_ones_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="seconds=0; give a time above 0"):
         recording_environment(tmp_path, seconds=0)
     refused = "no limit is called 'minutes'; there are experiment_seconds, experiments, "
-    with pytest.raises(ConfigError, match=refused), record_here(tmp_path, minutes=3):
+    with pytest.raises(ConfigError, match=refused), record_here(tmp_path / "new", minutes=3):
         pass
+    assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot make the folder .*file.folder \(Not a directory\); choose one"):
         recording_environment(tmp_path / "file" / "folder")

@@ -25,6 +25,7 @@ from voxelocity.diagnosis.watching.command import (
         ("/usr/bin/python3.11 -u -S train.py", "S"),
         ("python -uE -m train", "E"),
         ("pypy3 -W ignore -I x.py", "I"),
+        ("python3.13t -I x.py", "I"),
         ("python -Xdev -I x.py", "I"),
         ("python --check-hash-based-pycs always -I x.py", "I"),
         ("python -W ignore -X dev -bS", "S"),
@@ -85,6 +86,12 @@ def test_a_process_with_the_recording_in_its_environment_is_found_and_no_other(t
 def test_they_are_told_with_what_to_do():
     assert orphan_processes_text([7], Path("out")) == (
         "the command has ended, but its process 7 still runs and is recorded: this report covers what was seen "
-        "until now; "
-        "start it in the foreground, or remove out/diagnosis.json when it has ended and run 'voxelocity diagnose out'"
+        "until now; start it in the foreground, or, when it has ended, run: "
+        "rm out/diagnosis.json && voxelocity diagnose out"
     )
+
+
+def test_a_folder_with_a_blank_is_quoted_for_the_shell():
+    told = orphan_processes_text([7, 8], Path("my scans"))
+    assert "processes 7, 8 still run" in told
+    assert told.endswith("run: rm 'my scans/diagnosis.json' && voxelocity diagnose 'my scans'")

@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from .hooks import AttributePatches
 from .lines import NO_SITE, OWN_CODE, Sites
-from .process import VARIABLE
+from .process import Settings
 from .writer import Writer
 
 _MAX_BATCH_TIMES = 1000
@@ -222,34 +222,18 @@ def _timed_fetch(original: Callable[[Any, Any], Any], fetches: Fetches) -> Calla
     return fetch
 
 
-class WorkerStart:
-    """Makes the functions that workers call when they start.
+class WorkerInit:
+    """The function that a worker calls when it starts; it is pickled for a process that is not forked.
 
     Args:
-        settings: of the recording, as JSON.
-        begin: records a worker; pickled by its name for a process that is not forked.
-
-    Attributes:
-        is_starting: whether workers are being started: a process forked meanwhile is one of them.
+        settings: of the recording.
+        begin: records a worker; pickled by its name.
+        key: of the loader.
+        before: the program's own function, which is then called; None for none.
     """
 
-    def __init__(self, settings: str, begin: BeginWorker) -> None:
-        self._settings = settings
-        self._begin = begin
-        self.is_starting = False
-
-    def for_loader(self, key: int, before: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
-        """The function to call instead of `before`, which it then calls."""
-        # A process that is not forked must be able to import this module; otherwise its worker is not recorded.
-        is_importable = __name__.startswith("voxelocity.") or VARIABLE in os.environ
-        return WorkerInit(self._settings, self._begin, key, before) if is_importable else before
-
-
-class WorkerInit:
-    """The function that a worker calls when it starts; it is pickled for a process that is not forked."""
-
-    def __init__(self, settings: str, begin: BeginWorker, key: int, before: Callable[[int], Any] | None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, begin: BeginWorker, key: int, before: Callable[[int], Any] | None) -> None:
+        self._settings = settings.to_json()
         self._begin = begin
         self._key = key
         self._before = before
@@ -277,7 +261,11 @@ def _nothing() -> None:
 def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     """Fields of the event `loader`, as far as the loader has them."""
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
+    asked = getattr(loader, "_IterableDataset_len_called", None)
+    fields: dict[str, Any] = {
+        "kind": type(loader).__name__,
+        "dataset": "" if dataset is None else type(dataset).__name__,
+    }
     site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
     fields.update(built=site.where, call=site.call, variable=site.variable)
     fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
@@ -300,6 +288,9 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
         fields["num_batches"] = len(loader)
     except Exception:
         fields["num_batches"] = None
+    if hasattr(loader, "_IterableDataset_len_called"):
+        # torch warns of a wrong length only if the program has asked for it.
+        loader._IterableDataset_len_called = asked
     return fields
 
 
@@ -311,10 +302,6 @@ def _num_workers(loader: Any) -> int:
 def _is_queue(dataset: Any) -> bool:
     """Whether it is TorchIO's queue of patches, which has its own workers."""
     return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
-
-
-def _class_name(value: Any) -> str:
-    return "" if value is None else type(value).__name__
 
 
 def _start_method(loader: Any) -> str:

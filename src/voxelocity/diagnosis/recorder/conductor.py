@@ -13,7 +13,6 @@ are guarded. The program's own last step is the one before the rounds.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable, NamedTuple
 
 from .batches import Entry
@@ -24,7 +23,7 @@ from .process import Settings, rank_and_world_size
 from .profile import CaptureRange, Profiler
 from .rounds import Resident, StepSchedule, ahead, announce, announced, wait_until_idle
 from .steps import Steps
-from .writer import note_failure
+from .writer import note_failure, tell_user
 
 _PROFILED_STEPS = 3
 _MAX_COLLECTING_STEPS = 10
@@ -37,7 +36,7 @@ _ROUND_PHASES = ("resident", "refilled", "unchanged")
 _GIB = float(1 << 30)
 # Share of the free memory that the saved state may take; the rest is the program's.
 _FREE_SHARE = 0.5
-_NOT_KEPT = "weights and optimizer could not be saved to be restored after them"
+_NOT_KEPT = "weights and optimizer could not be saved first, to be restored afterwards"
 
 
 class Hooks(NamedTuple):
@@ -108,8 +107,9 @@ class Conductor:
         self._end_at_deadline()
 
     def stop(self) -> None:
-        """There is no phase after this one: the saved state of the training is restored."""
+        """There is no phase after this one: profiling ends, and the saved state of the training is restored."""
         self._deadline.turn_off()
+        self._stop_profiler(is_complete=False)
         self.resident.is_replaying = False
         kept, self._kept = self._kept, None
         if kept is None:
@@ -118,17 +118,17 @@ class Conductor:
             kept.put_back()
         except Exception:
             note_failure(self._settings.folder, "the training's state could not be restored")
-            print(
-                "voxelocity: weights and optimizer could not be restored to their state before the steps on resident "
-                "batches; do not continue with them",
-                file=sys.stderr,
+            tell_user(
+                "weights and optimizer could not be restored to their state before the steps on resident batches; "
+                "do not continue with them"
             )
 
     def refused(self, path: str) -> None:
         """The program was about to write this file in a round, which ends here."""
         done = self._num_resident
         is_enough = done >= _MIN_RESIDENT_STEPS
-        self._host.conclude("" if is_enough else f"the program was about to write {path} after {done} of them", "")
+        why_not = "" if is_enough else f"the program was about to write {path} after only {done} of these steps"
+        self._host.conclude(why_not, "")
 
     def after_step(self, seconds: float, parts: dict[str, float]) -> None:
         """Starts the next phase if this step was the last one of its own."""
@@ -159,8 +159,9 @@ class Conductor:
             if rank > 0:
                 self._plan = announced(settings.folder)
             elif is_enough:
-                self._plan = self._planned(steps.num_steps + ahead(self._mean_s()), seconds, parts)
-                announce(settings.folder, self._plan)
+                plan = self._planned(steps.num_steps + ahead(self._mean_s()), seconds, parts)
+                announce(settings.folder, plan)
+                self._plan = plan
                 steps.restart()
         return self._plan is not None and steps.num_steps >= self._plan.watched
 
@@ -183,7 +184,7 @@ class Conductor:
         for_s, mean_s = self._settings.experiment_seconds, self._mean_s()
         computing_s = max(seconds - parts.get("wait", 0.0), 1e-6)
         num_resident = max(_MIN_RESIDENT_STEPS, min(2000, int(for_s / computing_s)))
-        refilled = max((entry.num_ahead for entry in self._training_entries()), default=0)
+        refilled = max((entry.num_ahead for entry in self._loaders.training_entries()), default=0)
         unchanged = max(_MIN_UNCHANGED_STEPS, min(num_resident, int(for_s / mean_s)) // _ROUNDS)
         rounds = min(_ROUNDS, int(_UNCHANGED_FACTOR * for_s / ((refilled + unchanged) * mean_s)))
         profiled = watched + _PROFILED_STEPS
@@ -217,17 +218,17 @@ class Conductor:
 
     def _after_profiled(self) -> None:
         assert self._plan is not None
-        self._tell_profiler("step")
-        if self._steps.num_steps < self._plan.profiled:
+        is_last = self._steps.num_steps >= self._plan.profiled
+        if is_last or not self._is_profiled_further():
+            self._stop_profiler(is_complete=True)
+        if not is_last:
             return
-        self._steps.ledger.on_move = None
-        self._tell_profiler("stop")
-        self._profiler = None
         reason = self._why_not_resident()
         if not reason and not self.resident.is_ready:
             if rank_and_world_size()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS:
                 return
-            reason = f"no batch could be kept: it is larger than {self._settings.kept_bytes} bytes, or none was fetched"
+            room = f"{self._settings.kept_bytes / _GIB:.1f} GiB"
+            reason = f"no batch could be kept: it is larger than {room}, or none was fetched"
         if reason:
             self._host.conclude(reason, "")
             return
@@ -249,7 +250,7 @@ class Conductor:
         self._steps.phase = phase
         self.resident.is_replaying = phase == "resident"
         if phase == "resident":
-            wait_until_idle(_pids_of_workers(self._training_entries()))
+            wait_until_idle(_pids_of_workers(self._loaders.training_entries()))
             self._steps.restart()
 
     def _begin_resident(self) -> None:
@@ -276,18 +277,16 @@ class Conductor:
         if num_bytes <= most:
             return ""
         return (
-            f"weights and optimizer ({num_bytes / _GIB:.1f} GiB) could not be saved to be restored after them: "
-            f"{most / _GIB:.1f} GiB of memory is available for it"
+            f"weights and optimizer ({num_bytes / _GIB:.1f} GiB) could not be saved first, to be restored afterwards: "
+            f"{most / _GIB:.1f} GiB of memory is available for that"
         )
 
     def _end_at_deadline(self) -> None:
         if self._deadline.is_over():
-            self._tell_profiler("stop")
             self._host.conclude("the program made no more steps", self._without_steps())
 
     def _without_steps(self) -> str:
-        counted = self._steps.num_counted
-        since = f"{counted} steps were counted and no further one" if counted else "no training step"
+        since = f"{self._steps.counted_text()} and no further one" if self._steps.num_counted else "no training step"
         return f"{since} was made in {self._deadline.allowed_s:g} s"
 
     def _at_epoch_end(self, entry: Entry) -> tuple[Any] | None:
@@ -305,7 +304,7 @@ class Conductor:
             return reason
         if self._plan is not None and not self._plan.rounds:
             return self._why_not_kept or _NOT_KEPT
-        if not self._training_entries():
+        if not self._loaders.training_entries():
             return (
                 "the program's batches do not come from a known loader (torch's DataLoader, MONAI's thread "
                 "loaders, batchgenerators, DALI, Voxelocity's Feed), so they could not be replaced"
@@ -315,10 +314,7 @@ class Conductor:
     def _why_not_asked(self) -> str:
         if not self._settings.experiments:
             return "experiments were not asked for"
-        return "they change what --keep-saves keeps" if self._settings.keeps_saves else ""
-
-    def _training_entries(self) -> list[Entry]:
-        return [entry for entry in self._loaders.entries if entry.key in self._steps.training_keys]
+        return "it would change what the program saves with --keep-saves" if self._settings.keeps_saves else ""
 
     def _keep(self, entry: Entry, batch: Any) -> None:
         if entry.key not in self._steps.training_keys:
@@ -328,14 +324,22 @@ class Conductor:
         elif self._steps.phase in _ROUND_PHASES:
             self.resident.renumber(entry, batch)
 
-    def _tell_profiler(self, what: str) -> None:
-        if self._profiler is None:
-            return
+    def _is_profiled_further(self) -> bool:
         try:
-            getattr(self._profiler, what)()
+            return self._profiler is not None and self._profiler.step()
         except Exception:
-            self._profiler = None
-            note_failure(self._settings.folder, f"the profiler failed in {what}")
+            note_failure(self._settings.folder, "the profiler failed at the end of a step")
+            return False
+
+    def _stop_profiler(self, *, is_complete: bool) -> None:
+        """Ends profiling, if it runs; the trace is written only if the last step `is_complete`."""
+        self._steps.ledger.on_move = None
+        profiler, self._profiler = self._profiler, None
+        try:
+            if profiler is not None:
+                profiler.stop(is_complete=is_complete)
+        except Exception:
+            note_failure(self._settings.folder, "the profiler could not be stopped")
 
 
 def _pids_of_workers(entries: list[Entry]) -> list[int]:

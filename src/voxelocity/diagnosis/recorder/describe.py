@@ -52,9 +52,9 @@ def describe_network(network: Any, input_dtype: str) -> dict[str, Any]:
     dtypes: dict[str, int] = {}
     for parameter in inner.parameters():
         dtypes[_name(parameter.dtype)] = dtypes.get(_name(parameter.dtype), 0) + parameter.numel()
-    kernels = [m for m in inner.modules() if hasattr(m, "kernel_size") and hasattr(m, "in_channels")]
-    weights = [m.weight for m in kernels if getattr(m, "weight", None) is not None]
-    largest = sorted(kernels, key=lambda m: -m.weight.numel() if getattr(m, "weight", None) is not None else 0)
+    kernels = [module for module in inner.modules() if _is_convolution(module)]
+    weights = [module.weight for module in kernels]
+    largest = sorted(kernels, key=lambda module: -module.weight.numel())
     code = getattr(getattr(type(inner), "forward", None), "__code__", None)
     is_own = code is not None and OWN_CODE.holds(code, type(inner).__module__)
     return {
@@ -152,6 +152,13 @@ def _unwrapped(network: Any) -> tuple[Any, str]:
             break
         inner, wrapper = following, wrapper or name
     return inner, wrapper
+
+
+def _is_convolution(module: Any) -> bool:
+    """Not a block of the user's, which may have some attributes of such a name."""
+    sizes = [getattr(module, name, None) for name in ("in_channels", "out_channels")]
+    is_sized = hasattr(module, "kernel_size") and all(isinstance(size, int) for size in sizes)
+    return is_sized and hasattr(getattr(module, "weight", None), "movedim")
 
 
 def _autocast(torch: Any, device: str) -> str:

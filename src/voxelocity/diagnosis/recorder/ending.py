@@ -7,6 +7,7 @@ thread of the recorder ends it as soon as it holds no file open for writing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -15,6 +16,8 @@ import sys
 import threading
 import time
 from typing import Any, Callable
+
+from .writer import tell_user
 
 _WITH_OPTIMIZER = 3.0
 """Factor on the limit for a program with an optimizer: for a long validation, or what comes before training."""
@@ -99,9 +102,8 @@ class Deadline:
         threading.Thread(target=self._watch, args=(folder, end), name="voxelocity-deadline", daemon=True).start()
 
     def _watch(self, folder: str, end: Callable[[], None]) -> None:
-        never = threading.Event()
         while not self._is_off:
-            never.wait(_LOOK_EVERY_S)
+            time.sleep(_LOOK_EVERY_S)
             if self.is_over(grace_s=_GRACE_S) and not files_open_for_writing(folder):
                 if not self._is_off:
                     end()
@@ -146,21 +148,19 @@ def _wait_and_end(
         if not is_told:
             is_told = True
             why = f"it holds {', '.join(files[:3])} open for writing" if files else "it still computes"
-            print(
-                f"voxelocity: the program was asked to end and has not; {why}, so it is left alone; Ctrl-C ends it",
-                file=sys.stderr,
-                flush=True,
-            )
+            tell_user(f"the program was asked to end and has not; {why}, so it is left alone; Ctrl-C ends it")
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+        # The program may have closed it.
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
     end(0)
 
 
 def files_open_for_writing(folder: str) -> list[str]:
     """Regular files that this process holds open for writing, except its standard streams, files without a name,
     shared memory and those in `folder`. Empty if the system does not list them."""
-    standard = {_identity(number) for number in (0, 1, 2)}
+    passed_over = {None, *map(_identity, (0, 1, 2))}
     ours = os.path.join(os.path.abspath(folder), "")
     found: list[str] = []
     try:
@@ -174,7 +174,7 @@ def files_open_for_writing(folder: str) -> list[str]:
                 flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
         except (OSError, ValueError, StopIteration):
             continue
-        if flags & os.O_ACCMODE == os.O_RDONLY or _identity(number) in standard or _identity(number) is None:
+        if flags & os.O_ACCMODE == os.O_RDONLY or _identity(number) in passed_over:
             continue
         if not path.endswith(" (deleted)") and not path.startswith(("/dev/", "/memfd:", ours)):
             found.append(path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -48,10 +49,10 @@ def all_experiments(
     if resident_s and not why_not_resident:
         yield _fields("resident batch", "step", resident_s)
     else:
-        yield _not_done("resident batch", "step", why_not_resident or "the program ended before")
+        yield _fields("resident batch", "step", note=why_not_resident or "the program ended before")
     if entry is None:
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
-            yield _not_done(name, unit, why_not_resident)
+            yield _fields(name, unit, note=why_not_resident)
     else:
         yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
@@ -60,10 +61,6 @@ def all_experiments(
 def _fields(name: str, unit: str, seconds: Sequence[float] = (), note: str = "") -> Fields:
     """Of one that was made, or of one that could not be made, with the reason."""
     return {"name": name, "unit": unit, "seconds": [round(value, 7) for value in seconds], "note": note}
-
-
-def _not_done(name: str, unit: str, note: str) -> Fields:
-    return _fields(name, unit, note=note)
 
 
 def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float) -> Iterator[Fields]:
@@ -85,7 +82,7 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
     A repeat is one batch per worker, because they come in bursts.
     """
     if entry.iterator is None:
-        return _not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
+        return _fields("loader", "batch", note="the loader's iterator was gone when the steps had ended")
     produce = _endless(entry)
     workers = int(entry.described.get("num_workers") or 0)
     deadline_s = time.perf_counter() + seconds
@@ -98,9 +95,9 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
         _repeat(produce, seconds, repeats, calls=max(1, workers))
     except StopIteration:
         if not repeats:
-            return _not_done("loader", "batch", "the epoch ended, and the next one gave no batch")
+            return _fields("loader", "batch", note="the epoch ended, and the next one gave no batch")
     except Exception as error:
-        return _not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
+        return _fields("loader", "batch", note=f"the loader raised {type(error).__name__}: {error}")
     return _fields("loader", "batch", repeats)
 
 
@@ -139,7 +136,9 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
     if not num_items:
         kind = type(dataset).__name__
         note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be indexed"
-        return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
+        return [_fields("items", "item", note=note), _fields("collate", "batch", note=note)]
+    # Items may be large: as many as one batch takes are kept.
+    batch_size = int(entry.described.get("batch_size") or 1)
     items: list[Any] = []
     item_s: list[float] = []
     deadline_s = time.perf_counter() + seconds
@@ -148,36 +147,34 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         while len(item_s) < wanted and (len(item_s) < _MIN_ITEMS or time.perf_counter() < deadline_s):
             index = (len(item_s) * num_items // wanted) % num_items
             started_s = time.perf_counter()
-            items.append(dataset[index])
+            item = dataset[index]
             item_s.append(time.perf_counter() - started_s)
+            items += [item] if len(items) < batch_size else []
     except Exception as error:
         note = f"the data set raised {type(error).__name__}: {error}"
-        return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
-    return [
-        _fields("items", "item", item_s),
-        _collate_alone(collate, items, int(entry.described.get("batch_size") or 1), seconds),
-    ]
+        return [_fields("items", "item", note=note), _fields("collate", "batch", note=note)]
+    return [_fields("items", "item", item_s), _collate_alone(collate, items, batch_size, seconds)]
 
 
 def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:
     if collate is None:
-        return _not_done("collate", "batch", "the loader has no collate function")
+        return _fields("collate", "batch", note="the loader has no collate function")
     batch = [items[index % len(items)] for index in range(batch_size)]
     repeats: list[float] = []
     try:
         _repeat(lambda: collate(batch), seconds / 3, repeats)
     except Exception as error:
-        return _not_done("collate", "batch", f"the collate function raised {type(error).__name__}: {error}")
+        return _fields("collate", "batch", note=f"the collate function raised {type(error).__name__}: {error}")
     return _fields("collate", "batch", repeats)
 
 
 def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
     """A kept batch copied to the device, including the wait for it."""
     if device is None or device.type != "cuda":
-        return _not_done("copy", "batch", "the network is not on a CUDA device")
+        return _fields("copy", "batch", note="the network is not on a CUDA device")
     tensors = list(tensors_in(torch, batch))
     if not tensors:
-        return _not_done("copy", "batch", "no tensor was found in a batch")
+        return _fields("copy", "batch", note="no tensor was found in a batch")
     repeats = []
     for _ in range(5):
         torch.cuda.synchronize(device)
@@ -219,7 +216,7 @@ def network_alone(
                 found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
     except Exception as error:
         return [
-            _not_done(name, "sample", f"the network raised {type(error).__name__}: {error}"[:300]) for name in names
+            _fields(name, "sample", note=f"the network raised {type(error).__name__}: {error}"[:300]) for name in names
         ]
     finally:
         for module, mode in modes:
@@ -245,20 +242,22 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     names = ("storage", "storage, page cache")
     found = [path for path in paths if os.path.isfile(path)]
     if not found:
-        return [_not_done(name, "byte", "no file was seen being read") for name in names]
+        return [_fields(name, "byte", note="the program was not seen to read a file") for name in names]
     if not hasattr(os, "posix_fadvise"):
-        return [_not_done(name, "byte", "this system cannot drop files from memory on request") for name in names]
+        return [_fields(name, "byte", note="this system cannot drop files from memory on request") for name in names]
     cold: list[float] = []
     warm: list[float] = []
     num_bytes, deadline_s = 0, time.perf_counter() + seconds
     for path in found:
         try:
-            cold.append(_read(path, drops=True))
-            warm.append(_read(path, drops=False))
-            num_bytes += os.path.getsize(path)
+            cold_s, size = _read(path, drops=True, max_bytes=_MAX_STORAGE_BYTES - num_bytes, deadline_s=deadline_s)
+            warm_s, _ = _read(path, drops=False, max_bytes=size)
         except OSError:
             continue
-        if time.perf_counter() > deadline_s or num_bytes > _MAX_STORAGE_BYTES:
+        cold.append(cold_s / max(1, size))
+        warm.append(warm_s / max(1, size))
+        num_bytes += size
+        if time.perf_counter() > deadline_s or num_bytes >= _MAX_STORAGE_BYTES:
             break
     note = f"{len(cold)} {'file' if len(cold) == 1 else 'files'}, {num_bytes / 2**20:.1f} MiB"
     return [
@@ -267,8 +266,8 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     ]
 
 
-def _read(path: str, *, drops: bool) -> float:
-    """Seconds per byte."""
+def _read(path: str, *, drops: bool, max_bytes: int, deadline_s: float = math.inf) -> tuple[float, int]:
+    """How long the file was read from its start, and how many bytes: it may hold all of a data set."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if drops:
@@ -276,7 +275,9 @@ def _read(path: str, *, drops: bool) -> float:
         num_bytes, started_s = 0, time.perf_counter()
         while block := os.read(descriptor, _BLOCK_BYTES):
             num_bytes += len(block)
-        return (time.perf_counter() - started_s) / max(1, num_bytes)
+            if num_bytes >= max_bytes or time.perf_counter() > deadline_s:
+                break
+        return time.perf_counter() - started_s, num_bytes
     finally:
         os.close(descriptor)
 

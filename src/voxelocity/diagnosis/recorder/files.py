@@ -17,7 +17,7 @@ from typing import Any
 from .hooks import forget, listen
 from .lines import is_installed, standard_folders
 from .steps import Moment
-from .writer import EventWriter
+from .writer import Writer
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".pyd", ".egg-link", ".toml", ".cfg", ".ipynb")
 _COMPILED = "torchinductor_"
@@ -73,7 +73,7 @@ class Files:
             setattr(target, name, original)
         self._replaced.clear()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `files`."""
         largest = heapq.nlargest(_NUM_LARGEST, list(self._sizes.items()), key=lambda item: item[1])
         writer.write(

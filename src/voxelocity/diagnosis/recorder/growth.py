@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from .lines import OWN_CODE, module_of, shown_file, variables_of
-from .writer import EventWriter
+from .writer import Writer
 
 _MAX_SAMPLES = 128
 _MAX_FRAMES = 32
@@ -45,7 +45,7 @@ class Growth:
         writer: of this process.
     """
 
-    def __init__(self, torch: Any, writer: EventWriter) -> None:
+    def __init__(self, torch: Any, writer: Writer) -> None:
         self._torch = torch
         self._writer = writer
         self._samples: list[tuple[int, int, int]] = []

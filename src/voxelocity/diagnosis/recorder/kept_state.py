@@ -73,14 +73,19 @@ class KeptState:
 
         Raises:
             Exception: something could not be written back; everything else was.
+            KeyboardInterrupt: after everything was.
         """
         undo, self._undo = self._undo, []
-        failure: Exception | None = None
+        failure: BaseException | None = None
         for one in [*undo, self._generators.put_back]:
             try:
                 one()
             except Exception as error:
                 failure = failure or error
+            except BaseException as error:
+                # Ctrl-C must not leave half of the training's state behind.
+                failure = error
+                one()
         self._tensors, self._arrays, self._containers = {}, {}, {}
         if failure is not None:
             raise failure
@@ -321,7 +326,7 @@ def _is_own(cls: type) -> bool:
 
 def free_bytes() -> int:
     """Host memory that this process can still take; a very large number if unknown."""
-    available = _field("/proc/meminfo", "MemAvailable:")
+    available = _number("/proc/meminfo", "MemAvailable:")
     found = [1 << 62 if available is None else 1024 * available]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -330,23 +335,15 @@ def free_bytes() -> int:
         most, taken = _number(limit), _number(used)
         if most is not None and taken is not None:
             # The memory of cached files can be reclaimed.
-            cached = _field(os.path.join(os.path.dirname(used), "memory.stat"), "inactive_file", "total_inactive_f")
+            cached = _number(os.path.join(os.path.dirname(used), "memory.stat"), "inactive_file")
             found.append(max(0, most - taken) + (cached or 0))
     return min(found)
 
 
-def _field(path: str, *names: str) -> int | None:
-    """The number after the first of these names that begins a line; None where there is none."""
+def _number(path: str, name: str = "") -> int | None:
+    """The number after this name at the start of a line; None where there is none."""
     try:
         with open(path, encoding="ascii") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith(names))
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def _number(path: str) -> int | None:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
+            return next(int(line[len(name) :].split()[0]) for line in file if line.startswith(name))
+    except (OSError, ValueError, IndexError, StopIteration):
         return None

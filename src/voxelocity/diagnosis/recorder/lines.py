@@ -15,10 +15,10 @@ import re
 import sys
 import sysconfig
 import weakref
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from .hooks import AttributePatches, WhenImported
 
@@ -36,7 +36,7 @@ _FRAMEWORKS = frozenset(
 )
 _TAKES_OVER = frozenset(["fit", "run", "train", "validate", "test", "predict", "evaluate", "run_training"])
 # Libraries that are often installed from a checkout, outside of site-packages.
-_LIBRARIES = frozenset(
+KNOWN_LIBRARIES = frozenset(
     {
         "torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy", "skimage",
         "nibabel", "pydicom", "SimpleITK", "lightning", "pytorch_lightning", "ignite", "accelerate", "voxelocity",
@@ -120,7 +120,7 @@ class OwnCode:
         if path.startswith(self._foreign) or is_installed(path):
             return False
         # torch.compile's own code is in a temporary folder; torch.fx names its code "<eval_with_key>".
-        return module_name.partition(".")[0] not in _LIBRARIES and "torchinductor_" not in path
+        return module_name.partition(".")[0] not in KNOWN_LIBRARIES and "torchinductor_" not in path
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
         """The first own frame from `frame` outwards; None if there is none or it only started a framework."""
@@ -300,7 +300,7 @@ class Sites:
     def __init__(self) -> None:
         self._patches = AttributePatches()
         self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
-        self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
+        self._by_dataset: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
 
     def hook(self, torch: Any, when_imported: WhenImported) -> None:
         """Replaces the constructors."""
@@ -315,25 +315,21 @@ class Sites:
 
     def of(self, made: Any) -> Site:
         """Where this was made; for a loader that a framework made again, where the first one over its data was made."""
+        dataset = getattr(made, "dataset", None)
         try:
             found = self._by_object.get(made, NO_SITE)
+            return found if found.where or dataset is None else self._by_dataset.get(dataset, NO_SITE)
         except TypeError:
             return NO_SITE
-        dataset = getattr(made, "dataset", None)
-        known = self._by_dataset.get(id(dataset))
-        if not found.where and known is not None and known[0]() is dataset:
-            return known[1]
-        return found
 
     def _hook_class(self, cls: Any) -> None:
         original = cls.__init__
 
+        @wraps(original)
         def hooked_init(self_: Any, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
             self._note(self_)
 
-        hooked_init.__wrapped__ = original  # type: ignore[attr-defined]
-        hooked_init.__doc__ = original.__doc__
         self._patches.put(cls, "__init__", hooked_init)
 
     def _note(self, made: Any) -> None:
@@ -348,7 +344,7 @@ class Sites:
             self._by_object[made] = site
             dataset = getattr(made, "dataset", None)
             if dataset is not None:
-                self._by_dataset.setdefault(id(dataset), (weakref.ref(dataset), site))
+                self._by_dataset.setdefault(dataset, site)
         except TypeError:
             # Such as a list as a data set, which cannot be weakly referenced.
             return

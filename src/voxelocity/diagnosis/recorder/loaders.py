@@ -5,15 +5,18 @@ Time within the outermost loader's `next` is waiting, whatever happens in it. Lo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, Callable, NamedTuple
 
-from .batches import Entry, WorkerStart, making_for
+from .batches import BeginWorker, Entry, WorkerInit, making_for
 from .hooks import AttributePatches, WhenImported
 from .lines import OWN_CODE, Sites
+from .process import VARIABLE, Settings
 from .steps import Steps
 from .timeline import Ledger
 from .writer import Writer
@@ -57,7 +60,11 @@ KNOWN_LOADERS = (
 class Loaders:
     """Hooks loaders and reports them.
 
+    Args:
+        begin_worker: called in each worker process; pickled by its name for one that is not forked.
+
     Attributes:
+        is_starting_workers: whether a loader is starting its workers: a process forked meanwhile is one of them.
         replay: asked for each batch before the loader is, with its entry; returns (batch,) to be used instead of the
             loader's next one, or None.
         replay_at_end: asked when the loader has no further batch; returns (batch,) to be used so that the epoch
@@ -66,7 +73,16 @@ class Loaders:
         before_fetch: called before each batch is asked for; it may raise to end the program.
     """
 
-    def __init__(self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart, sites: Sites) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        steps: Steps,
+        writer: Writer,
+        sites: Sites,
+        settings: Settings,
+        begin_worker: BeginWorker,
+    ) -> None:
+        self.is_starting_workers = False
         self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.replay_at_end: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
@@ -75,8 +91,9 @@ class Loaders:
         self._ledger = ledger
         self._steps = steps
         self._writer = writer
-        self._worker_start = worker_start
         self._sites = sites
+        self._settings = settings
+        self._begin_worker = begin_worker
         self._patches = AttributePatches()
         self._by_loader: dict[int, Entry] = {}
         self._written: dict[int, tuple[int, bool]] = {}
@@ -86,10 +103,10 @@ class Loaders:
         """Replaces the methods in which `torch.utils.data.dataloader` waits."""
         base, many = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
         self._patches.put(base, "__init__", self._iterator_init(base.__init__))
-        self._patches.put(base, "__next__", self._next(base.__next__, _entry_of_iterator))
+        self._patches.put(base, "__next__", self._next(base.__next__, attrgetter("_voxelocity_entry")))
         self._patches.put(many, "__init__", self._worker_init(many.__init__))
         self._patches.put(many, "_shutdown_workers", self._worker_end(many._shutdown_workers))
-        self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
+        self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of))
 
     def hook_known(self, when_imported: WhenImported) -> None:
         """Replaces the methods in which the known loaders wait, once the program imports them."""
@@ -119,6 +136,10 @@ class Loaders:
                 self._written[entry.key] = state
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
+
+    def training_entries(self) -> list[Entry]:
+        """Those that feed the training."""
+        return [entry for entry in self.entries if entry.key in self._steps.training_keys]
 
     def generators(self) -> list[Any]:
         """Random number generators given to the loaders and their samplers."""
@@ -225,13 +246,15 @@ class Loaders:
         def hooked_init(self_: Any, loader: Any) -> None:
             entry = self._owner_of(loader)
             before = loader.worker_init_fn
-            # Workers start within; each learns which loader it works for, however it is started.
-            loader.worker_init_fn = self._worker_start.for_loader(entry.key, before)
-            self._worker_start.is_starting = True
+            # Workers start within; each learns which loader it works for, however it is started. One that is not forked
+            # must be able to import the recorder; otherwise it is not recorded.
+            if __name__.startswith("voxelocity.") or VARIABLE in os.environ:
+                loader.worker_init_fn = WorkerInit(self._settings, self._begin_worker, entry.key, before)
+            self.is_starting_workers = True
             try:
                 original(self_, loader)
             finally:
-                self._worker_start.is_starting = False
+                self.is_starting_workers = False
                 loader.worker_init_fn = before
 
         return hooked_init
@@ -251,7 +274,7 @@ class Loaders:
 
         return hooked_end
 
-    def _entry_of(self, loader: Any, *, works_ahead: bool) -> Entry:
+    def _entry_of(self, loader: Any, *, works_ahead: bool = False) -> Entry:
         entry = self._by_loader.get(id(loader))
         if entry is not None and entry.loader is loader:
             return entry
@@ -273,10 +296,7 @@ class Loaders:
         if entry is not None and entry.loader is loader:
             return entry
         is_within = self._ledger.depth or get_ident() != self._ledger.thread
-        return self._outer if is_within and self._outer is not None else self._entry_of_torch(loader)
-
-    def _entry_of_torch(self, loader: Any) -> Entry:
-        return self._entry_of(loader, works_ahead=False)
+        return self._outer if is_within and self._outer is not None else self._entry_of(loader)
 
 
 class _Batches:
@@ -298,9 +318,3 @@ class _Batches:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
-
-
-def _entry_of_iterator(iterator: Any) -> Entry:
-    entry = iterator._voxelocity_entry
-    assert isinstance(entry, Entry)
-    return entry

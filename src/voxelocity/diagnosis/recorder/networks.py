@@ -32,7 +32,7 @@ class Networks:
     """
 
     def __init__(self, torch: Any, ledger: Ledger) -> None:
-        self.look: Callable[[Any, Any], None] | None = None
+        self.look: Callable[[Any, Any], object] | None = None
         self.before_call: Callable[[], None] = lambda: None
         self._torch = torch
         self._ledger = ledger

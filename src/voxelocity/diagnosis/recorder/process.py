@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ _PACKAGES = (
     "batchgenerators", "batchgeneratorsv2", "nnunetv2", "SimpleITK", "scipy", "skimage", "voxelocity",
 )  # fmt: skip
 """Whose versions are written if the program has imported them."""
+# "-c" with other options in the same word, or with the code in it.
+_CODE = re.compile("-[bBdEiIOPqsSuvx]*c")
 _TAKES_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -88,8 +91,9 @@ def program_words(words: list[str]) -> list[str]:
     kept = words[:1]
     takes_value = False
     for word in words[1:]:
-        if word == "-c":
-            return [*kept, word]
+        code = None if takes_value else _CODE.match(word)
+        if code:
+            return [*kept, code.group()]
         kept.append(word)
         if not takes_value and not word.startswith("-"):
             break

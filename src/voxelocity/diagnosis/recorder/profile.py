@@ -24,7 +24,7 @@ from .process import rank_and_world_size
 from .syncs import Syncs
 
 TRACE_NAME = "trace.json.gz"
-NUM_STEPS = 3
+# No further step is profiled after this time, so traces of slow steps stay small.
 _LIMIT_S = 30.0
 # What torch 2.13 prints on stderr about its own probes, and if a thread other than the first trains; also after an
 # unfinished line of the program.
@@ -46,24 +46,14 @@ class Profiler:
 
     Args:
         folder: where the trace goes; it exists.
-        num_steps: steps to profile.
-        limit_s: seconds after which no further step is profiled, so traces of slow steps stay small.
         syncs: puts its calls into the trace meanwhile.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        *,
-        num_steps: int = NUM_STEPS,
-        limit_s: float = _LIMIT_S,
-        syncs: Syncs | None = None,
-    ) -> None:
+    def __init__(self, folder: str, *, syncs: Syncs | None = None) -> None:
         self._path = os.path.join(folder, TRACE_NAME)
-        self._num_steps = num_steps
-        self._limit_s = limit_s
         self._syncs = syncs
         self._profile: Any = None
+        self._owner = 0, 0
         self._began = 0.0
         self._step = 0
         self._ranges: list[Any] = []
@@ -84,6 +74,7 @@ class Profiler:
             # Drivers that forbid profiling and a second profiler both raise this; the program must continue.
             return f"torch.profiler did not start: {error}"
         self._profile, self._began, self._step = profile, time.perf_counter(), 0
+        self._owner = os.getpid(), threading.get_ident()
         if self._syncs is not None:
             self._syncs.annotate = torch.profiler.record_function
         self._open(f"ProfilerStep#{self._step}")
@@ -98,31 +89,34 @@ class Profiler:
             self._open(f"part: {name}")
 
     def step(self) -> bool:
-        """Marks the end of a step. Returns whether to profile another one; if not, call `stop`."""
-        if self._profile is None:
+        """Begins the next step. Returns False if there was no time for another one: then call `stop`, as after the last
+        step."""
+        if self._profile is None or time.perf_counter() - self._began > _LIMIT_S:
             return False
         self._close(0)
         self._step += 1
-        if self._step >= self._num_steps or time.perf_counter() - self._began > self._limit_s:
-            return False
         self._open(f"ProfilerStep#{self._step}")
         return True
 
-    def stop(self) -> str:
-        """Ends profiling. Returns the path of the trace, "" if nothing was profiled or it cannot be written.
+    def stop(self, *, is_complete: bool = True) -> None:
+        """Ends profiling and writes the trace, if it can be written.
 
-        In a distributed training only the first rank's is written; the others have run at its pace.
+        In a distributed training only the first rank's is written; the others have run at its pace. In another thread
+        than that of `start`, or in a process forked since, this does nothing: torch would refuse it.
+
+        Args:
+            is_complete: whether the last step has ended; if not, no trace is written.
         """
         profile, self._profile = self._profile, None
-        if profile is None:
-            return ""
+        if profile is None or self._owner != (os.getpid(), threading.get_ident()):
+            return
         self._close(0)
         if self._syncs is not None:
             self._syncs.annotate = None
         with _without_probe_lines():
             profile.stop()
-        if rank_and_world_size()[0] > 0:
-            return ""
+        if not is_complete or rank_and_world_size()[0] > 0:
+            return
         # Programs that share a recording must not write into each other's files.
         plain = f"{self._path}.{os.getpid()}.part.json"
         packed = f"{self._path}.{os.getpid()}.part"
@@ -132,13 +126,13 @@ class Profiler:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, self._path)
         except OSError:
-            return ""
+            # On a full disk the recording has no trace.
+            pass
         finally:
             # One of them is the native exporter's name for an unfinished file.
             for path in (plain, f"{plain}.tmp", packed):
                 if os.path.exists(path):
                     os.unlink(path)
-        return self._path
 
     def _open(self, name: str) -> None:
         found = sys.modules["torch"].profiler.record_function(name)
@@ -233,15 +227,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 class CaptureRange:
-    """Marks the steps that Nsight Systems captures, instead of `Profiler`: only one of them can watch the device.
-
-    Args:
-        num_steps: steps to capture.
-    """
-
-    def __init__(self, *, num_steps: int = NUM_STEPS) -> None:
-        self._num_steps = num_steps
-        self._step = -1
+    """Marks the steps that Nsight Systems captures, instead of `Profiler`: only one of them can watch the device."""
 
     def start(self) -> str:
         """Begins the capture. Returns "", or why it cannot start."""
@@ -249,21 +235,15 @@ class CaptureRange:
         if not torch.cuda.is_available():
             return "the program sees no CUDA device"
         torch.cuda.profiler.start()
-        self._step = 0
         return ""
 
     def part(self, name: str) -> None:
         """Does nothing: torch's own ranges are enough for Nsight."""
 
     def step(self) -> bool:
-        """Marks the end of a step. Returns whether to capture another one."""
-        if self._step >= 0:
-            self._step += 1
-        return 0 < self._step < self._num_steps
+        """Begins the next step, which Nsight captures too."""
+        return True
 
-    def stop(self) -> str:
-        """Ends the capture. Returns "", because Nsight writes the report."""
-        if self._step >= 0:
-            sys.modules["torch"].cuda.profiler.stop()
-        self._step = -1
-        return ""
+    def stop(self, *, is_complete: bool = True) -> None:
+        """Ends the capture; Nsight writes the report."""
+        sys.modules["torch"].cuda.profiler.stop()

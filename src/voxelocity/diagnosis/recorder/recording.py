@@ -17,7 +17,7 @@ from .ending import Enough, end_process_later, keep_quiet_about_the_end, raise_i
 from .guard import Guard
 from .hooks import Imports
 from .process import VARIABLE, Settings, describe_process, file_name, process_age_s, rank_and_world_size
-from .writer import Writer, note_failure
+from .writer import Writer, note_failure, tell_user
 
 if TYPE_CHECKING:
     from .batches import Fetches
@@ -73,7 +73,7 @@ class Recording:
             return
         if self._refused_paths and self.training is not None:
             # A refused write in another thread has ended the program.
-            reason, note = "limit", f"{self.training.steps.num_counted} steps were counted"
+            reason, note = "limit", self.training.steps.counted_text()
         started_s = time.thread_time()
         self._unhook()
         try:
@@ -127,7 +127,7 @@ class Recording:
         self._writer.forget()
         self._writer = self._new_writer()
         self._drop_extras(is_forked=True)
-        if self.training is not None and self.training.is_starting_workers:
+        if self.training is not None and self.training.loaders.is_starting_workers:
             # `become_worker` follows; until then there is nothing to record.
             self._own_cpu_s = time.thread_time()
             self.training.ledger.stop()
@@ -224,21 +224,26 @@ class Recording:
         self._unhook()
         # The experiments read from this file which files the program has read.
         self._writer.flush()
-        counted = f"{training.steps.num_counted} steps were counted"
-        training.write_sums()
-        if has_experiments and self.settings.experiments and not is_whole and rank_and_world_size()[0] == 0:
-            with self._guard.lifted():
-                training.write_experiments(why_not_resident)
-        self._tell_process()
-        self._tell_end("limit", note or counted + ("; the program continued unwatched" if is_whole else ""))
-        self._writer.close()
+        counted = training.steps.counted_text()
+        try:
+            training.write_sums()
+            if has_experiments and self.settings.experiments and not is_whole and rank_and_world_size()[0] == 0:
+                with self._guard.lifted():
+                    training.write_experiments(why_not_resident)
+        except Exception:
+            note_failure(self.settings.folder, "not everything that was seen could be written")
+        finally:
+            # Also after Ctrl-C in an experiment.
+            self._tell_process()
+            self._tell_end("limit", note or counted + ("; the program continued unwatched" if is_whole else ""))
+            self._writer.close()
         if is_whole:
             return
         if not self.settings.keeps_saves:
             self._guard.arm()
         if rank_and_world_size()[0] == 0:
             told = f"{note}, so" if note else f"{counted}, which is enough;"
-            print(f"voxelocity: {told} the program is ended here.", file=sys.stderr)
+            tell_user(f"{told} the program is ended here.")
         if self._ends_process:
             keep_quiet_about_the_end()
             end_process_later(self.settings.folder)
@@ -262,7 +267,7 @@ class Recording:
                 self._writer.close()
                 named = f"{path} ({where})" if where else path
                 shown = "".join(one if one.isprintable() else "?" for one in named)
-                print(f"voxelocity: not written because the program is being ended: {shown}", file=sys.stderr)
+                tell_user(f"not written because the program is being ended: {shown}")
             elif self.training is not None and threading.get_ident() == self.training.ledger.thread:
                 self.training.conductor.refused(path)
         raise self._end_of_program()

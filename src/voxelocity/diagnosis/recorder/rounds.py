@@ -185,20 +185,17 @@ def _step_of(batch: Any) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def wait_until_idle(pids: list[int], *, max_s: float = _MAX_IDLE_WAIT_S) -> float:
-    """Seconds until this process and these others use almost no CPU, because loaders have made all they may make ahead.
-
-    The calling thread sleeps meanwhile.
-    """
+def wait_until_idle(pids: list[int]) -> None:
+    """Sleeps, at most five seconds, until this process and these others use almost no CPU: their loaders have made all
+    they may make ahead."""
     started_s = time.perf_counter()
     before = _cpu_s(pids)
-    while time.perf_counter() - started_s < max_s:
+    while time.perf_counter() - started_s < _MAX_IDLE_WAIT_S:
         time.sleep(0.1)
         now = _cpu_s(pids)
         if now - before < _IDLE_SHARE * 0.1:
-            break
+            return
         before = now
-    return time.perf_counter() - started_s
 
 
 def _cpu_s(pids: list[int]) -> float:

@@ -22,8 +22,8 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .lines import NOWHERE, OwnCode, SourceLine, call_text, line_of, module_of, resolved, takes_over
-from .steps import Moment
-from .writer import EventWriter
+from .steps import DATA_PARTS, Moment
+from .writer import Writer
 
 PERIOD_S = 0.02
 # A sample later than this was not delayed by a lock: the machine slept or the program was stopped.
@@ -86,7 +86,6 @@ _AROUND = _rows(
     "transform albumentations kornia.augmentation volumentations skimage",
     "log logging:Logger.",
 )
-DATA_PARTS = ("wait", "worker")
 # What the user's own handler does for a logger is logging, even waiting for a server or writing a file.
 _WITHIN_LOGGING = ("", "sleep", "read")
 _FETCH = "torch.utils.data._utils.fetch"
@@ -144,7 +143,7 @@ class Stacks:
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `stacks` for each place seen, the most seen first."""
         with self._lock:
             seen = sorted(self._seconds.items(), key=lambda item: -item[1])

@@ -20,6 +20,9 @@ from .process import Settings
 from .timeline import Group, Ledger, Stretch, add_up, divide, keys_of_training
 from .writer import Writer
 
+DATA_PARTS = ("wait", "worker")
+"""In which items and batches are made, of tensors in host memory."""
+
 _SETTLED = 0.25
 _MAX_SHAPES = 64
 _MAX_DEVICE_WAIT_S = 30.0
@@ -190,6 +193,10 @@ class Steps:
             self._pending.append((group, self.phase, self._host_parts(group, now_s)))
         self._wait_for_device()
         self._write_settled(is_last=True)
+
+    def counted_text(self) -> str:
+        """How many steps were counted, in words."""
+        return "1 step was counted" if self.num_counted == 1 else f"{self.num_counted} steps were counted"
 
     def tell_unseen(self, text: str) -> None:
         """Writes what could not be seen, and why."""

@@ -14,22 +14,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import MethodType
 from typing import Any
 
 from .hooks import AttributePatches
 from .lines import OwnCode, SourceLine, module_of
-from .steps import Moment
-from .writer import EventWriter
+from .steps import DATA_PARTS, Moment
+from .writer import Writer
 
 _METHODS = (
     "item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "to", "__bool__", "__float__", "__int__", "__index__",
     "is_nonzero", "equal",
 )  # fmt: skip
 _MOST_PLACES = 1000
-# The loader's own parts: they work on tensors in host memory.
-_DATA_PARTS = ("wait", "worker")
 # An optimizer's own count of its steps is in host memory on any machine.
 _COUNTS_IN_MEMORY = "torch.optim"
 _BETWEEN_STEPS = ("", "validation", "saving")
@@ -89,7 +87,7 @@ class Syncs:
         self._patches.restore()
         _forget_methods()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `sync` for each (call, line, device)."""
         num_steps = self.moment.counted_steps()
         for (call, where, on_device), found in list(self._counts.items()):
@@ -117,7 +115,7 @@ class Syncs:
         """What `run` returns, counted for the user's line that is running."""
         caller = sys._getframe(2)
         if not on_device and (
-            self.moment.current_part() in _DATA_PARTS or module_of(caller).startswith(_COUNTS_IN_MEMORY)
+            self.moment.current_part() in DATA_PARTS or module_of(caller).startswith(_COUNTS_IN_MEMORY)
         ):
             return run()
         place = self.own_code.place(caller)
@@ -210,16 +208,12 @@ def _goes_to_host(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
 
 
 def _function(syncs: Syncs, call: str, original: Any) -> Any:
+    @wraps(original)
     def synchronize(*args: Any, **named: Any) -> Any:
         if not syncs.is_wanted():
             return original(*args, **named)
         return syncs.measure(call, True, partial(original, *args, **named))
 
-    synchronize.__name__ = "synchronize"
-    synchronize.__qualname__ = getattr(original, "__qualname__", "synchronize")
-    synchronize.__doc__ = original.__doc__
-    synchronize.__module__ = getattr(original, "__module__", None) or "torch.cuda"
-    synchronize.__wrapped__ = original  # type: ignore[attr-defined]
     return synchronize
 
 

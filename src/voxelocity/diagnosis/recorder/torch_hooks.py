@@ -85,6 +85,7 @@ class TorchHooks:
     """All hooks of torch except those of its loaders, and of what makes steps that do not belong to the training.
 
     Attributes:
+        call: the hook of a module's call, which calls `original_call`.
         optimizer: the one that stepped last; `sets_to_none` is from the last call of `zero_grad`.
     """
 
@@ -109,10 +110,10 @@ class TorchHooks:
             when_imported(name, partial(self.ignore, trial))
         torch, put = self._torch, self._patches.put
         module = torch.nn.Module
-        self._original_call = module.__call__
-        self._call = self._hooked_call(self._original_call)
-        put(module, "__call__", self._call)
-        _tell_dynamo(self._original_call, self._call)
+        self.original_call = module.__call__
+        self.call = self._hooked_call(self.original_call)
+        put(module, "__call__", self.call)
+        _tell_dynamo(self.original_call, self.call)
         put(module, "train", self._hooked_train(module.train))
         for name in ("backward", "grad"):
             hooked = self._as_part(getattr(torch.autograd, name), "backward", begins=self._backward_begins)
@@ -139,17 +140,12 @@ class TorchHooks:
 
         self._patches.put(module, name, ignored)
 
-    @property
-    def call_and_original(self) -> tuple[_Function, _Function]:
-        """The hook of a module's call, and what it calls."""
-        return self._call, self._original_call
-
     def unhook(self) -> None:
         """Removes all hooks."""
         self._patches.restore()
         while self._handles:
             self._handles.pop().remove()
-        _tell_dynamo(self._call, self._original_call)
+        _tell_dynamo(self.call, self.original_call)
 
     def _hooked_call(self, original: _Function) -> _Function:
         ledger, networks, is_compiling = self._ledger, self._networks, self._is_compiling

@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from typing import Any, Callable
 
-from .batches import BeginWorker, Fetches, WorkerStart
+from .batches import BeginWorker, Fetches
 from .conductor import Conductor, Hooks
 from .describe import (
     compile_counts,
@@ -44,7 +45,7 @@ class TrainingWatcher:
         torch: the module, imported by the program.
         start_age_s: what is added to the clock to give seconds since the process began.
         first_step: called once, when the first step is closed.
-        begin_worker: as for `WorkerStart`.
+        begin_worker: as for `Loaders`.
         host: as for the `Conductor`.
     """
 
@@ -68,15 +69,15 @@ class TrainingWatcher:
         self.ledger = Ledger()
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
         self.fetches = Fetches(writer)
-        self._worker_start = WorkerStart(settings.to_json(), begin_worker)
         self._sites = Sites()
-        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
+        self.loaders = Loaders(self.ledger, self.steps, writer, self._sites, settings, begin_worker)
         self._calls = CallCounter(writer, self.steps)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
         self.conductor = Conductor(torch, settings, self.steps, self.loaders, host, begin_counting=self._begin_counting)
         self._networks.before_call = self.conductor.before_call
         self._growth = Growth(torch, writer)
+        self._failed: set[str] = set()
         self._network: dict[str, Any] = {}
         self._model: Callable[[], Any] = lambda: None
         self._device: Any = None
@@ -86,11 +87,6 @@ class TrainingWatcher:
         self._writer_cpu_before = 0.0
         self._core_wait_before: tuple[int, float | None, float] | None = None
         self._core_wait: dict[str, float] = {}
-
-    @property
-    def is_starting_workers(self) -> bool:
-        """Whether a loader is about to fork or spawn its workers."""
-        return self._worker_start.is_starting
 
     def hook(self) -> None:
         """Sets all hooks; the main thread is assumed to train until another one steps first."""
@@ -163,8 +159,7 @@ class TrainingWatcher:
 
     def write_experiments(self, why_not_resident: str) -> None:
         """Makes the experiments that need no step, and writes all of them."""
-        entries = [entry for entry in self.loaders.entries if entry.key in self.steps.training_keys]
-        entries.sort(key=lambda entry: entry.iterator is None)
+        entries = sorted(self.loaders.training_entries(), key=lambda entry: entry.iterator is None)
         # The experiments make data sets and samplers draw random numbers.
         put_back = kept_generators(self.torch, self.loaders.generators())
         try:
@@ -209,18 +204,26 @@ class TrainingWatcher:
                 self.steps.restart()
         was_counting = self.steps.phase == "watched"
         if was_counting and self.steps.num_counted:
-            self._look_for_growth()
-        self.conductor.after_step(seconds, parts)
+            self._try(
+                "inspect what grows with the steps", self._growth.after_step, self.steps.num_counted, self._device
+            )
+        if not self._try("continue the recording", self.conductor.after_step, seconds, parts):
+            self.conductor.stop()
         if was_counting and self.steps.phase != "watched":
             self._note_core_wait()
 
-    def _look_for_growth(self) -> None:
-        try:
-            self._growth.after_step(self.steps.num_counted, self._device)
-        except Exception:
-            # The program's variables may run any code when inspected; the program must not notice.
-            note_failure(self._settings.folder, "what grows with the steps could not be inspected")
-            self._look_for_growth = lambda: None  # type: ignore[method-assign]
+    def _try(self, what: str, call: Callable[..., None], *args: Any) -> bool:
+        """Whether the call succeeded; one that has failed is not made again.
+
+        The program's objects may run any code when they are inspected; the program must not notice an error.
+        """
+        if what not in self._failed:
+            try:
+                call(*args)
+            except Exception:
+                self._failed.add(what)
+                note_failure(self._settings.folder, f"could not {what}")
+        return what not in self._failed
 
     def _begin_counting(self) -> None:
         self._compiled_before = compile_counts()
@@ -228,7 +231,7 @@ class TrainingWatcher:
         self._writer_cpu_before = self._writer.cpu_s
         thread = threading.get_native_id()
         self._core_wait_before = (thread, core_wait_s(thread), self.ledger.clock())
-        self._networks.look = self._look_at
+        self._networks.look = partial(self._try, "describe the network", self._look_at)
 
     def _look_at(self, network: Any, tensor: Any) -> None:
         """In the first counted forward pass, before the network runs."""
@@ -252,7 +255,7 @@ class TrainingWatcher:
     def _own_s(self) -> float:
         """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""
         moves = (self.ledger.num_moves - self._moves_before) * _move_cost_s()
-        hooked, original = self._hooks.call_and_original
+        hooked, original = self._hooks.call, self._hooks.original_call
         # Of a module within another; this thread is not watched by now.
         nested_s = max(0.0, _seconds_of(hooked) - _seconds_of(original))
         nested = self.steps.num_forwards * self._num_modules * nested_s

@@ -23,7 +23,7 @@ from typing import Any
 from .hooks import AttributePatches
 from .lines import is_installed
 from .steps import Moment
-from .writer import EventWriter
+from .writer import Writer
 
 # Library, module of its base class, name of the class, and the method that applies a transform.
 _CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -125,7 +125,7 @@ class TransformTimer:
         """Removes all hooks. What was timed stays, for `report`."""
         self._patches.restore()
 
-    def report(self, writer: EventWriter) -> None:
+    def report(self, writer: Writer) -> None:
         """Writes one event `transform` for each transform, in the order they were first met."""
         with self._lock:
             found = sorted(self._sums.items(), key=lambda item: item[1].order)
@@ -254,7 +254,7 @@ def may_differ(transform: Any, depth: int = 0) -> bool:
 
 def _functions(transform: Any) -> list[Any]:
     """Functions that a transform of a library was given to call."""
-    found = [vars(transform).get(name) for name in _FUNCTIONS] if hasattr(transform, "__dict__") else []
+    found = [_attributes(transform).get(name) for name in _FUNCTIONS]
     return [one for held in found for one in (held if isinstance(held, tuple) else (held,)) if callable(one)]
 
 
@@ -279,10 +279,11 @@ def _uses_drawing(code: Any) -> bool:
 
 def _children(transform: Any) -> list[Any]:
     """Transforms that this one holds; a dictionary of transforms is TorchIO's with their weights."""
+    attributes = _attributes(transform)
     for name in _CHILDREN:
-        held = vars(transform).get(name) if hasattr(transform, "__dict__") else None
+        held = attributes.get(name)
         if held is None and name == "transforms":
-            held = vars(transform).get("_modules", {}).get(name) if hasattr(transform, "__dict__") else None
+            held = attributes.get("_modules", {}).get(name)
         if isinstance(held, (list, tuple, dict)) or (held is not None and type(held).__name__ == "ModuleList"):
             return [child for child in held if callable(child)]
         if callable(held) and name == "transform":
@@ -298,5 +299,8 @@ def _is_sometimes(transform: Any) -> bool:
 
 def _has_ranges(transform: Any) -> bool:
     """Whether one of its parameters is drawn from a range, as TorchIO 2 marks them."""
-    values = vars(transform).values() if hasattr(transform, "__dict__") else ()
-    return any(getattr(value, "is_deterministic", True) is False for value in values)
+    return any(getattr(value, "is_deterministic", True) is False for value in _attributes(transform).values())
+
+
+def _attributes(transform: Any) -> dict[str, Any]:
+    return vars(transform) if hasattr(transform, "__dict__") else {}

@@ -3,24 +3,20 @@ is killed loses no more than that, and the training thread only appends to a lis
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import sys
 import threading
 import time
-from typing import Any, Callable, Protocol
+from collections import deque
+from typing import Any, Callable
 
 PERIOD_S = 0.5
 """Time between two writes: a process that is killed loses this much."""
 
 _MAX_ERRORS = 20
-
-
-class EventWriter(Protocol):
-    """Takes events, as `Writer` does."""
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Adds one event. Any thread may call it; never raises."""
 
 
 class Writer:
@@ -40,7 +36,8 @@ class Writer:
         self.path = os.path.join(folder, f"{name}.jsonl")
         self.cpu_s = 0.0
         self._age_s = age_s
-        self._pending: list[tuple[str, float, dict[str, Any]]] = []
+        # Other threads add events while this is emptied: taking each from the left loses none.
+        self._pending: deque[tuple[str, float, dict[str, Any]]] = deque()
         self._before_flush: list[Callable[[], None]] = []
         self._flushing = threading.RLock()
         self._descriptor = -1
@@ -74,9 +71,8 @@ class Writer:
                     note_failure(self.folder, "a sum could not be written")
                     self._before_flush.remove(callback)
                     break
-            pending, self._pending = self._pending, []
-            if pending:
-                self._append("".join(self._line(*event) for event in pending).encode())
+            pending = [self._pending.popleft() for _ in range(len(self._pending))]
+            self._append("".join(self._line(*event) for event in pending).encode())
             self.cpu_s += time.thread_time() - started_s
 
     def close(self) -> None:
@@ -92,7 +88,7 @@ class Writer:
 
     def forget(self) -> None:
         """Drops what is pending and the file: for the parent's writer in a forked child."""
-        self._pending, self._before_flush, self._thread = [], [], None
+        self._pending, self._before_flush, self._thread = deque(), [], None
         self._flushing = threading.RLock()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -140,7 +136,15 @@ def note_failure(folder: str, what: str) -> None:
 
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8") as file:
+        # A file's name, and so an error, may hold bytes that are no UTF-8.
+        with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{what} (process {os.getpid()})\n{traceback.format_exc()}\n")
     except OSError:
         pass
+
+
+def tell_user(text: str) -> None:
+    """Prints it on stderr. Never raises, for example where stderr is closed or nobody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(f"voxelocity: {text}", file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ import csv
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
@@ -20,7 +19,7 @@ from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall
 
 MISSING = (
     "nsys is not on PATH: get Nsight Systems from https://developer.nvidia.com/nsight-systems, or install the package "
-    "nsight-systems-cli of NVIDIA's CUDA repository"
+    "nsight-systems-cli from NVIDIA's CUDA repository"
 )
 _NAME = "nsys"
 _SUFFIXES = (".nsys-rep", ".qdrep")
@@ -30,71 +29,49 @@ _API_REPORTS = ("cuda_api_trace", "cudaapitrace")
 _STATS_LIMIT_S = 600
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wrapped:
-    """A command under Nsight.
-
-    Attributes:
-        command: to run instead of the program's.
-        folder: where the report will be.
-    """
-
-    command: Sequence[str]
-    folder: Path
-
-
-def wrap(command: Sequence[str], folder: Path | str) -> Wrapped:
+def wrap(command: Sequence[str], folder: Path) -> list[str] | None:
     """The command under Nsight, which captures CUDA, NVTX and system calls of only the steps that the recorder marks.
 
     The program's stacks and its switches between cores are not sampled, so the host slows down little. Nsight
-    ends with the program's exit status, passes on its output, and never ends it. An earlier report is replaced.
+    ends with the program's exit status, passes on its output, and never ends it. None if nsys is not installed.
 
-    Raises:
-        InputError: nsys is not installed.
+    Args:
+        command: program and arguments.
+        folder: for the report; an earlier one is replaced.
     """
     executable = shutil.which("nsys")
     if executable is None:
-        raise InputError(f"diagnosis.nsys: {MISSING}; or leave out --nsys")
-    return Wrapped(
-        command=[
-            executable,
-            "profile",
-            "--trace=cuda,nvtx,osrt",
-            "--sample=none",
-            "--cpuctxsw=none",
-            "--capture-range=cudaProfilerApi",
-            "--capture-range-end=stop",
-            "--kill=none",
-            "--force-overwrite=true",
-            f"--output={Path(folder) / _NAME}",
-            *command,
-        ],
-        folder=Path(folder),
-    )
+        return None
+    # Nsight replaces "%p", "%h" and the like in the path.
+    output = str(folder / _NAME).replace("%", "%%")
+    return [
+        executable,
+        "profile",
+        "--trace=cuda,nvtx,osrt",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--kill=none",
+        "--force-overwrite=true",
+        f"--output={output}",
+        *command,
+    ]
 
 
-def report_of(wrapped: Wrapped) -> Path:
-    """The report, once the program has ended.
-
-    Raises:
-        InputError: there is none: the program never reached the steps to capture, or uses no CUDA device.
-    """
-    for suffix in _SUFFIXES:
-        path = wrapped.folder / (_NAME + suffix)
-        if path.exists():
-            return path
-    raise InputError(
-        f"diagnosis.nsys: no report in '{wrapped.folder}': the program ended before the steps to capture, or used no "
-        "CUDA device; let it train a few dozen steps on a GPU"
-    )
-
-
-def report_groups(report: Path) -> dict[str, KernelGroup]:
-    """The kernels of a report in DLProf's groups, by Nsight's own tables.
+def report_groups(folder: Path) -> dict[str, KernelGroup]:
+    """The kernels of the report in this folder in DLProf's groups, by Nsight's own tables. Needs nsys.
 
     Raises:
-        InputError: `nsys stats` failed or did not print a table; the report itself can still be opened in Nsight.
+        InputError: there is no report: the program never reached the steps to capture, or uses no CUDA device. Or
+            `nsys stats` failed or did not print a table; the report itself can still be opened in Nsight.
     """
+    report = next((path for suffix in _SUFFIXES if (path := folder / (_NAME + suffix)).exists()), None)
+    if report is None:
+        raise InputError(
+            f"diagnosis.nsys: no report in '{folder}': the program ended before the steps to capture, or used no CUDA "
+            "device; let it train a few dozen steps on a GPU"
+        )
     calls: dict[int, LaunchCall] = {}
     for row in _table(report, _API_REPORTS):
         start = int(row["start (ns)"])
@@ -112,15 +89,12 @@ def report_groups(report: Path) -> dict[str, KernelGroup]:
 
 def _table(report: Path, names: Sequence[str]) -> list[dict[str, str]]:
     """Rows of the first of these tables that this version of nsys knows; column names in lower case."""
-    executable = shutil.which("nsys")
-    if executable is None:
-        raise InputError(f"diagnosis.nsys: {MISSING}; it is needed to read '{report}'")
     said = ""
     for name in names:
-        arguments = ["stats", "--quiet", "--force-export=true", "--report", name, "--format", "csv", "--output", "-"]
+        command = ["nsys", "stats", "--quiet", "--force-export=true", "--report", name, "--format", "csv"]
         try:
             run = subprocess.run(
-                [executable, *arguments, str(report)],
+                [*command, "--output", "-", str(report)],
                 capture_output=True,
                 text=True,
                 timeout=_STATS_LIMIT_S,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -136,7 +137,7 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
             plain = gzip.GzipFile(fileobj=raw) if is_packed else raw
             with io.TextIOWrapper(plain, encoding="utf-8", errors="replace") as text:
                 yield from _decode(text, file)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(
             f"diagnosis.trace: cannot read '{file}': {error}; record it again, or name a trace of torch.profiler"
         ) from error

@@ -8,11 +8,15 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from voxelocity.diagnosis.facts import OperatorTime, ProfileFacts, SyncFacts
+from voxelocity.diagnosis.recorder.lines import KNOWN_LIBRARIES
 from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores
-from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall, Operator, Trace, read_trace
+from voxelocity.diagnosis.tracing.reading import DeviceWork, LaunchCall, Mark, Operator, Trace, read_trace
 from voxelocity.diagnosis.tracing.spans import Span, innermost, length, parents, union, within
+
+_Call = TypeVar("_Call", Operator, Mark)
 
 _NUM_OPERATORS = 40
 _WAITING = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
@@ -26,13 +30,7 @@ _CALLS = {
     "aten::to": "Tensor.to",
 }
 # First folder of a Python function's file: the trace gives the path below the folder of the packages.
-_LIBRARIES = frozenset(
-    {
-        *("torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy"),
-        *("skimage", "nibabel", "pydicom", "SimpleITK", "lightning", "pytorch_lightning", "ignite", "accelerate"),
-        *("voxelocity", "tqdm"),
-    }
-)
+_LIBRARIES = KNOWN_LIBRARIES | {"tqdm"}
 _FUNCTION = re.compile(r"(?P<file>[^<].*)\((?P<line>\d+)\): ")
 
 
@@ -118,8 +116,8 @@ def _launchers(trace: Trace, by_external: dict[int, tuple[str, str]]) -> Iterabl
                 yield work, (ordered[at].name, ordered[at].shape)
 
 
-def _ordered(operators: Iterable[Operator]) -> list[Operator]:
-    return sorted(operators, key=lambda operator: (operator.span[0], -operator.span[1]))
+def _ordered(calls: Iterable[_Call]) -> list[_Call]:
+    return sorted(calls, key=lambda call: (call.span[0], -call.span[1]))
 
 
 def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFacts]:
@@ -154,8 +152,8 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
 def _causes(trace: Trace, thread: str, calls: Sequence[LaunchCall]) -> list[tuple[str, str]]:
     """(call, where) of each call: the recorder's mark, or else the operator and the Python function around it."""
     times = [call.span[0] for call in calls]
-    marks = sorted(trace.syncs.get(thread, ()), key=lambda mark: (mark.span[0], -mark.span[1]))
-    functions = sorted(trace.functions.get(thread, ()), key=lambda mark: (mark.span[0], -mark.span[1]))
+    marks = _ordered(trace.syncs.get(thread, ()))
+    functions = _ordered(trace.functions.get(thread, ()))
     operators = _ordered(trace.operators.get(thread, ()))
     of_operators, of_functions = ([item.span for item in items] for items in (operators, functions))
     above_operators, above_functions = parents(of_operators), parents(of_functions)

@@ -32,7 +32,9 @@ def recording_environment(
     settings = _settings(folder, **limits)
     chosen = dict(os.environ if environment is None else environment)
     chosen[VARIABLE] = settings.to_json()
-    own = [path for path in chosen.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
+    # An empty entry is the current folder, but an empty variable names none.
+    before = chosen.get("PYTHONPATH")
+    own = [path for path in before.split(os.pathsep) if path != str(_SITE)] if before else []
     chosen["PYTHONPATH"] = os.pathsep.join([str(_SITE), *own])
     return chosen
 
@@ -72,16 +74,16 @@ def record_here(folder: Path | str, **limits: float) -> Iterator[None]:
 def _settings(folder: Path | str, **limits: float) -> Settings:
     if not limits.get("seconds", 1.0) > 0:
         raise ConfigError(f"diagnosis.attach: seconds={limits['seconds']}; give a time above 0")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
-        ) from None
     unknown = limits.keys() - set(Settings._fields)
     if unknown:
         raise ConfigError(
             f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; "
             f"there are {', '.join(sorted(set(Settings._fields) - {'folder'}))}"
         )
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
+        ) from None
     return Settings(folder=str(Path(folder).resolve()), **limits)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import psutil
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
-from voxelocity.diagnosis.tracing.nsys import MISSING, Wrapped, report_groups, report_of, wrap
+from voxelocity.diagnosis.tracing.nsys import MISSING, report_groups, wrap
 from voxelocity.diagnosis.watching.attach import recording_environment
 from voxelocity.observe.command import run_command
 from voxelocity.observe.samples import Sample
@@ -23,7 +23,8 @@ from voxelocity.observe.sampling import Sampler
 _SAMPLE_PERIOD_S = 0.5
 # A Python that can be watched is recorded within its first second; scripts may do something else before.
 _QUIET_S = 20.0
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?")
+# With a letter where it is free-threaded, has debug symbols or opens no window.
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*[tdw]?(\.exe)?")
 _SHUT_OFF = {
     "I": "ignores PYTHONPATH and all of the user's start-up files",
     "E": "ignores PYTHONPATH",
@@ -121,7 +122,10 @@ def watch_command(
         limits: how long and how closely.
         tell: called once with a sentence where nothing has been recorded for a while.
     """
-    wrapped, notes = _under_nsys(command, recording.parent) if limits.has_nsys else (None, [])
+    wrapped = wrap(command, recording.parent.absolute()) if limits.has_nsys else None
+    notes = []
+    if limits.has_nsys and wrapped is None:
+        notes.append(f"{MISSING}; this time torch.profiler recorded the kernels")
     variables = recording_environment(
         # The program may change its folder.
         recording.absolute(),
@@ -148,7 +152,7 @@ def watch_command(
 
     try:
         status = run_command(
-            command if wrapped is None else wrapped.command,
+            wrapped or command,
             environment=variables,
             on_start=start,
             tick=None if tell is None else tick,
@@ -160,7 +164,7 @@ def watch_command(
     groups: Mapping[str, KernelGroup] = {}
     if wrapped is not None:
         try:
-            groups = report_groups(report_of(wrapped))
+            groups = report_groups(recording.parent)
         except InputError as error:
             notes.append(str(error))
     return Watched(
@@ -170,13 +174,6 @@ def watch_command(
         kernel_groups=groups,
         notes=tuple(notes),
     )
-
-
-def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, list[str]]:
-    try:
-        return wrap(command, folder.absolute()), []
-    except InputError:
-        return None, [f"{MISSING}; only torch.profiler watched"]
 
 
 def nothing_recorded_text(command: Sequence[str], status: int) -> str:
@@ -207,8 +204,8 @@ def orphan_processes_text(pids: list[int], folder: Path) -> str:
     runs = "still runs and is" if len(pids) == 1 else "still run and are"
     return (
         f"the command has ended, but its {those} {runs} recorded: this report covers what was seen until now; "
-        f"start it in the foreground, or remove {folder / 'diagnosis.json'} when it has ended and run "
-        f"'voxelocity diagnose {folder}'"
+        "start it in the foreground, or, when it has ended, run: "
+        f"rm {shlex.quote(str(folder / 'diagnosis.json'))} && voxelocity diagnose {shlex.quote(str(folder))}"
     )
 
 

@@ -47,7 +47,7 @@ def _note(text: str) -> None:
     try:
         folder = json.loads(os.environ["VOXELOCITY_RECORD"])["folder"]
         os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "errors.txt"), "a") as file:
+        with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text + "\n")
     except Exception:
         # There is nowhere to report it; the program must not be held up.

@@ -32,7 +32,7 @@ class Sampler:
     Args:
         pid: of the watched program's first process.
         period_s: seconds between two samples, 0.1 to 60.
-        on_sample: is called with each sample, in the sampling thread.
+        on_sample: is called with each sample, in the thread that takes it; an exception ends the sampling.
         max_samples: kept in memory.
         clock: returns seconds.
         make_host: gives the sampler of the host.
@@ -118,10 +118,14 @@ class Sampler:
 
     def take(self) -> Sample | None:
         """One more sample, now. None if sampling has not begun, has ended or hangs in a driver, or just took one."""
-        if not self._sampling.acquire(timeout=_PATIENCE_S):
+        if self._failure or not self._sampling.acquire(timeout=_PATIENCE_S):
             return None
         try:
             return self._take()
+        except Exception as error:
+            # A failure here must never reach the watched program; `missing` reports it.
+            self._failure = f"samples after {self.elapsed_s:.1f} s: {type(error).__name__}: {error}"
+            return None
         finally:
             self._sampling.release()
 
@@ -147,13 +151,9 @@ class Sampler:
 
     def _run(self) -> None:
         due_s = self.begin_s + self.period_s
-        try:
-            while not self._stopping.wait(max(0.0, due_s - self._clock())):
-                self.take()
-                due_s = next_tick_s(due_s, self._clock(), self.period_s)
-        except Exception as error:
-            # A failure here must never reach the watched program; `missing` reports it.
-            self._failure = f"samples after {self.elapsed_s:.1f} s: {type(error).__name__}: {error}"
+        while not self._failure and not self._stopping.wait(max(0.0, due_s - self._clock())):
+            self.take()
+            due_s = next_tick_s(due_s, self._clock(), self.period_s)
 
     def _take(self) -> Sample | None:
         if self._host is None or self._gpu is None:

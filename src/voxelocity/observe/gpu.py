@@ -86,7 +86,7 @@ class GpuSampler:
     @property
     def missing(self) -> tuple[str, ...]:
         """What could not be asked so far, and why; each thing once."""
-        lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in self._refusals.items()]
+        lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in list(self._refusals.items())]
         unclear = [device.gpu.label for device in self._devices if device.processes.are_strangers]
         lines += [f"{', '.join(unclear)}: no memory by process ({_STRANGERS})"] if unclear else []
         return (*self._notes, *lines)

@@ -124,7 +124,8 @@ class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as 
         Raises:
             InputError: it is a generator or a coroutine, whose call returns before its work begins.
         """
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_kind(function) for is_kind in kinds):
             raise InputError(
                 f"span: {function.__qualname__} is a generator or a coroutine, whose call ends before its work begins; "
                 f"put `with span({self.name!r}):` around the work inside it"

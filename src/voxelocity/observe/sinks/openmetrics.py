@@ -40,7 +40,8 @@ class OpenMetricsSink:
     name = "openmetrics"
 
     def __init__(self, path: Path | str | None = None) -> None:
-        self._path = None if path is None else Path(path)
+        # A shell leaves the ~ of "openmetrics:~/run.prom".
+        self._path = None if path is None else Path(path).expanduser()
 
     def begin(self, run: RunStart) -> None:
         self._target = self._path or run.folder / "metrics.prom"

@@ -11,7 +11,7 @@ from shared.page import Page, assert_accessible, assert_colored, assert_golden, 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.page import draw_again, render_monitor_page, render_monitor_png
-from voxelocity.observe.samples import HostSample, Sample
+from voxelocity.observe.samples import HostSample, RankSample, Sample
 
 
 def draw(record, folder):
@@ -156,9 +156,10 @@ def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(ful
 def test_a_picture_has_a_row_for_each_chart(record, gpu, mark, tmp_path):
     host, both = tmp_path / "host.png", tmp_path / "both.png"
     assert render_monitor_png(record(30), host) == host
-    render_monitor_png(record(30, gpus=[gpu()], phases=[mark("$train$", 0.0, 9.0)]), both)
+    ranks = tuple(RankSample(rank=rank, cores=1.0, memory_bytes=2**30) for rank in range(2))
+    render_monitor_png(record(30, gpus=[gpu()], ranks=ranks, phases=[mark("$train$", 0.0, 9.0)]), both)
     rows = [imread(path).shape[0] for path in (host, both)]
-    assert rows[1] - rows[0] == 6 * 220
+    assert rows[1] - rows[0] == (6 + 2) * 220
     assert imread(both).std() > 0.05
 
 

@@ -51,7 +51,7 @@ def test_a_validation_that_waits_is_told_of_its_loader(clean, make, find):
     loaders = [*clean.loaders, make.loader(key=2, is_for_training=False, where="train.py:85")]
     waits = validation(make, 4.0, parts={"wait": 1.6, "forward": 2.4})
     (found,) = find("VX404", replace(clean, loaders=loaders, passes=[waits]))
-    assert "Of 4.0 s of validation the network waited 1.6 s (40 %)" in found.cause
+    assert "In 4.0 s of validation, the network waited 1.6 s (40 %)" in found.cause
     assert (found.where, found.saves_s) == ("train.py:85", pytest.approx(1.6))
     quick = replace(waits, parts={"wait": 0.4, "forward": 3.6})
     assert find("VX404", replace(clean, loaders=loaders, passes=[quick])) == ()

@@ -20,13 +20,11 @@ from voxelocity.observe import (
     default_cache_folder,
     file_system_of,
     free_disk_bytes,
-    local_ranks,
     peak_device_bytes,
     peak_host_bytes,
-    process_rank,
     total_memory_bytes,
 )
-from voxelocity.observe.host import anonymous_bytes, is_in_memory, is_on_network
+from voxelocity.observe.host import anonymous_bytes, is_in_memory, is_on_network, local_ranks, process_rank
 
 GIB = 2**30
 

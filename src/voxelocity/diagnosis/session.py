@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.credentials import without_credentials
@@ -50,7 +50,7 @@ class DiagnosisOutcome:
     """
 
     diagnosis: Diagnosis | None
-    files: DiagnosisFiles
+    files: DiagnosisFiles = field(default_factory=DiagnosisFiles)
     status: int = 0
     problem: str = ""
     notes: tuple[str, ...] = ()
@@ -100,15 +100,11 @@ def diagnose_command(
     if not recording.is_dir() or not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
-        return DiagnosisOutcome(
-            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=problem, notes=notes
-        )
+        return DiagnosisOutcome(diagnosis=None, status=status or 2, problem=problem, notes=notes)
     try:
         facts = read_facts(recording)
     except InputError as error:
-        return DiagnosisOutcome(
-            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=str(error), notes=notes
-        )
+        return DiagnosisOutcome(diagnosis=None, status=status or 2, problem=str(error), notes=notes)
     facts = _completed(facts, command=command, watched=watched, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)

@@ -63,13 +63,9 @@ def cards(columns: Columns) -> list[Card]:
     record = columns.record
     host = columns.host
     program_cores, memory = columns.mean(host("program_cores")), peak(host("memory_used_bytes"))
-    every = (
-        ""
-        if not record.samples
-        else f"{count_text(len(record.samples), 'sample')}, one every {duration_text(record.period_s)}"
-    )
+    samples = f"{count_text(len(record.samples), 'sample')}, one every {duration_text(record.period_s)}"
     shown = [
-        Card(name="Watched", value=duration_text(record.seconds), note=every or "no sample"),
+        Card(name="Watched", value=duration_text(record.seconds), note=samples if record.samples else "no sample"),
         _card(
             "CPU busy", columns.mean(columns.cores[0]), share_text, f"mean of {count_text(columns.num_cores, 'core')}"
         ),
@@ -82,7 +78,7 @@ def cards(columns: Columns) -> list[Card]:
     many = len(columns.devices) > 1
     note = f"mean over time of {len(busy)} devices" if many else "of the time a kernel ran"
     shown.append(_card("GPU busy", mean_of_known(busy), share_text, note))
-    shown.append(_card("GPU memory", _most(used), bytes_text, _gpu_memory_note(columns)))
+    shown.append(_card("GPU memory", peak(np.array(used)), bytes_text, _gpu_memory_note(columns)))
     energy_wh = gpu_energy_wh(columns)
     shown.append(
         _card("Energy of the GPU" + "s" * many, energy_wh, lambda value: _number_text(value, " Wh"), "power over time")
@@ -182,7 +178,7 @@ def _memory_note(columns: Columns) -> str:
 
 def _gpu_memory_note(columns: Columns) -> str:
     shares = [peak(memory_share(device)) for device in columns.devices]
-    return f"at most, {share_text(_most(shares))} of the device's own"
+    return f"at most, {share_text(peak(np.array(shares)))} of the device's own"
 
 
 def gpu_energy_wh(columns: Columns) -> float:
@@ -202,10 +198,6 @@ def _number_text(value: float, unit: str) -> str:
 
 def _card(name: str, value: float, text: Callable[[float], str], note: str) -> Card:
     return Card(name=name, value=text(value), note=note)
-
-
-def _most(values: Sequence[float]) -> float:
-    return max((value for value in values if math.isfinite(value)), default=math.nan)
 
 
 _TEXTS: dict[str, Callable[[float], str]] = {
@@ -233,7 +225,7 @@ def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] =
         lines += [_host(columns), *ranks, *(_gpu(columns, device) for device in columns.devices)]
     else:
         lines.append("it was too short for a sample")
-    lines += [f"not seen: {line}" for line in record.missing if line not in told]
+    lines += [f"not measured: {line}" for line in record.missing if line not in told]
     lines.append(f"see {place}")
     return lines
 

@@ -154,13 +154,8 @@ _GPU = (
 _THROTTLED = named_gauge("gpu_throttled", "", "1 for each reason why the clocks are held back now.")
 
 
-def sample_gauges() -> tuple[Gauge, ...]:
-    """Every gauge that `sample_values` may give."""
-    return (_CORES, *(asked.gauge for asked in (*_RANK, *_HOST, *_GPU)), _THROTTLED)
-
-
 def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:
-    """Each gauge with its values; what could not be read is None.
+    """Every gauge with its values; what could not be read is None.
 
     Args:
         sample: of the machine.

@@ -41,6 +41,7 @@ class Sampler:
     Attributes:
         begin_s: what the clock showed at `start`; `Sample.time_s` counts from there.
         own_cpu_s: CPU seconds that sampling took, `on_sample` included.
+        last: the newest sample, as it was taken.
 
     Raises:
         ConfigError: `period_s` is out of range.
@@ -60,6 +61,7 @@ class Sampler:
         self.period_s = checked_period_s(period_s)
         self.begin_s = 0.0
         self.own_cpu_s = 0.0
+        self.last: Sample | None = None
         self._pid = pid
         self._on_sample = on_sample
         self._clock = clock
@@ -68,7 +70,6 @@ class Sampler:
         self._host: HostSampler | None = None
         self._gpu: GpuSampler | None = None
         self._thinned = ThinnedSamples(max_samples)
-        self._last: Sample | None = None
         self._before_s = 0.0
         self._sampling = threading.Lock()
         self._stopping = threading.Event()
@@ -80,11 +81,6 @@ class Sampler:
     def samples(self) -> Sequence[Sample]:
         """The kept samples, oldest first."""
         return self._thinned.samples()
-
-    @property
-    def last(self) -> Sample | None:
-        """The newest sample, as it was taken."""
-        return self._last
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -170,7 +166,7 @@ class Sampler:
             gpus=self._gpu.sample(self._host.pids),
         )
         self._before_s = now_s
-        self._last = sample
+        self.last = sample
         self._thinned.add(sample)
         if self._on_sample is not None:
             self._on_sample(sample)

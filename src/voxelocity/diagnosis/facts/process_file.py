@@ -37,6 +37,8 @@ from voxelocity.diagnosis.facts.whole import (
     Step,
 )
 
+_hints = cache(get_type_hints)
+
 
 @dataclass(frozen=True)
 class Unseen:
@@ -176,8 +178,3 @@ def _is_sequence(inner: tuple[Any, ...], value: Any) -> bool:
     if len(inner) == 1 or inner[-1] is ...:
         return all(_is(inner[0], one) for one in value)
     return len(value) == len(inner) and all(_is(*pair) for pair in zip(inner, value, strict=True))
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

@@ -47,9 +47,9 @@ def test_a_healthy_gpu_tells_everything():
 
 
 def test_two_gpus_give_two_samples_and_nothing_is_missing():
-    with sampler(FakeNvml(gpu_answers(0), gpu_answers(1, nvmlDeviceGetTemperature=70))) as gpus:
-        assert [(s.index, s.temperature_c) for s in gpus.sample()] == [(0, 55.0), (1, 70.0)]
-        assert gpus.missing == ()
+    gpus = sampler(FakeNvml(gpu_answers(0), gpu_answers(1, nvmlDeviceGetTemperature=70)))
+    assert [(s.index, s.temperature_c) for s in gpus.sample()] == [(0, 55.0), (1, 70.0)]
+    assert gpus.missing == ()
 
 
 def test_the_library_is_given_back_as_often_as_it_was_taken():

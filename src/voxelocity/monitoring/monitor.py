@@ -58,7 +58,7 @@ class Monitor:
         self.other_cpu_s = 0.0
         self._command = tuple(without_credentials(command))
         self._on_sample = on_sample
-        self._tell = tell or _print
+        self._tell = tell or (lambda text: print(f"voxelocity: {text}", file=sys.stderr))
         self._notes: list[str] = []
         self._files: MonitorFiles | None = None
         self._sampler: Sampler | None = None
@@ -220,7 +220,3 @@ def _set_variable(value: str | None) -> None:
         del os.environ[FOLDER_VARIABLE]
     else:
         os.environ[FOLDER_VARIABLE] = value
-
-
-def _print(text: str) -> None:
-    print(f"voxelocity: {text}", file=sys.stderr)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.nvml import GpuName, Nvml, NvmlError, Subject, gpu_name, gpu_slices, visible_gpus
@@ -111,12 +111,6 @@ class GpuSampler:
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _find(self, nvml: Nvml, *, namespace: str, clock: Clock) -> list[_Device]:
         """Every device and slice; one that cannot be opened is noted."""

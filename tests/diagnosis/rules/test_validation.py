@@ -107,6 +107,12 @@ def test_windows_that_overlap_by_three_quarters_are_told_what_half_would_leave(c
     assert find("VX406", replace(facts, stacks=half)) == ()
 
 
+@pytest.mark.parametrize(("shape", "num_found"), [((4, 1, 256, 256), 1), ((4, 9), 1), ((1, 1, 256, 256, 256), 0)])
+def test_windows_are_judged_although_another_network_takes_other_inputs(clean, make, find, shape, num_found):
+    passed = validation(make, 10.0, batch_shapes=((shape, 31),), overlap=0.75, volume=(64, 64, 64))
+    assert len(find("VX406", replace(clean, passes=[passed]))) == num_found
+
+
 def test_no_validation_is_told_to_happen_less_than_every_tenth_time(clean, make, find):
     (found,) = find("VX401", replace(clean, passes=[validation(make, 100.0)]))
     assert "% 10 == 0" in found.change

@@ -179,7 +179,8 @@ def overlapping_windows(facts: Facts) -> Found | None:
     scans = sum(one.num_items for one in facts.fetches if one.key in keys)
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
-    if told is not None and told.volume and told.batch_shapes:
+    # Another network of the validation may have taken inputs of other dimensions.
+    if told is not None and told.batch_shapes and len(told.volume) == len(told.batch_shapes[0][0]) - 2 > 0:
         left = _windows_of(told, _ENOUGH_OVERLAP) / _windows_of(told, overlap)
     # Work on whole scans does not change.
     same_s = _part_s(passes, "wait", "copy")
@@ -216,9 +217,8 @@ def _windows_of(one: Pass, overlap: float) -> int:
     """Number of windows in a volume if they overlap by this share along each axis."""
     lengths = one.batch_shapes[0][0][2:]
     steps = [max(1, int(length * (1.0 - overlap))) for length in lengths]
-    return math.prod(
-        math.ceil((whole - length) / step) + 1 for whole, length, step in zip(one.volume, lengths, steps, strict=True)
-    )
+    axes = zip(one.volume, lengths, steps, strict=True)
+    return math.prod(max(0, math.ceil((whole - length) / step)) + 1 for whole, length, step in axes)
 
 
 def _overlap(line: str) -> float:

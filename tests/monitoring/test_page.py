@@ -163,6 +163,12 @@ def test_a_picture_has_a_row_for_each_chart(record, gpu, mark, tmp_path):
     assert imread(both).std() > 0.05
 
 
+def test_a_command_with_a_name_that_is_not_utf_8_has_page_and_picture(record, tmp_path):
+    made = record(3, command=("python", "M\udcfcller's\ntrain.py"))
+    render_monitor_png(made, tmp_path / "p.png")
+    assert "M?ller" in draw(made, tmp_path).words
+
+
 def test_a_record_without_samples_has_a_picture_that_says_so(record, tmp_path):
     assert imread(render_monitor_png(record(0), tmp_path / "empty.png")).shape[0] < 400
 

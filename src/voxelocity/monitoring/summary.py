@@ -18,6 +18,7 @@ from voxelocity.core.quantities import (
     rate_text,
     share_text,
 )
+from voxelocity.core.terminal_text import printable
 from voxelocity.monitoring.columns import Column, Columns, GpuColumns, Phase, mean_of_known, peak, spread_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.timelines import memory_share
@@ -39,12 +40,13 @@ def sentence(columns: Columns) -> str:
 
 
 def title_of(record: MonitorRecord) -> str:
-    """The command without its folders, cut to fit a heading; "Monitor" if there was none."""
-    whole = shlex.join(Path(word).name if word.startswith("/") else word for word in record.command) or "Monitor"
+    """The command without its folders, printable and cut to fit a heading; "Monitor" if there was none."""
+    words = (Path(word).name if word.startswith("/") else word for word in record.command)
+    whole = printable(shlex.join(words)) or "Monitor"
     if len(whole) <= _TITLE_LENGTH:
         return whole
-    words = whole[: _TITLE_LENGTH + 1].rpartition(" ")[0]
-    return f"{words if len(words) > _TITLE_LENGTH // 2 else whole[:_TITLE_LENGTH].rstrip()} ..."
+    cut = whole[: _TITLE_LENGTH + 1].rpartition(" ")[0]
+    return f"{cut if len(cut) > _TITLE_LENGTH // 2 else whole[:_TITLE_LENGTH].rstrip()} ..."
 
 
 def ended_text(record: MonitorRecord) -> str:

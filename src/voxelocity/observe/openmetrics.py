@@ -72,7 +72,7 @@ def write_exposition(path: str | Path, text: str) -> Path:
     target = Path(path)
     try:
         # Replaced every few seconds, and of no use after a power cut.
-        put_in_place(target, text.encode(), is_durable=False)
+        put_in_place(target, text.encode("utf-8", "replace"), is_durable=False)
     except OSError as error:
         raise OutputError(
             f"observe.openmetrics: cannot write '{target}': {error.strerror or error}; name a file in a folder that "

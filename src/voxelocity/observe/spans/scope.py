@@ -1,7 +1,8 @@
 """Marking: `span` and `phase` around a block or a function, `start_range` and `end_range` across threads; who listens.
 
-Listeners are recorders that were started, an attached profiler, and the monitor that started us. They are looked up
-when the first span begins, not at import, and again in a forked child: its parent's files and threads are not its own.
+Listeners are recorders and monitors that were started, an attached profiler, and the monitor that started us. The last
+two are looked up when the first span begins, not at import, and again in a forked child: its parent's files and threads
+are not its own.
 """
 
 from __future__ import annotations

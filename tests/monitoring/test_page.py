@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, browse
-from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.errors import InputError
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.page import draw_again, render_monitor_page, render_monitor_png
 from voxelocity.observe.samples import HostSample, RankSample, Sample
@@ -126,12 +126,6 @@ def test_only_the_first_of_several_ranks_is_shown_and_that_is_said(record, mark,
 def test_the_same_record_gives_the_same_bytes(full, tmp_path):
     first = render_monitor_page(full, tmp_path / "a.html").read_bytes()
     assert render_monitor_page(full, tmp_path / "b.html").read_bytes() == first
-
-
-def test_a_path_that_cannot_be_written_is_an_output_error(record, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"report: cannot write .*page\.html"):
-        render_monitor_page(record(1), tmp_path / "file" / "page.html")
 
 
 def test_a_machine_that_answers_nothing_has_a_page_without_charts(record, tmp_path):

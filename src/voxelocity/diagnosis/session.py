@@ -128,17 +128,17 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> DiagnosisOutcome:
     """
     if (folder / FILE_NAME).exists():
         diagnosis = read_diagnosis(folder)
-        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
-    if (folder / RECORDING_NAME).is_dir() and not (folder / "run.yaml").exists():
+    elif (folder / "run.yaml").exists():
+        diagnosis = diagnose(facts_of_run(folder))
+        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
+    elif (folder / RECORDING_NAME).is_dir():
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
-        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
-    if not (folder / "run.yaml").exists():
+    else:
         raise InputError(
             f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "
             "give a command: voxelocity diagnose -- python train.py"
         )
-    diagnosis = diagnose(facts_of_run(folder))
-    return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
+    return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
 
 
 def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[DiagnosisFiles, str]:

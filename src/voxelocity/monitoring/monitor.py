@@ -125,7 +125,9 @@ class Monitor:
             self._status = status
             self._is_running, self._is_over = False, True
             if os.environ.get(FOLDER_VARIABLE) == str(self.folder):
-                _set_variable(self._variable_before)
+                del os.environ[FOLDER_VARIABLE]
+                if self._variable_before is not None:
+                    os.environ[FOLDER_VARIABLE] = self._variable_before
             if self._phases is not None:
                 LISTENERS.remove(self._phases)
                 self._phases.close()
@@ -213,10 +215,3 @@ class Monitor:
     def _describe(self, sampler: Sampler) -> None:
         if self._files is not None:
             self._files.describe(self.record, begin_s=sampler.begin_s, gpus=sampler.gpus, is_over=self._is_over)
-
-
-def _set_variable(value: str | None) -> None:
-    if value is None:
-        del os.environ[FOLDER_VARIABLE]
-    else:
-        os.environ[FOLDER_VARIABLE] = value

@@ -128,8 +128,9 @@ class PhaseMark:
     rank: int = 0
 
 
-_HOST_NAMES = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
-_GPU_NAMES = [
+# Those that are one number.
+HOST_FIELDS = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
+GPU_FIELDS = [
     field.name
     for field in fields(GpuSample)
     if field.name not in ("index", "slice", "name", "uuid", "throttle_reasons")
@@ -188,7 +189,7 @@ def merge_samples(samples: Sequence[Sample]) -> Sample:
     host = HostSample(
         core_shares=_merge_cores([host.core_shares for host in hosts], seconds),
         ranks=_merge_ranks([host.ranks for host in hosts], seconds),
-        **{name: _merge(name, [getattr(host, name) for host in hosts], seconds) for name in _HOST_NAMES},
+        **{name: _merge(name, [getattr(host, name) for host in hosts], seconds) for name in HOST_FIELDS},
     )
     devices = dict.fromkeys((gpu.index, gpu.slice) for sample in samples for gpu in sample.gpus)
     return Sample(
@@ -208,7 +209,7 @@ def _merge_gpu(samples: Sequence[Sample], device: tuple[int, int | None]) -> Gpu
         name=gpus[0].name,
         uuid=gpus[0].uuid,
         throttle_reasons=tuple(dict.fromkeys(reason for gpu in gpus for reason in gpu.throttle_reasons)),
-        **{name: _merge(name, [getattr(gpu, name) for gpu in gpus], seconds) for name in _GPU_NAMES},
+        **{name: _merge(name, [getattr(gpu, name) for gpu in gpus], seconds) for name in GPU_FIELDS},
     )
 
 

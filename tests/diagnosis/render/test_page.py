@@ -9,7 +9,6 @@ import pytest
 from matplotlib.image import imread
 
 from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe
-from voxelocity.core.errors import OutputError
 from voxelocity.diagnosis.facts.whole import RefusedWrite
 from voxelocity.diagnosis.render.page import render_diagnosis_page
 
@@ -155,12 +154,6 @@ def test_many_steps_make_no_larger_picture_than_few(example_diagnosis, tmp_path)
     many = dataclasses.replace(diagnosis, facts=dataclasses.replace(diagnosis.facts, steps=steps))
     few_bytes = render_diagnosis_page(diagnosis, tmp_path / "few.html").stat().st_size
     assert render_diagnosis_page(many, tmp_path / "many.html").stat().st_size < 1.5 * few_bytes
-
-
-def test_a_path_that_cannot_be_written_is_an_output_error(example_diagnosis, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"report: cannot write"):
-        render_diagnosis_page(example_diagnosis("clean"), tmp_path / "file" / "page.html")
 
 
 def test_a_browser_shows_the_page_without_a_complaint(example_diagnosis, tmp_path):

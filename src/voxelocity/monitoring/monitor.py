@@ -34,7 +34,7 @@ class Monitor:
         folder: gets `samples.csv` while it runs and `monitor.json`; without one all data stays in memory.
         period_s: seconds between two samples, 0.1 to 60.
         command: what is watched, for the record; empty for this process.
-        on_sample: is called with each sample, in the sampling thread.
+        on_sample: is called with each sample, in the sampling thread; an exception ends the sampling.
         tell: is called once with each thing that goes wrong; prints to stderr by default.
 
     Attributes:

@@ -140,6 +140,8 @@ def test_few_stretches_are_exact_and_an_inner_phase_parts_the_one_around_it(mark
         ("outer", 5.0, 8.0),
     ]
     assert stretches_of(phases, 0.0) == []
+    (early,) = stretches_of(phases_of([mark("start-up", -1.5, 4.0)]), 8.0)
+    assert (early.start_s, early.stop_s) == (0.0, 2.5)
 
 
 def test_many_stretches_become_few_cells_and_the_longest_in_a_cell_leads(mark):

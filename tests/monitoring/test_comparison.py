@@ -57,7 +57,7 @@ def test_what_spoils_the_figures_is_said(record):
     after = record(3, status=-9, environment={"cpu": "Other", "num_cpus": 2})
     assert monitor_comparison_document(before, after).notices == [
         "After, the command was ended by SIGKILL.",
-        "After has only 3 samples; its means are rough.",
+        "After, there are only 3 samples; the means are rough.",
         "The two were made on different machines (cpu: AMD EPYC, Other).",
     ]
     assert monitor_comparison_document(before, before).notices == []

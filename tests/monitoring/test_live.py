@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from voxelocity.monitoring.live import LiveView, command_title, live_lines, open_live_view
+from voxelocity.monitoring.live import LiveView, live_lines, open_live_view
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 
 GIB = 2**30
@@ -83,10 +83,6 @@ def test_of_many_gpus_those_without_room_are_counted():
     assert CODES.sub("", shown[-1]) == "and 7 more"
 
 
-def test_a_command_cannot_put_codes_into_the_title():
-    assert command_title(["echo", "\x1b[2Ja\nb"]) == "echo ?[2Ja b"
-
-
 class Terminal(io.StringIO):
     encoding = "utf-8"
 
@@ -112,6 +108,11 @@ def test_the_lines_above_ours_scroll_and_ours_are_drawn_with_the_cursor_put_back
     assert text.endswith("\x1b8")
     view.draw(SAMPLE, ["sleep", "3"])
     assert "r" not in re.findall(r"\x1b\[[0-9;]*([a-zA-Z])", view.written[1])
+
+
+def test_a_command_cannot_put_codes_into_the_title(view):
+    view.draw(SAMPLE, ["echo", "\x1b[2Ja\nb"])
+    assert "echo ?[2Ja b" in view.written[0]
 
 
 def test_closing_gives_the_whole_terminal_back_once(view):

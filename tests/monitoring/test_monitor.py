@@ -13,6 +13,7 @@ from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.monitoring import files
 from voxelocity.monitoring.files import read_monitor
 from voxelocity.monitoring.monitor import Monitor
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def test_with_a_folder_the_record_can_be_read_while_it_runs_and_afterwards(tmp_p
 
 
 def test_its_own_process_is_told_where_phases_go_and_forgets_it_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setattr(LISTENERS, "now", ())
     monkeypatch.setenv("VOXELOCITY_SPANS", "before")
     with Monitor(tmp_path / "a", period_s=60) as monitor:
         assert os.environ["VOXELOCITY_SPANS"] == str(tmp_path / "a")
@@ -77,6 +79,30 @@ def test_its_own_process_is_told_where_phases_go_and_forgets_it_afterwards(tmp_p
     monkeypatch.delenv("VOXELOCITY_SPANS")
     Monitor(tmp_path / "b", period_s=60).start().stop()
     assert "VOXELOCITY_SPANS" not in os.environ
+
+
+def test_each_monitor_of_this_process_has_its_own_phases_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(LISTENERS, "now", None)
+    monkeypatch.delenv("VOXELOCITY_SPANS", raising=False)
+    for name in ("a", "b"):
+        with voxelocity.phase("before"), Monitor(tmp_path / name, period_s=60) as monitor:
+            with voxelocity.phase(name):
+                pass
+            assert [mark.name for mark in monitor.record.phases] == [name]
+            with voxelocity.phase("last"):
+                pass
+        assert [mark.name for mark in monitor.record.phases] == [name, "last"]
+    assert LISTENERS.now == ()
+
+
+def test_a_function_that_fails_on_a_sample_ends_the_sampling_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.delenv("VOXELOCITY_SPANS", raising=False)
+    monitor = Monitor(tmp_path / "a", period_s=60, on_sample=lambda sample: 1 / 0).start()
+    threading.Event().wait(0.03)
+    record = monitor.stop()
+    assert record.missing[-1].endswith("s: ZeroDivisionError: division by zero")
+    assert "VOXELOCITY_SPANS" not in os.environ
+    assert "the end: the monitor was killed, or still runs" not in read_monitor(tmp_path / "a").missing
 
 
 def test_a_period_out_of_range_and_a_second_start_are_refused():

@@ -12,9 +12,9 @@ import voxelocity
 from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.grafana import dashboard
 from voxelocity.monitoring.openmetrics import openmetrics_text, write_openmetrics
-from voxelocity.observe.openmetrics import sample_gauges
+from voxelocity.observe import sinks
+from voxelocity.observe.openmetrics import Gauge, sample_values
 from voxelocity.observe.samples import GpuSample, HostSample, RankSample, Sample
-from voxelocity.observe.sinks.openmetrics import run_gauges
 
 DEVICE = {"gpu": "0", "uuid": "GPU-1", "model": "H100"}
 
@@ -22,6 +22,10 @@ DEVICE = {"gpu": "0", "uuid": "GPU-1", "model": "H100"}
 def sample(**fields):
     fields = {"host": HostSample(), **fields}
     return Sample(time_s=1.0, period_s=1.0, **fields)
+
+
+OF_A_SAMPLE = {gauge.name for gauge, _ in sample_values(sample(), {})}
+OF_A_RUN = {value.name for value in vars(sinks.openmetrics).values() if isinstance(value, Gauge)}
 
 
 def found(text):
@@ -90,12 +94,12 @@ def test_every_field_of_a_sample_that_is_a_number_is_told():
     )
     numbers = {name: 1 for name in GpuSample.__dataclass_fields__ if name not in told}
     text = openmetrics_text(sample(host=host, gpus=(GpuSample(index=0, throttle_reasons=("x",), **numbers),)))
-    assert {name for name, _, _ in found(text)} == {gauge.name for gauge in sample_gauges()}
+    assert {name for name, _, _ in found(text)} == OF_A_SAMPLE
 
 
 def test_names_follow_the_conventions():
-    names = [gauge.name for gauge in (*sample_gauges(), *run_gauges())]
-    assert len(names) == len(set(names))
+    names = OF_A_SAMPLE | OF_A_RUN
+    assert len(names) == len(OF_A_SAMPLE) + len(OF_A_RUN)
     # Endings that OpenMetrics keeps for types other than gauges.
     assert not [name for name in names if re.search(r"_(total|created|bucket|count|sum|info)$", name)]
     assert all(name.startswith("voxelocity_") for name in names)
@@ -125,7 +129,7 @@ def panels():
 
 def test_the_dashboard_asks_for_every_metric_there_is_and_for_no_other(panels):
     asked = {name for p in panels for t in p["targets"] for name in re.findall(r"voxelocity_\w+", t["expr"])}
-    assert asked == {gauge.name for gauge in (*sample_gauges(), *run_gauges())}
+    assert asked == OF_A_SAMPLE | OF_A_RUN
 
 
 def test_the_dashboard_reads_the_source_that_its_variable_names(panels):
@@ -137,9 +141,8 @@ def test_the_dashboard_reads_the_source_that_its_variable_names(panels):
     assert {source["uid"] for source in sources} == {"${datasource}"}
     used = {name for p in panels for t in p["targets"] for name in re.findall(r"\$(\w+)", t["expr"])}
     assert used == variables.keys() - {"datasource"}
-    known = {gauge.name for gauge in (*sample_gauges(), *run_gauges())}
     for variable in variables.values():
-        assert set(re.findall(r"voxelocity_\w+", variable.get("definition", ""))) <= known
+        assert set(re.findall(r"voxelocity_\w+", variable.get("definition", ""))) <= OF_A_SAMPLE | OF_A_RUN
 
 
 def test_the_panels_of_the_dashboard_lie_side_by_side():

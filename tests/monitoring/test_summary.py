@@ -174,6 +174,6 @@ def test_each_rank_has_a_line_and_a_row():
 def test_what_is_missing_is_said_and_so_is_a_time_too_short():
     assert summary_lines(command_record(missing=["GPUs: none", "said"]), Path("x"), told=["said"])[1:] == [
         "it was too short for a sample",
-        "not seen: GPUs: none",
+        "not measured: GPUs: none",
         "see x",
     ]

@@ -5,12 +5,6 @@ import pytest
 from voxelocity.observe import FakeClock, Stopwatch, process_age_s, system_clock
 
 
-def test_system_clock_never_goes_back():
-    readings = [system_clock() for _ in range(100)]
-    assert readings == sorted(readings)
-    assert readings[-1] > readings[0]
-
-
 def test_fake_clock_moves_only_when_told():
     clock = FakeClock(5.0)
     assert clock() == clock() == 5.0
@@ -23,14 +17,11 @@ def test_fake_clock_refuses_to_go_back():
         FakeClock().advance(-1.0)
 
 
-def test_stopwatch_counts_from_when_it_was_made_and_loses_nothing_at_a_restart():
+def test_stopwatch_counts_from_when_it_was_made():
     clock = FakeClock(100.0)
     watch = Stopwatch(clock)
     clock.advance(3.0)
     assert watch.elapsed_s == 3.0
-    assert watch.restart() == 3.0
-    clock.advance(1.0)
-    assert watch.elapsed_s == 1.0
 
 
 def test_process_age_grows_with_the_clock():

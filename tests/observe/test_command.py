@@ -18,9 +18,10 @@ from voxelocity.observe.command import run_command, signal_name, watch_command
 
 @pytest.fixture(params=["descriptor", "looking"])
 def way(request, monkeypatch):
-    """Both ways to wait for the end: by a descriptor of the process, and where the kernel has none."""
+    """Both ways to wait for the end: by a descriptor of the process, and where the system has none."""
     if request.param == "looking":
         monkeypatch.delattr(os, "pidfd_open")
+        monkeypatch.delattr(os, "waitid")
     return request.param
 
 

@@ -19,10 +19,8 @@ NO_SUPPORT, NO_PERMISSION, NO_LIBRARY, NO_DRIVER, LOST, UNKNOWN = 3, 4, 12, 9, 1
 HOST, CONTAINER = "pid:[4026531836]", "pid:[4026532000]"
 
 
-def sampler(driver, *, environ=None, clock=None, namespace=HOST, **others):
-    return GpuSampler(
-        load=lambda: driver, environ=environ or {}, clock=clock or FakeClock(), namespace=namespace, **others
-    )
+def sampler(driver, *, environ=None, clock=None, namespace=HOST):
+    return GpuSampler(load=lambda: driver, environ=environ or {}, clock=clock or FakeClock(), namespace=namespace)
 
 
 def test_a_healthy_gpu_tells_everything():
@@ -49,9 +47,9 @@ def test_a_healthy_gpu_tells_everything():
 
 
 def test_two_gpus_give_two_samples_and_nothing_is_missing():
-    with sampler(FakeNvml(gpu_answers(0), gpu_answers(1, nvmlDeviceGetTemperature=70))) as gpus:
-        assert [(s.index, s.temperature_c) for s in gpus.sample()] == [(0, 55.0), (1, 70.0)]
-        assert gpus.missing == ()
+    gpus = sampler(FakeNvml(gpu_answers(0), gpu_answers(1, nvmlDeviceGetTemperature=70)))
+    assert [(s.index, s.temperature_c) for s in gpus.sample()] == [(0, 55.0), (1, 70.0)]
+    assert gpus.missing == ()
 
 
 def test_the_library_is_given_back_as_often_as_it_was_taken():
@@ -80,7 +78,7 @@ def test_without_the_package_nothing_is_sampled_and_the_reason_is_told():
     def load():
         raise ModuleNotFoundError("No module named 'pynvml'")
 
-    assert "the package nvidia-ml-py, which asks the driver, is not installed" in GpuSampler(load=load).missing[0]
+    assert "the package nvidia-ml-py, which queries the driver, is not installed" in GpuSampler(load=load).missing[0]
 
 
 def test_a_driver_without_gpus_is_told():
@@ -148,7 +146,7 @@ def test_a_gpu_that_is_lost_is_left_out_from_then_on_and_the_other_goes_on():
 def test_a_gpu_that_cannot_be_opened_does_not_hide_the_others():
     gpus = sampler(FakeNvml({"handle": Refused(LOST)}, gpu_answers(1)))
     assert [s.index for s in gpus.sample()] == [1]
-    assert gpus.missing == ("GPU 0: cannot be asked (GPU is lost)",)
+    assert gpus.missing == ("GPU 0: cannot be queried (GPU is lost)",)
 
 
 @pytest.fixture
@@ -209,7 +207,7 @@ def test_hidden_gpus_are_told(sliced, variable):
 
 def test_dear_questions_are_asked_seldom_and_their_answers_kept():
     clock, driver = FakeClock(), FakeNvml(gpu_answers())
-    gpus = sampler(driver, clock=clock, pcie_period_s=5.0)
+    gpus = sampler(driver, clock=clock)
     for _ in range(9):
         assert gpus.sample()[0].pcie_send_bytes_per_s == 1e6
         clock.advance(1.0)
@@ -217,12 +215,6 @@ def test_dear_questions_are_asked_seldom_and_their_answers_kept():
     assert driver.calls["nvmlDeviceGetEnforcedPowerLimit", 0] == 1
     assert driver.calls["nvmlDeviceGetComputeRunningProcesses", 0] == 5
     assert driver.calls["nvmlDeviceGetUtilizationRates", 0] == 9
-
-
-def test_pcie_can_be_switched_off():
-    driver = FakeNvml(gpu_answers())
-    assert sampler(driver, pcie_period_s=0.0).sample()[0].pcie_send_bytes_per_s is None
-    assert ("nvmlDeviceGetPcieThroughput", 0) not in driver.calls
 
 
 def test_in_a_container_numbers_of_processes_count_only_once_the_program_is_among_them():

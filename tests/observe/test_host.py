@@ -20,13 +20,11 @@ from voxelocity.observe import (
     default_cache_folder,
     file_system_of,
     free_disk_bytes,
-    local_ranks,
     peak_device_bytes,
     peak_host_bytes,
-    process_rank,
     total_memory_bytes,
 )
-from voxelocity.observe.host import anonymous_bytes, is_in_memory, is_on_network
+from voxelocity.observe.host import anonymous_bytes, is_in_memory, is_on_network, local_ranks, process_rank
 
 GIB = 2**30
 
@@ -183,6 +181,13 @@ def test_the_kind_of_a_file_system_is_that_of_the_innermost_mount(tmp_path):
     assert file_system_of(tmp_path / "net" / "deep" / "not yet", mounts=table) == "nfs4"
     assert file_system_of(tmp_path / "other", mounts=table) == "ext4"
     assert file_system_of(tmp_path, mounts=tmp_path / "missing") == ""
+
+
+def test_a_mount_may_have_a_name_with_spaces(tmp_path):
+    (tmp_path / "My Disk").mkdir()
+    table = tmp_path / "mounts"
+    table.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path}/My\\040Disk nfs4 rw 0 0\n")
+    assert file_system_of(tmp_path / "My Disk" / "cache", mounts=table) == "nfs4"
 
 
 def test_the_rank_is_what_the_launcher_says_and_0_without_one():

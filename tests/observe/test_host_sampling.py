@@ -161,13 +161,15 @@ def test_a_control_group_with_a_quota_and_a_limit_decides(machine, version):
 
 
 def test_a_machine_that_tells_nothing_gives_an_empty_sample_and_says_so(tmp_path):
-    host = HostSampler(root=tmp_path, clock=FakeClock())
+    host = HostSampler(os.getpid(), root=tmp_path, clock=FakeClock())
     host.sample()
     sample = host.sample()
     assert (sample.core_shares, sample.memory_used_bytes, sample.shm_used_bytes) == ((), None, None)
+    assert (sample.num_processes, sample.program_memory_bytes, list(host.pids)) == (None, None, [])
     assert host.missing == (
         f"CPU of each core: {tmp_path / 'proc/stat'} cannot be read",
         "disk traffic: no physical disk is listed below /sys/block",
+        "the program: this system has no /proc",
     )
 
 

@@ -129,6 +129,19 @@ def test_a_failure_within_sampling_ends_it_and_is_told_with_what_is_missing():
     assert sampling.missing[:-1] == ("disk traffic: none", "GPUs: none")
 
 
+def test_a_failure_never_reaches_the_caller():
+    def broken(sample):
+        raise ZeroDivisionError("made up")
+
+    clock = FakeClock()
+    with sampler(clock=clock, period_s=60, on_sample=broken) as sampling:
+        clock.advance(1.0)
+        assert sampling.take() is None
+        clock.advance(1.0)
+        assert sampling.take() is None
+    assert sampling.missing[-1] == "samples after 1.0 s: ZeroDivisionError: made up"
+
+
 def test_own_cpu_time_is_counted():
     clock = FakeClock()
 

@@ -309,7 +309,7 @@ def _settings(facts: Facts) -> dict[str, Any]:
 def _notices(a: Diagnosis, b: Diagnosis, *, has_images: bool) -> list[str]:
     notices = []
     if machines := different_machines([one.facts.environment for one in (a, b)]):
-        notices.append(f"The two were made on different machines ({machines}); their times do not compare.")
+        notices.append(f"The two were made on different machines ({machines}); their times cannot be compared.")
     before, after = (list(dict.fromkeys(one.kind for one in side.facts.passes)) for side in (a, b))
     seen_once = {kind: "only before; it is counted at its earlier cost" for kind in before if kind not in after}
     seen_once |= {kind: "only after; it is left out" for kind in after if kind not in before}

@@ -28,6 +28,7 @@ FILE_NAME = "diagnosis.json"
 FORMAT = "voxelocity diagnosis"
 VERSION = 1
 _Record = TypeVar("_Record")
+_hints = cache(get_type_hints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +211,3 @@ def _value(hint: Any, plain: Any) -> Any:
     if origin is Literal and plain not in inner:
         raise ValueError(f"{plain!r} is none of {', '.join(map(str, inner))}")
     return plain
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

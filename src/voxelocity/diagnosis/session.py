@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.credentials import without_credentials
@@ -50,7 +50,7 @@ class DiagnosisOutcome:
     """
 
     diagnosis: Diagnosis | None
-    files: DiagnosisFiles
+    files: DiagnosisFiles = field(default_factory=DiagnosisFiles)
     status: int = 0
     problem: str = ""
     notes: tuple[str, ...] = ()
@@ -100,15 +100,11 @@ def diagnose_command(
     if not recording.is_dir() or not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
-        return DiagnosisOutcome(
-            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=problem, notes=notes
-        )
+        return DiagnosisOutcome(diagnosis=None, status=status or 2, problem=problem, notes=notes)
     try:
         facts = read_facts(recording)
     except InputError as error:
-        return DiagnosisOutcome(
-            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=str(error), notes=notes
-        )
+        return DiagnosisOutcome(diagnosis=None, status=status or 2, problem=str(error), notes=notes)
     facts = _completed(facts, command=command, watched=watched, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
@@ -132,17 +128,17 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> DiagnosisOutcome:
     """
     if (folder / FILE_NAME).exists():
         diagnosis = read_diagnosis(folder)
-        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
-    if (folder / RECORDING_NAME).is_dir() and not (folder / "run.yaml").exists():
+    elif (folder / "run.yaml").exists():
+        diagnosis = diagnose(facts_of_run(folder))
+        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
+    elif (folder / RECORDING_NAME).is_dir():
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
-        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
-    if not (folder / "run.yaml").exists():
+    else:
         raise InputError(
             f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "
             "give a command: voxelocity diagnose -- python train.py"
         )
-    diagnosis = diagnose(facts_of_run(folder))
-    return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
+    return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
 
 
 def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[DiagnosisFiles, str]:

@@ -227,7 +227,8 @@ def stretches_of(phases: Sequence[Phase], until_s: float) -> list[TimeBand]:
     if sum(phase.edges_s.size // 2 for phase in phases) > _MAX_EXACT:
         return _leading(phases, np.linspace(0.0, until_s, _NUM_CELLS + 1))
     edges = np.unique(np.concatenate([[0.0, until_s], *(phase.edges_s for phase in phases)]))
-    edges = edges[edges <= until_s]
+    # A command begins a little before its sampling.
+    edges = edges[(edges >= 0.0) & (edges <= until_s)]
     return _leading(phases, edges) if edges.size > 1 else []
 
 

@@ -182,7 +182,7 @@ def _notices(a: MonitorRecord, b: MonitorRecord) -> list[str]:
         if record.command and record.status != 0:
             notices.append(f"{word}, {ended_text(record)}.")
         if len(record.samples) < _FEW_SAMPLES:
-            notices.append(f"{word} has only {count_text(len(record.samples), 'sample')}; its means are rough.")
+            notices.append(f"{word}, there are only {count_text(len(record.samples), 'sample')}; the means are rough.")
     if machines := different_machines([record.environment for record in (a, b)]):
         notices.append(f"The two were made on different machines ({machines}).")
     return notices

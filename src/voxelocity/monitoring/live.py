@@ -59,14 +59,15 @@ class LiveView:
         if not self._is_in_foreground():
             return
         columns, rows = self._size()
-        wanted = min(num_lines(0 if sample is None else len(sample.gpus)), rows // 3)
+        # Head, CPU, memory, traffic, and each GPU.
+        wanted = min(4 + (0 if sample is None else len(sample.gpus)), rows // 3)
         if rows < _LEAST_ROWS or columns < _LEAST_COLUMNS:
             self.close()
             return
         opening = self._reserve(rows, wanted) if (rows, wanted) != (self._rows, self._num_lines) else ""
         lines = live_lines(
             sample,
-            title=command_title(command),
+            title=printable(" ".join(command)),
             # Some terminals go to the next line after the last column.
             width=min(columns, self._max_columns) - 1,
             max_lines=wanted,
@@ -162,11 +163,6 @@ def live_lines(
     return lines
 
 
-def num_lines(num_gpus: int) -> int:
-    """Lines that a sample with this many GPUs takes."""
-    return 4 + num_gpus
-
-
 def _head(sample: Sample | None, title: str, is_ascii: bool) -> Text:
     rule = "--" if is_ascii else "──"
     time = "starting" if sample is None else duration_text(sample.time_s)
@@ -233,8 +229,3 @@ def _row(name: str, share: float | None, is_ascii: bool) -> Text:
 
 def _rate(bytes_per_s: float | None) -> str:
     return "n/a" if bytes_per_s is None else f"{bytes_text(bytes_per_s)}/s"
-
-
-def command_title(command: Sequence[str]) -> str:
-    """The command in one line without control characters."""
-    return printable(" ".join(command))

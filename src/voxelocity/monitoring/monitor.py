@@ -16,7 +16,8 @@ from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.environment import environment
 from voxelocity.observe.samples import Sample
 from voxelocity.observe.sampling import Sampler, checked_period_s
-from voxelocity.observe.spans.phases import FOLDER_VARIABLE
+from voxelocity.observe.spans.phases import FOLDER_VARIABLE, PhaseFile
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 class Monitor:
@@ -33,7 +34,7 @@ class Monitor:
         folder: gets `samples.csv` while it runs and `monitor.json`; without one all data stays in memory.
         period_s: seconds between two samples, 0.1 to 60.
         command: what is watched, for the record; empty for this process.
-        on_sample: is called with each sample, in the sampling thread.
+        on_sample: is called with each sample, in the sampling thread; an exception ends the sampling.
         tell: is called once with each thing that goes wrong; prints to stderr by default.
 
     Attributes:
@@ -57,12 +58,13 @@ class Monitor:
         self.other_cpu_s = 0.0
         self._command = tuple(without_credentials(command))
         self._on_sample = on_sample
-        self._tell = tell or _print
+        self._tell = tell or (lambda text: print(f"voxelocity: {text}", file=sys.stderr))
         self._notes: list[str] = []
         self._files: MonitorFiles | None = None
         self._sampler: Sampler | None = None
         self._environment: dict[str, Any] = {}
         self._variable_before: str | None = None
+        self._phases: PhaseFile | None = None
         self._is_running = False
         self._is_over = False
         self._status: int | None = None
@@ -94,6 +96,10 @@ class Monitor:
         self.prepare()
         self._is_running = True
         if pid is None and self.folder is not None:
+            # The variable is for children: who listens in this process was decided at its first span. It is set last,
+            # because it would make the first look find this listener again.
+            self._phases = PhaseFile(self.folder)
+            LISTENERS.add(self._phases)
             self._variable_before = os.environ.get(FOLDER_VARIABLE)
             os.environ[FOLDER_VARIABLE] = str(self.folder)
         watched = os.getpid() if pid is None else pid
@@ -119,7 +125,12 @@ class Monitor:
             self._status = status
             self._is_running, self._is_over = False, True
             if os.environ.get(FOLDER_VARIABLE) == str(self.folder):
-                _set_variable(self._variable_before)
+                del os.environ[FOLDER_VARIABLE]
+                if self._variable_before is not None:
+                    os.environ[FOLDER_VARIABLE] = self._variable_before
+            if self._phases is not None:
+                LISTENERS.remove(self._phases)
+                self._phases.close()
             self._describe(self._sampler)
             if self._files is not None:
                 self._files.close()
@@ -138,6 +149,8 @@ class Monitor:
         sampler = self._sampler
         if sampler is None:
             return MonitorRecord(command=self._command, seconds=0.0, period_s=self.period_s)
+        if self._phases is not None:
+            self._phases.flush()
         phases, left_out = ([], "") if self.folder is None else read_phases(self.folder, sampler.begin_s)
         notes = [*sampler.missing, *self._notes, left_out]
         return MonitorRecord(
@@ -202,14 +215,3 @@ class Monitor:
     def _describe(self, sampler: Sampler) -> None:
         if self._files is not None:
             self._files.describe(self.record, begin_s=sampler.begin_s, gpus=sampler.gpus, is_over=self._is_over)
-
-
-def _set_variable(value: str | None) -> None:
-    if value is None:
-        del os.environ[FOLDER_VARIABLE]
-    else:
-        os.environ[FOLDER_VARIABLE] = value
-
-
-def _print(text: str) -> None:
-    print(f"voxelocity: {text}", file=sys.stderr)

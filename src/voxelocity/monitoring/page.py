@@ -186,7 +186,7 @@ def render_monitor_png(record: MonitorRecord, path: str | Path) -> Path:
     phases = phases_of(record.phases)
     stretches = stretches_of(phases, columns.until_s) if phases else []
     empty = Timeline(key="empty", title="No sample was taken", y_label="", lines=[], until_s=columns.until_s)
-    timelines = [*host_timelines(columns), *gpu_timelines(columns)] or [empty]
+    timelines = [*host_timelines(columns), *rank_timelines(columns), *gpu_timelines(columns)] or [empty]
     title = joined([title_of(record), duration_text(record.seconds), ended_text(record)])
     figure = Figure(figsize=(10.0, 0.6 + _ROW_INCH * len(timelines)), layout="constrained", dpi=110)
     figure.suptitle(literally(title), fontsize=11, color=LIGHT_COLORS["chart-ink"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from voxelocity.observe.nvml import GpuName
-from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, RankSample, Sample
+from voxelocity.observe.samples import GPU_FIELDS, HOST_FIELDS, GpuSample, HostSample, PhaseMark, RankSample, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,10 @@ class MonitorRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
-_HOST_FIELDS = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
 # Ranks start after the first row, so each column holds those of all ranks.
 _RANK_FIELDS = {"ranks": "rank", "rank_cores": "cores", "rank_memory_bytes": "memory_bytes"}
 # monitor.json holds the names of each GPU, once.
-_GPU_FIELDS = [field.name for field in fields(GpuSample) if field.name not in ("index", "slice", "name", "uuid")]
+_GPU_FIELDS = [*GPU_FIELDS, "throttle_reasons"]
 _CORE = re.compile(r"core(\d+)_busy_share$")
 _GPU = re.compile(r"gpu(\d+)(?:_slice(\d+))?_(\w+)$")
 _WHOLE = ("_bytes", "num_processes", "num_threads", "num_other_processes")
@@ -52,7 +51,7 @@ def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
     return [
         "time_s",
         "period_s",
-        *_HOST_FIELDS,
+        *HOST_FIELDS,
         *_RANK_FIELDS,
         *(f"core{core}_busy_share" for core in range(len(sample.host.core_shares))),
         *(f"{_prefix(device)}_{name}" for device in devices for name in _GPU_FIELDS),
@@ -64,7 +63,7 @@ def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[st
     gpus = {(gpu.index, gpu.slice): gpu for gpu in sample.gpus}
     cores = [_cell(share) for share in sample.host.core_shares[:num_cores]]
     cells = [f"{sample.time_s:.3f}", f"{sample.period_s:.3f}"]
-    cells += [_cell(getattr(sample.host, name)) for name in _HOST_FIELDS]
+    cells += [_cell(getattr(sample.host, name)) for name in HOST_FIELDS]
     cells += [_cell(tuple(_cell(getattr(one, name)) for one in sample.host.ranks)) for name in _RANK_FIELDS.values()]
     cells += cores + [""] * (num_cores - len(cores))
     for device in devices:
@@ -84,7 +83,7 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
         ValueError: raised by the function: a row has another number of cells, or one that is not a number.
     """
     names = {(gpu.index, gpu.slice): gpu for gpu in gpus}
-    hosts = [(name, at) for at, name in enumerate(header) if name in _HOST_FIELDS]
+    hosts = [(name, at) for at, name in enumerate(header) if name in HOST_FIELDS]
     cores = [at for at, name in enumerate(header) if _CORE.match(name)]
     ranks = [(name, header.index(column)) for column, name in _RANK_FIELDS.items() if column in header]
     devices: dict[Device, list[tuple[str, int]]] = {}

@@ -18,6 +18,7 @@ from voxelocity.core.quantities import (
     rate_text,
     share_text,
 )
+from voxelocity.core.terminal_text import printable
 from voxelocity.monitoring.columns import Column, Columns, GpuColumns, Phase, mean_of_known, peak, spread_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.timelines import memory_share
@@ -39,12 +40,13 @@ def sentence(columns: Columns) -> str:
 
 
 def title_of(record: MonitorRecord) -> str:
-    """The command without its folders, cut to fit a heading; "Monitor" if there was none."""
-    whole = shlex.join(Path(word).name if word.startswith("/") else word for word in record.command) or "Monitor"
+    """The command without its folders, printable and cut to fit a heading; "Monitor" if there was none."""
+    words = (Path(word).name if word.startswith("/") else word for word in record.command)
+    whole = printable(shlex.join(words)) or "Monitor"
     if len(whole) <= _TITLE_LENGTH:
         return whole
-    words = whole[: _TITLE_LENGTH + 1].rpartition(" ")[0]
-    return f"{words if len(words) > _TITLE_LENGTH // 2 else whole[:_TITLE_LENGTH].rstrip()} ..."
+    cut = whole[: _TITLE_LENGTH + 1].rpartition(" ")[0]
+    return f"{cut if len(cut) > _TITLE_LENGTH // 2 else whole[:_TITLE_LENGTH].rstrip()} ..."
 
 
 def ended_text(record: MonitorRecord) -> str:
@@ -63,13 +65,9 @@ def cards(columns: Columns) -> list[Card]:
     record = columns.record
     host = columns.host
     program_cores, memory = columns.mean(host("program_cores")), peak(host("memory_used_bytes"))
-    every = (
-        ""
-        if not record.samples
-        else f"{count_text(len(record.samples), 'sample')}, one every {duration_text(record.period_s)}"
-    )
+    samples = f"{count_text(len(record.samples), 'sample')}, one every {duration_text(record.period_s)}"
     shown = [
-        Card(name="Watched", value=duration_text(record.seconds), note=every or "no sample"),
+        Card(name="Watched", value=duration_text(record.seconds), note=samples if record.samples else "no sample"),
         _card(
             "CPU busy", columns.mean(columns.cores[0]), share_text, f"mean of {count_text(columns.num_cores, 'core')}"
         ),
@@ -82,7 +80,7 @@ def cards(columns: Columns) -> list[Card]:
     many = len(columns.devices) > 1
     note = f"mean over time of {len(busy)} devices" if many else "of the time a kernel ran"
     shown.append(_card("GPU busy", mean_of_known(busy), share_text, note))
-    shown.append(_card("GPU memory", _most(used), bytes_text, _gpu_memory_note(columns)))
+    shown.append(_card("GPU memory", peak(np.array(used)), bytes_text, _gpu_memory_note(columns)))
     energy_wh = gpu_energy_wh(columns)
     shown.append(
         _card("Energy of the GPU" + "s" * many, energy_wh, lambda value: _number_text(value, " Wh"), "power over time")
@@ -182,7 +180,7 @@ def _memory_note(columns: Columns) -> str:
 
 def _gpu_memory_note(columns: Columns) -> str:
     shares = [peak(memory_share(device)) for device in columns.devices]
-    return f"at most, {share_text(_most(shares))} of the device's own"
+    return f"at most, {share_text(peak(np.array(shares)))} of the device's own"
 
 
 def gpu_energy_wh(columns: Columns) -> float:
@@ -202,10 +200,6 @@ def _number_text(value: float, unit: str) -> str:
 
 def _card(name: str, value: float, text: Callable[[float], str], note: str) -> Card:
     return Card(name=name, value=text(value), note=note)
-
-
-def _most(values: Sequence[float]) -> float:
-    return max((value for value in values if math.isfinite(value)), default=math.nan)
 
 
 _TEXTS: dict[str, Callable[[float], str]] = {
@@ -233,7 +227,7 @@ def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] =
         lines += [_host(columns), *ranks, *(_gpu(columns, device) for device in columns.devices)]
     else:
         lines.append("it was too short for a sample")
-    lines += [f"not seen: {line}" for line in record.missing if line not in told]
+    lines += [f"not measured: {line}" for line in record.missing if line not in told]
     lines.append(f"see {place}")
     return lines
 

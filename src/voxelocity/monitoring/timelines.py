@@ -24,52 +24,32 @@ Named = tuple[str, str, Column]
 def host_timelines(columns: Columns) -> list[Timeline]:
     """CPU, memory, page cache, disk and network; charts without data are left out."""
     host = columns.host
+    memory = [
+        ("used", "accent", host("memory_used_bytes")),
+        ("the program", "class-5", host("program_memory_bytes")),
+        ("swap", "class-1", _if_any(host("swap_used_bytes"))),
+        ("/dev/shm", "class-2", _if_any(host("shm_used_bytes"))),
+    ]
+    disk = [
+        ("read", "accent", host("disk_read_bytes_per_s")),
+        ("written", "class-5", host("disk_write_bytes_per_s")),
+        ("read by the program", "class-2", host("program_read_bytes_per_s")),
+    ]
+    network = [
+        ("received", "accent", _if_any(host("network_receive_bytes_per_s"))),
+        ("sent", "class-5", _if_any(host("network_send_bytes_per_s"))),
+    ]
+    swapping = [
+        ("from disk", "accent", _if_any(host("swap_in_bytes_per_s"))),
+        ("to disk", "class-5", _if_any(host("swap_out_bytes_per_s"))),
+    ]
     charts = [
         _cpu(columns),
-        _of_bytes(
-            columns,
-            "memory",
-            "Memory",
-            [
-                ("used", "accent", host("memory_used_bytes")),
-                ("the program", "class-5", host("program_memory_bytes")),
-                ("swap", "class-1", _if_any(host("swap_used_bytes"))),
-                ("/dev/shm", "class-2", _if_any(host("shm_used_bytes"))),
-            ],
-            limit=columns.memory_limit_bytes,
-        ),
+        _of_bytes(columns, "memory", "Memory", memory, limit=columns.memory_limit_bytes),
         _of_bytes(columns, "page-cache", "Page cache", [("page cache", "accent", host("page_cache_bytes"))]),
-        _of_bytes(
-            columns,
-            "disk",
-            "Disk",
-            [
-                ("read", "accent", host("disk_read_bytes_per_s")),
-                ("written", "class-5", host("disk_write_bytes_per_s")),
-                ("read by the program", "class-2", host("program_read_bytes_per_s")),
-            ],
-            per="/s",
-        ),
-        _of_bytes(
-            columns,
-            "network",
-            "Network",
-            [
-                ("received", "accent", _if_any(host("network_receive_bytes_per_s"))),
-                ("sent", "class-5", _if_any(host("network_send_bytes_per_s"))),
-            ],
-            per="/s",
-        ),
-        _of_bytes(
-            columns,
-            "swapping",
-            "Swapping",
-            [
-                ("from disk", "accent", _if_any(host("swap_in_bytes_per_s"))),
-                ("to disk", "class-5", _if_any(host("swap_out_bytes_per_s"))),
-            ],
-            per="/s",
-        ),
+        _of_bytes(columns, "disk", "Disk", disk, per="/s"),
+        _of_bytes(columns, "network", "Network", network, per="/s"),
+        _of_bytes(columns, "swapping", "Swapping", swapping, per="/s"),
     ]
     return [chart for chart in charts if chart is not None]
 

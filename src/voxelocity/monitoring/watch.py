@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.terminal_text import printable
 from voxelocity.monitoring.live import open_live_view
 from voxelocity.monitoring.monitor import Monitor
 from voxelocity.monitoring.record import MonitorRecord
@@ -128,7 +129,7 @@ def _new_folder(parent: Path) -> Path:
 
 def _speaker(stream: TextIO) -> Callable[[str], None]:
     def speak(text: str) -> None:
-        line = f"voxelocity: {text}"
+        line = f"voxelocity: {printable(text)}"
         if stream.isatty():
             columns = shutil.get_terminal_size().columns
             line = textwrap.fill(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -12,10 +12,8 @@ from voxelocity.observe.host import (
     file_system_of,
     free_disk_bytes,
     is_in_memory,
-    local_ranks,
     peak_device_bytes,
     peak_host_bytes,
-    process_rank,
     total_memory_bytes,
 )
 from voxelocity.observe.spans import (
@@ -51,12 +49,10 @@ __all__ = [
     "free_disk_bytes",
     "is_in_memory",
     "has_nvtx",
-    "local_ranks",
     "phase",
     "peak_device_bytes",
     "peak_host_bytes",
     "process_age_s",
-    "process_rank",
     "read_events",
     "span",
     "start_range",

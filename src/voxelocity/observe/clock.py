@@ -50,7 +50,7 @@ class FakeClock:
 
 
 class Stopwatch:
-    """Seconds since it was made or last restarted."""
+    """Seconds since it was made."""
 
     def __init__(self, clock: Clock = system_clock) -> None:
         self._clock = clock
@@ -59,12 +59,6 @@ class Stopwatch:
     @property
     def elapsed_s(self) -> float:
         return self._clock() - self._start_s
-
-    def restart(self) -> float:
-        """The seconds so far; the next ones count from now, with nothing lost in between."""
-        now_s = self._clock()
-        elapsed_s, self._start_s = now_s - self._start_s, now_s
-        return elapsed_s
 
 
 def process_age_s() -> float:

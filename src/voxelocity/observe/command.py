@@ -20,13 +20,15 @@ from contextlib import contextmanager, suppress
 from types import FrameType, MappingProxyType
 from typing import Any
 
+import psutil
+
 from voxelocity.core.errors import CommandError
 from voxelocity.observe.clock import Clock, system_clock
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _WAITED_OUT = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-# Between two checks if the kernel cannot report a child's end (before Linux 5.3).
+# Between two checks if the kernel cannot report a child's end (before Linux 5.3, and macOS).
 _LOOK_EVERY_S = 0.05
 
 
@@ -162,7 +164,8 @@ def _end_of(pid: int) -> Iterator[Callable[[float | None], bool]]:
 
 def _looks_ended(pid: int, seconds: float | None) -> bool:
     threading.Event().wait(_LOOK_EVERY_S if seconds is None else min(seconds, _LOOK_EVERY_S))
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    # Python has `os.waitid` on macOS only since 3.13.
+    return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 class _Passing:

@@ -1,8 +1,8 @@
 """What every GPU of this machine is doing, as NVML reports it. It still samples without a driver, a GPU or all answers.
 
 The cost on a real driver decides how often a question is asked: PCIe throughput makes the caller wait about 20 ms per
-direction, so each GPU is asked once per `pcie_period_s` and the figure is kept in between; processes every 2 s, the
-power limit every 30 s, everything else at each sample.
+direction, so each GPU is asked every 5 s and the figure is kept in between; processes every 2 s, the power limit every
+30 s, everything else at each sample.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.nvml import GpuName, Nvml, NvmlError, Subject, gpu_name, gpu_slices, visible_gpus
 from voxelocity.observe.samples import GpuSample
 
 _PROCESSES_EVERY_S = 2.0
+_PCIE_EVERY_S = 5.0
 _POWER_LIMIT_EVERY_S = 30.0
 # Linux gives the first namespace of processes this fixed number (PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "pid:[4026531836]"
@@ -44,7 +45,6 @@ class GpuSampler:
 
     Args:
         environ: where `CUDA_VISIBLE_DEVICES` is looked up; empty for every GPU.
-        pcie_period_s: seconds between two questions for PCIe throughput of one device; 0 never asks.
         clock: returns seconds.
         load: gives `pynvml` or what has its functions, for tests.
         namespace: of the processes of this machine, as `/proc/self/ns/pid` links to it; looked up if not given.
@@ -57,7 +57,6 @@ class GpuSampler:
         self,
         *,
         environ: Mapping[str, str] = os.environ,
-        pcie_period_s: float = 5.0,
         clock: Clock = system_clock,
         load: Callable[[], Any] | None = None,
         namespace: str | None = None,
@@ -70,7 +69,7 @@ class GpuSampler:
         namespace = _namespace() if namespace is None else namespace
         try:
             self._nvml = Nvml(load)
-            found = self._find(self._nvml, namespace=namespace, pcie_period_s=pcie_period_s, clock=clock)
+            found = self._find(self._nvml, namespace=namespace, clock=clock)
         except NvmlError as refusal:
             self._notes.append(_NO_GPU.format(refusal.reason))
             self.close()
@@ -86,7 +85,7 @@ class GpuSampler:
     @property
     def missing(self) -> tuple[str, ...]:
         """What could not be asked so far, and why; each thing once."""
-        lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in self._refusals.items()]
+        lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in list(self._refusals.items())]
         unclear = [device.gpu.label for device in self._devices if device.processes.are_strangers]
         lines += [f"{', '.join(unclear)}: no memory by process ({_STRANGERS})"] if unclear else []
         return (*self._notes, *lines)
@@ -113,13 +112,7 @@ class GpuSampler:
             self._nvml.close()
             self._nvml = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _find(self, nvml: Nvml, *, namespace: str, pcie_period_s: float, clock: Clock) -> list[_Device]:
+    def _find(self, nvml: Nvml, *, namespace: str, clock: Clock) -> list[_Device]:
         """Every device and slice; one that cannot be opened is noted."""
         devices = []
         for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
@@ -128,14 +121,14 @@ class GpuSampler:
                 whole = gpu_name(nvml, handle, index)
                 slices = gpu_slices(nvml, handle, whole)
             except NvmlError as refusal:
-                self._notes.append(f"GPU {index}: cannot be asked ({refusal.reason})")
+                self._notes.append(f"GPU {index}: cannot be queried ({refusal.reason})")
                 continue
             board = Subject(nvml, handle, self._teller(f"GPU {index}"))
             for gpu, own_handle in slices or [(whole, handle)]:
                 own = board if gpu.slice is None else Subject(nvml, own_handle, self._teller(gpu.label))
                 held = _HeldAnswers(clock)
                 processes = _ProcessMemory(own, held, namespace in ("", _FIRST_NAMESPACE))
-                devices.append(_Device(gpu, nvml, own, board, processes, held, pcie_period_s))
+                devices.append(_Device(gpu, nvml, own, board, processes, held))
         return devices
 
     def _teller(self, label: str) -> Callable[[str, str], None]:
@@ -167,7 +160,6 @@ class _Device:
     _board: Subject
     processes: _ProcessMemory
     _held: _HeldAnswers
-    _pcie_period_s: float
 
     def sample(self, pids: Collection[int]) -> GpuSample:
         constant = self._nvml.constant
@@ -206,11 +198,9 @@ class _Device:
         )
 
     def _pcie(self, direction: str) -> float | None:
-        if self._pcie_period_s <= 0.0:
-            return None
         call = ("nvmlDeviceGetPcieThroughput", self._nvml.constant(f"NVML_PCIE_UTIL_{direction}_BYTES"))
         # NVML counts thousands of bytes (nvidia-smi's manual calls the same figure KB/s).
-        kilobytes = self._held.get(direction, self._pcie_period_s, lambda: self._board.ask("PCIe throughput", call))
+        kilobytes = self._held.get(direction, _PCIE_EVERY_S, lambda: self._board.ask("PCIe throughput", call))
         return None if kilobytes is None else kilobytes * 1000.0
 
     def _throttle_reasons(self) -> tuple[str, ...]:

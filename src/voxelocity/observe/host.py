@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import shutil
 import sys
@@ -25,6 +26,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _STATUS = Path("/proc/self/status")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "9p", "afs", "fuse.sshfs")
 _IN_MEMORY = ("tmpfs", "ramfs")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def allowed_cpus() -> set[int]:
@@ -104,7 +106,8 @@ def file_system_of(folder: Path | str, *, mounts: Path = _MOUNTS) -> str:
     """The kind of file system below which `folder` lies or would lie, as Linux names it; "" if that is not known."""
     lines = [line.split() for line in file_text(mounts).splitlines()]
     resolved = Path(folder).absolute().resolve()
-    kinds = {Path(point): kind for _, point, kind, *_ in lines}
+    # The kernel writes a space, a tab, a line break and a backslash as three octal digits.
+    kinds = {Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), point)): kind for _, point, kind, *_ in lines}
     return next((kinds[place] for place in (resolved, *resolved.parents) if place in kinds), "")
 
 

@@ -26,7 +26,7 @@ class HostSampler:
     Use it from one thread at a time. `close` closes its open files.
 
     Args:
-        pid: of the watched program's first process; without it nothing is reported for a program.
+        pid: of the watched program's first process; without it, or without `/proc`, nothing is reported for a program.
         root: of the file system with `proc` and `sys`, for tests.
         clock: returns seconds.
     """
@@ -43,7 +43,9 @@ class HostSampler:
         self._disks = _with_device(root / "sys/block")
         self._interfaces = _with_device(root / "sys/class/net")
         self._groups = _GroupLimits(total_bytes=self._meminfo.counters().get("MemTotal", 0) * 1024, root=root)
-        self._program = None if pid is None else ProgramSampler(pid, root=root, clock=clock)
+        # macOS has no such folder.
+        self._is_unseen = pid is not None and not (root / "proc").is_dir()
+        self._program = None if pid is None or self._is_unseen else ProgramSampler(pid, root=root, clock=clock)
         self._cores: dict[str, tuple[int, int]] = {}
         self._counters: dict[str, int] = {}
         self._before_s: float | None = None
@@ -61,6 +63,8 @@ class HostSampler:
             lines.append(f"CPU of each core: {self._stat.path} cannot be read")
         if not self._disks:
             lines.append("disk traffic: no physical disk is listed below /sys/block")
+        if self._is_unseen:
+            lines.append("the program: this system has no /proc")
         if self._program is not None and not self._program.lists_children:
             lines.append("processes of the program that end within 2 s: this kernel lists no children of a process")
         return tuple(lines)
@@ -151,7 +155,7 @@ class _GroupLimits:
         root: of the file system with `proc` and `sys`, for tests.
     """
 
-    def __init__(self, *, total_bytes: int, root: Path = Path("/")) -> None:
+    def __init__(self, *, total_bytes: int, root: Path) -> None:
         quotas = [folder for folder in control_groups("cpu", root=root) if cpu_quota(folder) is not None]
         self._stats = [KernelFile(folder / "cpu.stat") for folder in quotas]
         self._periods: list[tuple[int, int]] = [(0, 0)] * len(quotas)

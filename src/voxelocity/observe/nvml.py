@@ -49,9 +49,8 @@ class Nvml:
         try:
             self._library = (load or _load)()
         except ImportError:
-            raise NvmlError(
-                "the package nvidia-ml-py, which asks the driver, is not installed", is_final=True
-            ) from None
+            what = "the package nvidia-ml-py, which queries the driver, is not installed"
+            raise NvmlError(what, is_final=True) from None
         self._is_open = False
         self.ask("nvmlInit")
         self._is_open = True

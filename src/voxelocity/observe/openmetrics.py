@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from voxelocity.core.errors import OutputError
 from voxelocity.core.whole_file import put_in_place
@@ -72,7 +72,7 @@ def write_exposition(path: str | Path, text: str) -> Path:
     target = Path(path)
     try:
         # Replaced every few seconds, and of no use after a power cut.
-        put_in_place(target, text.encode(), is_durable=False)
+        put_in_place(target, text.encode("utf-8", "replace"), is_durable=False)
     except OSError as error:
         raise OutputError(
             f"observe.openmetrics: cannot write '{target}': {error.strerror or error}; name a file in a folder that "
@@ -95,72 +95,55 @@ def _value_text(value: float) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else repr(float(value))
 
 
-class _Asked(NamedTuple):
-    """A gauge, the field of the sample that it shows, and the factor between their units."""
-
-    gauge: Gauge
-    field: str
-    scale: int = 1
-
-
-def _asked(name: str, unit: str, field: str, text: str, scale: int = 1) -> _Asked:
-    return _Asked(named_gauge(name, unit, text), field, scale)
-
-
 _CORES = named_gauge("cpu_busy", "ratio", "Busy share of each core of the machine.")
-_MEGA = 1_000_000
 _BYTES_A_SECOND = "bytes_per_second"
 
-_HOST = (
-    _asked("cpu_throttled", "ratio", "throttled_share", "Share of time in which the quota held the CPUs back."),
-    _asked("memory_used", "bytes", "memory_used_bytes", "Memory in use, without pages of files."),
-    _asked("memory_available", "bytes", "memory_available_bytes", "Memory that a program can still take."),
-    _asked("memory_page_cache", "bytes", "page_cache_bytes", "Pages of files that can be dropped."),
-    _asked("memory_shm_used", "bytes", "shm_used_bytes", "Memory in use in /dev/shm."),
-    _asked("swap_used", "bytes", "swap_used_bytes", "Swap in use."),
-    _asked("swap_in", _BYTES_A_SECOND, "swap_in_bytes_per_s", "Read back from swap."),
-    _asked("swap_out", _BYTES_A_SECOND, "swap_out_bytes_per_s", "Written to swap."),
-    _asked("disk_read", _BYTES_A_SECOND, "disk_read_bytes_per_s", "Read from all disks."),
-    _asked("disk_written", _BYTES_A_SECOND, "disk_write_bytes_per_s", "Written to all disks."),
-    _asked("network_received", _BYTES_A_SECOND, "network_receive_bytes_per_s", "Received by all networks."),
-    _asked("network_sent", _BYTES_A_SECOND, "network_send_bytes_per_s", "Sent to all networks."),
-    _asked("program_cpu", "cores", "program_cores", "CPU time of the watched program and its children, in cores."),
-    _asked("other_programs_cpu", "cores", "others_cores", "CPU time of everything else, in cores."),
-    _asked("program_memory", "bytes", "program_memory_bytes", "Memory of the watched program and its children."),
-    _asked("program_read", _BYTES_A_SECOND, "program_read_bytes_per_s", "Read from disks by the watched program."),
-    _asked("program_major_faults", "per_second", "major_faults_per_s", "Pages of the program read from a disk."),
-    _asked("program", "processes", "num_processes", "Processes of the watched program."),
-    _asked("program", "threads", "num_threads", "Threads of the watched program."),
-)
-_RANK = (
-    _asked("rank_cpu", "cores", "cores", "CPU time of a rank and the processes it has started, in cores."),
-    _asked("rank_memory", "bytes", "memory_bytes", "Memory of a rank and the processes it has started."),
-)
-_GPU = (
-    _asked("gpu_busy", "ratio", "busy_share", "Share of time in which a kernel ran."),
-    _asked("gpu_memory_busy", "ratio", "memory_busy_share", "Share of time in which the memory was read or written."),
-    _asked("gpu_memory_used", "bytes", "memory_used_bytes", "Memory of the device in use."),
-    _asked("gpu_memory_size", "bytes", "memory_total_bytes", "Memory of the device."),
-    _asked("gpu_program_memory", "bytes", "program_memory_bytes", "Device memory that the program uses."),
-    _asked("gpu_other_programs", "processes", "num_other_processes", "Processes on it that are not the program's."),
-    _asked("gpu_power", "watts", "power_w", "Power drawn."),
-    _asked("gpu_power_limit", "watts", "power_limit_w", "Power that it may draw."),
-    _asked("gpu_temperature", "celsius", "temperature_c", "Temperature of the chip."),
-    _asked("gpu_clock", "hertz", "sm_clock_mhz", "Clock of the processors.", _MEGA),
-    _asked("gpu_memory_clock", "hertz", "memory_clock_mhz", "Clock of the memory.", _MEGA),
-    _asked("gpu_pcie_received", _BYTES_A_SECOND, "pcie_receive_bytes_per_s", "Received over PCIe."),
-    _asked("gpu_pcie_sent", _BYTES_A_SECOND, "pcie_send_bytes_per_s", "Sent over PCIe."),
-)
+# Each gauge by the field that it shows.
+_HOST = {
+    "throttled_share": named_gauge("cpu_throttled", "ratio", "Share of time in which the quota held the CPUs back."),
+    "memory_used_bytes": named_gauge("memory_used", "bytes", "Memory in use, without pages of files."),
+    "memory_available_bytes": named_gauge("memory_available", "bytes", "Memory that a program can still take."),
+    "page_cache_bytes": named_gauge("memory_page_cache", "bytes", "Pages of files that can be dropped."),
+    "shm_used_bytes": named_gauge("memory_shm_used", "bytes", "Memory in use in /dev/shm."),
+    "swap_used_bytes": named_gauge("swap_used", "bytes", "Swap in use."),
+    "swap_in_bytes_per_s": named_gauge("swap_in", _BYTES_A_SECOND, "Read back from swap."),
+    "swap_out_bytes_per_s": named_gauge("swap_out", _BYTES_A_SECOND, "Written to swap."),
+    "disk_read_bytes_per_s": named_gauge("disk_read", _BYTES_A_SECOND, "Read from all disks."),
+    "disk_write_bytes_per_s": named_gauge("disk_written", _BYTES_A_SECOND, "Written to all disks."),
+    "network_receive_bytes_per_s": named_gauge("network_received", _BYTES_A_SECOND, "Received by all networks."),
+    "network_send_bytes_per_s": named_gauge("network_sent", _BYTES_A_SECOND, "Sent to all networks."),
+    "program_cores": named_gauge("program_cpu", "cores", "CPU time of the watched program and its children, in cores."),
+    "others_cores": named_gauge("other_programs_cpu", "cores", "CPU time of everything else, in cores."),
+    "program_memory_bytes": named_gauge("program_memory", "bytes", "Memory of the watched program and its children."),
+    "program_read_bytes_per_s": named_gauge("program_read", _BYTES_A_SECOND, "Read from disks by the watched program."),
+    "major_faults_per_s": named_gauge("program_major_faults", "per_second", "Pages of the program read from a disk."),
+    "num_processes": named_gauge("program", "processes", "Processes of the watched program."),
+    "num_threads": named_gauge("program", "threads", "Threads of the watched program."),
+}
+_RANK = {
+    "cores": named_gauge("rank_cpu", "cores", "CPU time of a rank and the processes it has started, in cores."),
+    "memory_bytes": named_gauge("rank_memory", "bytes", "Memory of a rank and the processes it has started."),
+}
+_GPU = {
+    "busy_share": named_gauge("gpu_busy", "ratio", "Share of time in which a kernel ran."),
+    "memory_busy_share": named_gauge("gpu_memory_busy", "ratio", "Share of time in which memory was read or written."),
+    "memory_used_bytes": named_gauge("gpu_memory_used", "bytes", "Memory of the device in use."),
+    "memory_total_bytes": named_gauge("gpu_memory_size", "bytes", "Memory of the device."),
+    "program_memory_bytes": named_gauge("gpu_program_memory", "bytes", "Device memory that the program uses."),
+    "num_other_processes": named_gauge("gpu_other_programs", "processes", "Processes of other programs on it."),
+    "power_w": named_gauge("gpu_power", "watts", "Power drawn."),
+    "power_limit_w": named_gauge("gpu_power_limit", "watts", "Power that it may draw."),
+    "temperature_c": named_gauge("gpu_temperature", "celsius", "Temperature of the chip."),
+    "sm_clock_mhz": named_gauge("gpu_clock", "hertz", "Clock of the processors."),
+    "memory_clock_mhz": named_gauge("gpu_memory_clock", "hertz", "Clock of the memory."),
+    "pcie_receive_bytes_per_s": named_gauge("gpu_pcie_received", _BYTES_A_SECOND, "Received over PCIe."),
+    "pcie_send_bytes_per_s": named_gauge("gpu_pcie_sent", _BYTES_A_SECOND, "Sent over PCIe."),
+}
 _THROTTLED = named_gauge("gpu_throttled", "", "1 for each reason why the clocks are held back now.")
 
 
-def sample_gauges() -> tuple[Gauge, ...]:
-    """Every gauge that `sample_values` may give."""
-    return (_CORES, *(asked.gauge for asked in (*_RANK, *_HOST, *_GPU)), _THROTTLED)
-
-
 def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:
-    """Each gauge with its values; what could not be read is None.
+    """Every gauge with its values; what could not be read is None.
 
     Args:
         sample: of the machine.
@@ -172,16 +155,14 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
     values: list[tuple[Gauge, list[Labeled]]] = [
         (_CORES, [({**shared, "core": str(core)}, share) for core, share in enumerate(host.core_shares)])
     ]
-    values += [
-        (asked.gauge, [({**shared, "rank": str(one.rank)}, getattr(one, asked.field)) for one in host.ranks])
-        for asked in _RANK
-    ]
-    values += [(asked.gauge, [(shared, _scaled(getattr(host, asked.field), asked.scale))]) for asked in _HOST]
     devices = [({**shared, **_device_labels(gpu)}, gpu) for gpu in sample.gpus]
-    values += [
-        (asked.gauge, [(own, _scaled(getattr(gpu, asked.field), asked.scale)) for own, gpu in devices])
-        for asked in _GPU
-    ]
+    families: Sequence[tuple[Mapping[str, Gauge], Sequence[tuple[Mapping[str, str], Any]]]] = (
+        (_RANK, [({**shared, "rank": str(one.rank)}, one) for one in host.ranks]),
+        (_HOST, [(shared, host)]),
+        (_GPU, devices),
+    )
+    for gauges, records in families:
+        values += [(gauge, [(own, _value(one, field)) for own, one in records]) for field, gauge in gauges.items()]
     reasons: list[Labeled] = [({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons]
     return [*values, (_THROTTLED, reasons)]
 
@@ -191,5 +172,6 @@ def _device_labels(gpu: GpuSample) -> dict[str, str]:
     return {"gpu": str(gpu.index), "slice": part, "uuid": gpu.uuid, "model": gpu.name}
 
 
-def _scaled(value: float | None, scale: int) -> float | None:
-    return None if value is None else value * scale
+def _value(record: Any, field: str) -> float | None:
+    value: float | None = getattr(record, field)
+    return value * 1_000_000 if value is not None and field.endswith("_mhz") else value

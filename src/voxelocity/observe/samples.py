@@ -5,6 +5,7 @@ None stands for what could not be read.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -127,8 +128,9 @@ class PhaseMark:
     rank: int = 0
 
 
-_HOST_NAMES = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
-_GPU_NAMES = [
+# Those that are one number.
+HOST_FIELDS = [field.name for field in fields(HostSample) if field.name not in ("core_shares", "ranks")]
+GPU_FIELDS = [
     field.name
     for field in fields(GpuSample)
     if field.name not in ("index", "slice", "name", "uuid", "throttle_reasons")
@@ -140,7 +142,7 @@ class ThinnedSamples:
 
     At `max_samples`, every two neighbors are merged into one and every later sample covers twice as many periods, and
     so on: after n days all samples are equally long, and the highest memory ever seen is still there.
-    Not thread-safe.
+    Another thread may read while one adds.
 
     Args:
         max_samples: an even number.
@@ -153,21 +155,25 @@ class ThinnedSamples:
         self._span = 1
         self._kept: list[Sample] = []
         self._pending: list[Sample] = []
+        self._changing = threading.Lock()
 
     def add(self, sample: Sample) -> None:
         """Takes the next sample, which follows the last in time."""
-        self._pending.append(sample)
-        if len(self._pending) < self._span:
-            return
-        self._kept.append(merge_samples(self._pending))
-        self._pending = []
-        if len(self._kept) == self._max_samples:
-            self._kept = [merge_samples(self._kept[i : i + 2]) for i in range(0, self._max_samples, 2)]
-            self._span *= 2
+        with self._changing:
+            self._pending.append(sample)
+            if len(self._pending) < self._span:
+                return
+            self._kept.append(merge_samples(self._pending))
+            self._pending = []
+            if len(self._kept) == self._max_samples:
+                self._kept = [merge_samples(self._kept[i : i + 2]) for i in range(0, self._max_samples, 2)]
+                self._span *= 2
 
     def samples(self) -> list[Sample]:
         """Samples of the whole time up to the last one, oldest first."""
-        return [*self._kept, merge_samples(self._pending)] if self._pending else list(self._kept)
+        with self._changing:
+            kept, pending = list(self._kept), list(self._pending)
+        return [*kept, merge_samples(pending)] if pending else kept
 
 
 def merge_samples(samples: Sequence[Sample]) -> Sample:
@@ -183,7 +189,7 @@ def merge_samples(samples: Sequence[Sample]) -> Sample:
     host = HostSample(
         core_shares=_merge_cores([host.core_shares for host in hosts], seconds),
         ranks=_merge_ranks([host.ranks for host in hosts], seconds),
-        **{name: _merge(name, [getattr(host, name) for host in hosts], seconds) for name in _HOST_NAMES},
+        **{name: _merge(name, [getattr(host, name) for host in hosts], seconds) for name in HOST_FIELDS},
     )
     devices = dict.fromkeys((gpu.index, gpu.slice) for sample in samples for gpu in sample.gpus)
     return Sample(
@@ -203,7 +209,7 @@ def _merge_gpu(samples: Sequence[Sample], device: tuple[int, int | None]) -> Gpu
         name=gpus[0].name,
         uuid=gpus[0].uuid,
         throttle_reasons=tuple(dict.fromkeys(reason for gpu in gpus for reason in gpu.throttle_reasons)),
-        **{name: _merge(name, [getattr(gpu, name) for gpu in gpus], seconds) for name in _GPU_NAMES},
+        **{name: _merge(name, [getattr(gpu, name) for gpu in gpus], seconds) for name in GPU_FIELDS},
     )
 
 

@@ -32,7 +32,7 @@ class Sampler:
     Args:
         pid: of the watched program's first process.
         period_s: seconds between two samples, 0.1 to 60.
-        on_sample: is called with each sample, in the sampling thread.
+        on_sample: is called with each sample, in the thread that takes it; an exception ends the sampling.
         max_samples: kept in memory.
         clock: returns seconds.
         make_host: gives the sampler of the host.
@@ -41,6 +41,7 @@ class Sampler:
     Attributes:
         begin_s: what the clock showed at `start`; `Sample.time_s` counts from there.
         own_cpu_s: CPU seconds that sampling took, `on_sample` included.
+        last: the newest sample, as it was taken.
 
     Raises:
         ConfigError: `period_s` is out of range.
@@ -60,6 +61,7 @@ class Sampler:
         self.period_s = checked_period_s(period_s)
         self.begin_s = 0.0
         self.own_cpu_s = 0.0
+        self.last: Sample | None = None
         self._pid = pid
         self._on_sample = on_sample
         self._clock = clock
@@ -68,7 +70,6 @@ class Sampler:
         self._host: HostSampler | None = None
         self._gpu: GpuSampler | None = None
         self._thinned = ThinnedSamples(max_samples)
-        self._last: Sample | None = None
         self._before_s = 0.0
         self._sampling = threading.Lock()
         self._stopping = threading.Event()
@@ -80,11 +81,6 @@ class Sampler:
     def samples(self) -> Sequence[Sample]:
         """The kept samples, oldest first."""
         return self._thinned.samples()
-
-    @property
-    def last(self) -> Sample | None:
-        """The newest sample, as it was taken."""
-        return self._last
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -118,10 +114,14 @@ class Sampler:
 
     def take(self) -> Sample | None:
         """One more sample, now. None if sampling has not begun, has ended or hangs in a driver, or just took one."""
-        if not self._sampling.acquire(timeout=_PATIENCE_S):
+        if self._failure or not self._sampling.acquire(timeout=_PATIENCE_S):
             return None
         try:
             return self._take()
+        except Exception as error:
+            # A failure here must never reach the watched program; `missing` reports it.
+            self._failure = f"samples after {self.elapsed_s:.1f} s: {type(error).__name__}: {error}"
+            return None
         finally:
             self._sampling.release()
 
@@ -147,13 +147,9 @@ class Sampler:
 
     def _run(self) -> None:
         due_s = self.begin_s + self.period_s
-        try:
-            while not self._stopping.wait(max(0.0, due_s - self._clock())):
-                self.take()
-                due_s = next_tick_s(due_s, self._clock(), self.period_s)
-        except Exception as error:
-            # A failure here must never reach the watched program; `missing` reports it.
-            self._failure = f"samples after {self.elapsed_s:.1f} s: {type(error).__name__}: {error}"
+        while not self._failure and not self._stopping.wait(max(0.0, due_s - self._clock())):
+            self.take()
+            due_s = next_tick_s(due_s, self._clock(), self.period_s)
 
     def _take(self) -> Sample | None:
         if self._host is None or self._gpu is None:
@@ -170,7 +166,7 @@ class Sampler:
             gpus=self._gpu.sample(self._host.pids),
         )
         self._before_s = now_s
-        self._last = sample
+        self.last = sample
         self._thinned.add(sample)
         if self._on_sample is not None:
             self._on_sample(sample)

@@ -24,6 +24,8 @@ _BETWEEN_NAMES = re.compile(r"(?<=\w[./_])(?=[A-Za-z])|(?<=/)(?=[A-Za-z])")
 def write_page(document: Document, path: str | Path) -> Path:
     """The path, which now holds the document. The same document gives the same bytes.
 
+    Names of files that are not UTF-8 have question marks.
+
     Args:
         document: to show.
         path: file to write; it is replaced in one move.
@@ -31,7 +33,9 @@ def write_page(document: Document, path: str | Path) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    return write_whole(path, _environment().get_template("document.html.j2").render(page=document).encode("utf-8"))
+    return write_whole(
+        path, _environment().get_template("document.html.j2").render(page=document).encode("utf-8", "replace")
+    )
 
 
 def write_figures(document: Document, path: str | Path) -> Path:

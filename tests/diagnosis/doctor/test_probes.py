@@ -188,7 +188,7 @@ def test_all_that_is_asked_exists_in_the_binding_of_nvidia(tmp_path):
 
 def test_without_the_binding_the_driver_is_not_asked(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "nvidia-ml-py, which asks the driver, is not installed" in probe_driver(root=tmp_path).silence
+    assert "nvidia-ml-py, which queries the driver, is not installed" in probe_driver(root=tmp_path).silence
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from voxelocity.diagnosis.facts.process_file import fits
+from voxelocity.diagnosis.facts.process_file import record_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Seen:
     ],
 )
 def test_values_of_the_declared_types_fit(values):
-    assert fits(Seen, values)
+    assert record_of(Seen, values) is not None
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_values_of_the_declared_types_fit(values):
     ],
 )
 def test_anything_else_does_not_fit(name, value):
-    assert not fits(Seen, {name: value})
+    assert record_of(Seen, {name: value}) is None

@@ -126,7 +126,6 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.ended == Ending(reason="limit", time_s=20.0)
     assert facts.seconds == 21.0
     assert facts.not_measured == ("kernels: no profiler",)
-    assert read_facts(tmp_path, command=["python", "other.py"]).command == ("python", "other.py")
 
 
 def test_last_event_of_a_key_counts(tmp_path: Path) -> None:

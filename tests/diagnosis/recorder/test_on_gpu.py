@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_kernels_of_profiled_steps_are_counted_by_group(tmp_path: Path) -> None:
 
 
 def test_the_driver_tells_of_the_gpu_that_computes() -> None:
-    with GpuSampler() as sampler:
+    with contextlib.closing(GpuSampler()) as sampler:
         assert sampler.gpus, sampler.missing
         matrix = torch.randn(8192, 8192, device="cuda")
         until_s = time.monotonic() + 2.0

@@ -51,7 +51,7 @@ def test_a_validation_that_waits_is_told_of_its_loader(clean, make, find):
     loaders = [*clean.loaders, make.loader(key=2, is_for_training=False, where="train.py:85")]
     waits = validation(make, 4.0, parts={"wait": 1.6, "forward": 2.4})
     (found,) = find("VX404", replace(clean, loaders=loaders, passes=[waits]))
-    assert "Of 4.0 s of validation the network waited 1.6 s (40 %)" in found.cause
+    assert "In 4.0 s of validation, the network waited 1.6 s (40 %)" in found.cause
     assert (found.where, found.saves_s) == ("train.py:85", pytest.approx(1.6))
     quick = replace(waits, parts={"wait": 0.4, "forward": 3.6})
     assert find("VX404", replace(clean, loaders=loaders, passes=[quick])) == ()
@@ -105,6 +105,12 @@ def test_windows_that_overlap_by_three_quarters_are_told_what_half_would_leave(c
     assert find("VX406", replace(facts, fetches=clean.fetches))[0].saves_s == pytest.approx(10.0 * 7 / 8)
     half = [replace(facts.stacks[0], line=line.replace("0.75", "0.5"))]
     assert find("VX406", replace(facts, stacks=half)) == ()
+
+
+@pytest.mark.parametrize(("shape", "num_found"), [((4, 1, 256, 256), 1), ((4, 9), 1), ((1, 1, 256, 256, 256), 0)])
+def test_windows_are_judged_although_another_network_takes_other_inputs(clean, make, find, shape, num_found):
+    passed = validation(make, 10.0, batch_shapes=((shape, 31),), overlap=0.75, volume=(64, 64, 64))
+    assert len(find("VX406", replace(clean, passes=[passed]))) == num_found
 
 
 def test_no_validation_is_told_to_happen_less_than_every_tenth_time(clean, make, find):

@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,16 @@ def test_a_record_that_begins_with_a_resumed_run_has_all_that_counts(tell, store
     tell(MlflowSink(), second_session, first_session)
     _, curve = stored()
     assert curve("train/loss") == [(10, 0.9), (20, 0.8), (27, 0.75), (40, 0.6)]
+
+
+def test_the_folder_of_a_run_may_have_any_name(start, tmp_path, first_session):
+    folder = tmp_path / "dose: 50%20 #1?" / "tracking"
+    sink = MlflowSink()
+    sink.begin(replace(start, folder=folder))
+    sink.write(first_session[1])
+    sink.end()
+    assert list(folder.glob("mlflow/*/*/metrics/train/loss"))
+    assert [path.name for path in tmp_path.iterdir()] == ["dose: 50%20 #1?"]
 
 
 def test_an_interrupted_run_is_marked_as_stopped(tell, stored, first_session):

@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from voxelocity.observe.sinks import OpenMetricsSink
+from voxelocity.observe.sinks import OpenMetricsSink, choose_sinks
 
 
 def figures(path):
@@ -53,6 +53,13 @@ def test_a_validation_without_a_score_does_not_hide_the_best_one(tell, start, fi
     found = figures(start.folder / "metrics.prom")
     assert "validation_mean_dice_ratio" not in found
     assert found["validation_best_mean_dice_ratio"] == 0.5
+
+
+def test_a_home_folder_is_found_as_a_shell_would_find_it(tell, tmp_path, monkeypatch, first_session):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (sink,) = choose_sinks(["openmetrics:~/run.prom"])
+    assert tell(sink, first_session) == []
+    assert (tmp_path / "run.prom").exists()
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"])

@@ -65,8 +65,11 @@ def test_a_sink_that_is_asked_for_only_when_the_run_goes_on_has_the_whole_of_it(
     assert "plan/text_summary" in events.Tags()["tensors"]
 
 
-def test_in_a_shared_folder_each_run_has_its_own_and_a_new_one_replaces_one_of_its_name(tell, tmp_path, first_session):
+def test_in_a_shared_folder_each_run_has_its_own_and_a_new_one_replaces_one_of_its_name(
+    tell, tmp_path, monkeypatch, first_session
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
     logs = tmp_path / "logs"
-    tell(TensorBoardSink(logs), first_session)
+    tell(TensorBoardSink("~/logs"), first_session)
     tell(TensorBoardSink(logs), first_session[:2])
     assert curve(read(logs / "spleen"), "train/loss") == [(10, 0.9)]

@@ -49,7 +49,10 @@ def test_what_works_after_its_call_has_ended_cannot_be_decorated():
     async def later():
         return 1
 
-    for function, name in ((numbers, "numbers"), (later, "later")):
+    async def stream():
+        yield 1
+
+    for function, name in ((numbers, "numbers"), (later, "later"), (stream, "stream")):
         with pytest.raises(InputError, match=rf"{name} is a generator or a coroutine.*put `with span\('x'\):` around"):
             span("x")(function)
 

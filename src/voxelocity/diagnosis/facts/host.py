@@ -13,7 +13,6 @@ from voxelocity.observe import cpu_budget, file_system_of, total_memory_bytes
 from voxelocity.observe.samples import GpuSample, Sample
 
 _SHM = Path("/dev/shm")
-_UNKNOWN = "unknown"
 
 
 def host_facts(
@@ -126,6 +125,5 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _file_system(files: Sequence[str]) -> str:
-    kinds = Counter(file_system_of(path) or _UNKNOWN for path in files)
-    kind = kinds.most_common(1)[0][0] if kinds else _UNKNOWN
-    return "" if kind == _UNKNOWN else kind
+    kinds = Counter(map(file_system_of, files))
+    return kinds.most_common(1)[0][0] if kinds else ""

@@ -37,6 +37,8 @@ from voxelocity.diagnosis.facts.whole import (
     Step,
 )
 
+_hints = cache(get_type_hints)
+
 
 @dataclass(frozen=True)
 class Unseen:
@@ -115,16 +117,17 @@ def read_process(path: Path) -> RecordedProcess:
         if name != "refused":
             # The program's shutdown is not recorded.
             process.last_s = max(process.last_s, time_s)
-        record = _record(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
+        record = record_of(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
         if record is not None:
             process.records.setdefault(name, []).append(record)
     return process
 
 
-def _record(kind: Any, values: Mapping[str, Any]) -> Any:
+def record_of(kind: Any, values: Mapping[str, Any]) -> Any:
     """The record with these values, lists made tuples.
 
-    None if a field is missing or has a wrong value, or if the event is unknown.
+    None if a field is missing or has a wrong value, or if the event is unknown. Integers pass for floats, lists for any
+    sequence; numbers must be finite.
     """
     if kind is None:
         return None
@@ -133,7 +136,9 @@ def _record(kind: Any, values: Mapping[str, Any]) -> Any:
     if not needed <= values.keys():
         return None
     chosen = {name: value for name, value in values.items() if name in known}
-    return kind(**{name: _frozen(value) for name, value in chosen.items()}) if fits(kind, chosen) else None
+    if not all(_is(_hints(kind)[name], value) for name, value in chosen.items()):
+        return None
+    return kind(**{name: _frozen(value) for name, value in chosen.items()})
 
 
 def _frozen(value: Any) -> Any:
@@ -142,17 +147,8 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def fits(kind: type, values: Mapping[str, Any]) -> bool:
-    """Whether each value has the type of the field of that name in the dataclass `kind`.
-
-    Integers pass for floats, lists for any sequence. Numbers must be finite. A file may be damaged, or of another
-    version of the recorder.
-    """
-    hints = _hints(kind)
-    return all(_is(hints[name], value) for name, value in values.items())
-
-
 def _is(hint: Any, value: Any) -> bool:
+    """Whether the value is of this type. A file may be damaged, or of another version of the recorder."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is(one, value) for one in inner)
@@ -176,8 +172,3 @@ def _is_sequence(inner: tuple[Any, ...], value: Any) -> bool:
     if len(inner) == 1 or inner[-1] is ...:
         return all(_is(inner[0], one) for one in value)
     return len(value) == len(inner) and all(_is(*pair) for pair in zip(inner, value, strict=True))
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

@@ -125,31 +125,15 @@ class StackFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncFacts:
-    """Event `sync`: a call that waits for the device (or would, were there one); the last one of a place counts.
-
-    Attributes:
-        call: "Tensor.item", "Tensor.cpu", "torch.cuda.synchronize", ...
-        where: "file:line" of the user's code; `line` is its source text.
-        count: calls in the `num_steps` counted steps.
-        seconds: spent in them.
-        on_device: whether the tensor lay on a CUDA device.
-    """
-
-    call: str
-    where: str
-    line: str
-    count: int
-    num_steps: int
-    seconds: float
-    on_device: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class CallFacts:
     """Event `call`: costly calls that belong outside steps: "gc.collect", "torch.cuda.empty_cache", "torch.save", ...
 
-    The last one of a (call, where) counts; `num_steps` are the counted steps.
+    The last one of a (call, where) counts.
+
+    Attributes:
+        where: "file:line" of the user's code; `line` is its source text.
+        count: calls in the `num_steps` counted steps.
+        seconds: spent in them.
     """
 
     call: str
@@ -158,6 +142,17 @@ class CallFacts:
     count: int
     num_steps: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncFacts(CallFacts):
+    """Event `sync`: calls that wait for the device (or would, were there one): "Tensor.item", "Tensor.cpu", ...
+
+    Attributes:
+        on_device: whether the tensor lay on a CUDA device.
+    """
+
+    on_device: bool
 
 
 @dataclass(frozen=True, kw_only=True)

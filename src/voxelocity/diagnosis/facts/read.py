@@ -34,12 +34,11 @@ T = TypeVar("T")
 _MAX_LARGEST = 64
 
 
-def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
+def read_facts(folder: Path | str) -> Facts:
     """All that a recording holds.
 
     Args:
         folder: the one given to `recording_environment` or `record_here`.
-        command: the one that was started; the program's own arguments if not given.
 
     Raises:
         InputError: the folder does not exist or cannot be read, or it holds no recorded Python program.
@@ -63,7 +62,7 @@ def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
     main = min(processes, key=_rank_as_main)
     workers = [p for p in processes if p.facts.role == "worker" and _is_of(p, main, processes)]
     unseen = dict.fromkeys(told.text for process in (main, *workers) for told in process.all("unseen"))
-    facts = _merged(main, workers, command, [*_not_measured(main, processes), *unseen, *errors])
+    facts = _merged(main, workers, [*_not_measured(main, processes), *unseen, *errors])
     return replace(facts, ranks=_ranks(processes))
 
 
@@ -98,9 +97,7 @@ def _is_of(worker: RecordedProcess, main: RecordedProcess, processes: Sequence[R
     return parent is None or parent is main
 
 
-def _merged(
-    main: RecordedProcess, workers: Sequence[RecordedProcess], command: Sequence[str], not_measured: Sequence[str]
-) -> Facts:
+def _merged(main: RecordedProcess, workers: Sequence[RecordedProcess], not_measured: Sequence[str]) -> Facts:
     everyone = [main, *workers]
     passes: list[Pass] = [*main.all("pass")]
     is_open = main.last("open pass")
@@ -109,7 +106,7 @@ def _merged(
     ):
         passes.append(is_open)
     return Facts(
-        command=tuple(command) or tuple(main.facts.argv),
+        command=tuple(main.facts.argv),
         main=main.facts,
         seconds=main.last_s,
         ended=main.last("end"),

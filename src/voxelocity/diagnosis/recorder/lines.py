@@ -300,7 +300,8 @@ class Sites:
     def __init__(self) -> None:
         self._patches = AttributePatches()
         self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
-        self._by_dataset: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        # By identity: a data set of a dataclass, say, cannot be hashed.
+        self._by_dataset: dict[int, tuple[weakref.ref[Any], Site]] = {}
 
     def hook(self, torch: Any, when_imported: WhenImported) -> None:
         """Replaces the constructors."""
@@ -318,9 +319,15 @@ class Sites:
         dataset = getattr(made, "dataset", None)
         try:
             found = self._by_object.get(made, NO_SITE)
-            return found if found.where or dataset is None else self._by_dataset.get(dataset, NO_SITE)
         except TypeError:
             return NO_SITE
+        if found.where or dataset is None:
+            return found
+        return known[1] if (known := self._noted(dataset)) else NO_SITE
+
+    def _noted(self, dataset: Any) -> tuple[weakref.ref[Any], Site] | None:
+        known = self._by_dataset.get(id(dataset))
+        return known if known is not None and known[0]() is dataset else None
 
     def _hook_class(self, cls: Any) -> None:
         original = cls.__init__
@@ -343,8 +350,8 @@ class Sites:
         try:
             self._by_object[made] = site
             dataset = getattr(made, "dataset", None)
-            if dataset is not None:
-                self._by_dataset.setdefault(dataset, site)
+            if dataset is not None and self._noted(dataset) is None:
+                self._by_dataset[id(dataset)] = weakref.ref(dataset), site
         except TypeError:
             # Such as a list as a data set, which cannot be weakly referenced.
             return

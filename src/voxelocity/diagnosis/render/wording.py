@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, rate_text
 from voxelocity.core.time_parts import TimeShare, part_label
 from voxelocity.diagnosis.accounting import FEW_STEPS, counted_images, step_s
@@ -206,12 +208,7 @@ def cells(shares: Sequence[float], width: int) -> list[int]:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie, interpolated linearly; needs at least one value."""
-    if len(values) < 2:
-        return values[0]
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = min(int(place), len(ordered) - 2)
-    return ordered[low] + (place - low) * (ordered[low + 1] - ordered[low])
+    return float(np.quantile(values, share))
 
 
 def median(values: Sequence[float]) -> float | None:

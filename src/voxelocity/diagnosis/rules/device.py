@@ -208,4 +208,5 @@ def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
 
 
 def _calls_text(sync: SyncFacts) -> str:
-    return f"{sync.count} calls in {sync.num_steps} steps, {duration_text(sync.seconds)}"
+    calls, steps = count_text(sync.count, "call"), count_text(sync.num_steps, "step")
+    return f"{calls} in {steps}, {duration_text(sync.seconds)}"

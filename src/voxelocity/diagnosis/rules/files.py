@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voxelocity.core.quantities import bytes_text, duration_text
+from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.diagnosis.accounting import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loader_model import fit_loader_model, kind_share, making_stacks, training_loader
@@ -10,22 +10,10 @@ from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import fits_in_memory, is_shown, num_samples, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
+from voxelocity.observe.host import is_on_network
 
 # Share of making a batch from which the storage is what to change.
 _STORAGE_SHARE = 0.5
-_NETWORK_FILE_SYSTEMS = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "fuse.sshfs",
-    "9p",
-    "glusterfs",
-)
 _READ_SHARE = 0.3
 # Below this, opening a file costs more than reading it, on disks and over networks alike.
 _SMALL_BYTES = 128 * 1024
@@ -55,8 +43,7 @@ def slow_storage(facts: Facts) -> Found | None:
     if read_s < _STORAGE_SHARE * made.made_s:
         return None
     kind = facts.host.file_system if facts.host else ""
-    is_network = kind in _NETWORK_FILE_SYSTEMS
-    source = f"{kind}, a network file system" if is_network else kind or "its storage"
+    source = f"{kind}, a network file system" if is_on_network(kind) else kind or "its storage"
     return Found(
         cause=f"A batch reads {bytes_text(batch_bytes)} from {source}, at {bytes_text(1.0 / byte_s)} a second: "
         f"{duration_text(read_s)} of the {duration_text(made.made_s)} that making it takes.",
@@ -112,7 +99,7 @@ def shared_memory(facts: Facts) -> Found | None:
         "A worker that finds it full ends with a bus error.",
         evidence=[
             f"/dev/shm: {bytes_text(host.shm_used_bytes)} of {size} used at most",
-            f"{loader.num_workers} workers",
+            count_text(loader.num_workers, "worker"),
         ],
         change="docker run --shm-size=8g ...  # or --ipc=host",
         is_cause=used >= _SHM_FULL_SHARE,
@@ -123,7 +110,7 @@ def shared_memory(facts: Facts) -> Found | None:
 def network_files(facts: Facts) -> Found | None:
     """The files are on a network file system, and much of making batches is reading; the storage was not measured."""
     host = facts.host
-    if host is None or host.file_system not in _NETWORK_FILE_SYSTEMS or experiment_s(facts, "storage") is not None:
+    if host is None or not is_on_network(host.file_system) or experiment_s(facts, "storage") is not None:
         return None
     share = kind_share(facts, "read")
     if share < _READ_SHARE or not is_shown(facts, part_s(facts, "wait")):

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 
 from voxelocity.core.quantities import count_text, duration_text
-from voxelocity.diagnosis.accounting import data_room_s, making_places, part_s, passes_of, steps_s
+from voxelocity.diagnosis.accounting import data_room_s, making_places, making_share, part_s, passes_of, steps_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
 from voxelocity.diagnosis.rules.loader_model import THREADED, LoaderModel, fit_loader_model, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
@@ -21,7 +21,6 @@ from voxelocity.diagnosis.rules.seen import (
     num_samples,
     of_steps,
     on_gpu,
-    stacks_in,
     waits_for_data,
 )
 from voxelocity.diagnosis.rules.words import at, changed_call
@@ -132,9 +131,7 @@ def no_loader(facts: Facts) -> Found | None:
     if training_loader(facts) is not None or not facts.counted:
         return None
     stacks = making_places(facts)
-    whole_s = part_s(facts, "wait", "other")
-    whole = num_samples(stacks_in(facts, ("wait", "other")))
-    made_s = whole_s * num_samples(stacks) / max(1, whole)
+    made_s = part_s(facts, "wait", "other") * making_share(facts)
     if not is_shown(facts, made_s):
         return None
     steps = len(facts.counted)
@@ -222,8 +219,8 @@ def restarted_workers(facts: Facts) -> Found | None:
     if not starts or not is_shown(facts, started_s):
         return None
     return Found(
-        cause=f"Each of {len(starts)} epochs began with {duration_text(started_s / len(starts))} in which "
-        f"{loader.num_workers} workers were started.",
+        cause=f"Starting {count_text(loader.num_workers, 'worker')} took {duration_text(started_s / len(starts))} on "
+        f"average, at {count_text(len(starts), 'epoch start')}.",
         evidence=[
             f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.place)}",
             f"epoch starts: {duration_text(sum(one.seconds for one in starts))} in all, the first batches included",

@@ -194,7 +194,7 @@ def gpu_memory_full(facts: Facts) -> Found | None:
     used, total = full[0]
     is_set = facts.settings is not None and "PYTORCH_CUDA_ALLOC_CONF" in facts.settings.environment
     return Found(
-        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory were in use; if a request finds "
+        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory was in use; if a request finds "
         "no room, torch returns its cached memory, waits for the device and asks again.",
         evidence=[
             f"PYTORCH_CUDA_ALLOC_CONF={'set' if is_set else 'not set'}",

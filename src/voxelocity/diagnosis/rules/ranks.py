@@ -79,8 +79,8 @@ def exposed_exchange(facts: Facts) -> Found | None:
     if not is_shown(facts, exposed_s):
         return None
     return Found(
-        cause=f"In {of_steps(facts, exposed_s, has_share=True)} of the steps, the ranks only exchange gradients: the "
-        "backward pass ends before the exchange does.",
+        cause=f"The ranks spend {of_steps(facts, exposed_s, has_share=True)} only exchanging gradients: the backward "
+        "pass ends before the exchange does.",
         evidence=[f"{duration_text(optimizer.sync_s)} of each sum over {facts.main.world_size} ranks is not hidden"],
         saves_s=exposed_s / 2.0,
         change="network = DistributedDataParallel(network, bucket_cap_mb=5, gradient_as_bucket_view=True)\n"

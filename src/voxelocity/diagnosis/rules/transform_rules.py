@@ -6,7 +6,7 @@ import itertools
 import re
 
 from voxelocity.core.quantities import bytes_text, duration_text, factor_text
-from voxelocity.diagnosis.accounting import data_room_s, making_places, part_s
+from voxelocity.diagnosis.accounting import data_room_s, making_places, making_share, part_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
 from voxelocity.diagnosis.rules.loader_model import (
     fit_loader_model,
@@ -204,9 +204,7 @@ def _saved_s(facts: Facts, share: float) -> float:
     made = fit_loader_model(facts)
     if made is not None:
         return made.gain_s(share)
-    whole = num_samples([one for one in facts.stacks if one.part in ("wait", "other")])
-    of_loop = num_samples(making_places(facts)) / max(1, whole)
-    return min(data_room_s(facts), share * of_loop * part_s(facts, "wait", "other"))
+    return min(data_room_s(facts), share * making_share(facts) * part_s(facts, "wait", "other"))
 
 
 def _fixed(facts: Facts) -> list[TransformFacts]:

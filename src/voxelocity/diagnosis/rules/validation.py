@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting import passes_of, passes_s, watched_s
@@ -34,7 +35,7 @@ _MANY_FORWARDS = 8
 _SAVING_TARGET_SHARE = 0.01
 
 
-def _part_s(passes: list[Pass], *parts: str) -> float:
+def _part_s(passes: Sequence[Pass], *parts: str) -> float:
     return sum(one.parts.get(part, 0.0) for one in passes for part in parts)
 
 
@@ -43,14 +44,10 @@ def _every(times_too_often: float) -> int:
     return max(2, math.ceil(times_too_often - 1e-6))
 
 
-def _validations(facts: Facts) -> list[Pass]:
-    return list(passes_of(facts, "validation"))
-
-
 @rule("VX401", "Validation is done too often or on too many scans", pool="validation")
 def large_validation(facts: Facts) -> Found | None:
     """Validations take a large share of the watched time."""
-    passes = _validations(facts)
+    passes = passes_of(facts, "validation")
     seconds, of_s = passes_s(facts, "validation"), watched_s(facts)
     trained_s = of_s - seconds
     if not passes or not facts.counted or seconds < _LARGE_SHARE * of_s:
@@ -77,7 +74,7 @@ def large_validation(facts: Facts) -> Found | None:
 @rule("VX402", "Validation records gradients that nobody uses", pool="validation")
 def gradients_in_validation(facts: Facts) -> Found | None:
     """The network ran without learning, outside of `torch.no_grad()`."""
-    passes = [one for one in _validations(facts) if one.has_gradients]
+    passes = [one for one in passes_of(facts, "validation") if one.has_gradients]
     if not passes:
         return None
     return Found(
@@ -94,7 +91,7 @@ def gradients_in_validation(facts: Facts) -> Found | None:
 @rule("VX403", "Validation runs the network on one window at a time", pool="validation")
 def single_windows(facts: Facts) -> Found | None:
     """Many small forward passes on a GPU that takes several windows at once."""
-    passes = [one for one in _validations(facts) if one.num_forwards > 0 and one.batch_shapes]
+    passes = [one for one in passes_of(facts, "validation") if one.num_forwards > 0 and one.batch_shapes]
     if not passes or not on_gpu(facts):
         return None
     forwards = sum(one.num_forwards for one in passes)
@@ -116,7 +113,7 @@ def single_windows(facts: Facts) -> Found | None:
 @rule("VX404", "Validation waits for its data", pool="validation", names_work=True)
 def waiting_validation(facts: Facts) -> Found | None:
     """The network is idle in validation while scans are read."""
-    passes = _validations(facts)
+    passes = passes_of(facts, "validation")
     seconds, wait_s = passes_s(facts, "validation"), _part_s(passes, "wait")
     if not passes or wait_s < _WAIT_SHARE * seconds or not is_shown(facts, wait_s):
         return None
@@ -126,11 +123,11 @@ def waiting_validation(facts: Facts) -> Found | None:
     count = workers or num_cores(facts)
     saves_s = wait_s / 2.0 if workers else max(0.0, seconds - beside_workers_s(facts, seconds - wait_s, wait_s, wait_s))
     return Found(
-        cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
+        cause=f"In {duration_text(seconds)} of validation, the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
         evidence=[
             f"{loader.kind}(num_workers={workers}) {loader.place}" if loader else "no loader seen in validation",
-            f"{len(passes)} validations, the same scans each time",
+            f"{count_text(len(passes), 'validation')}, the same scans each time",
         ],
         saves_s=saves_s,
         change=f"{loader.kind if loader else 'DataLoader'}(CacheDataset(files, transform), "
@@ -142,7 +139,7 @@ def waiting_validation(facts: Facts) -> Found | None:
 @rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)
 def slow_metrics(facts: Facts) -> Found | None:
     """Processing predictions takes longer than making them."""
-    passes = _validations(facts)
+    passes = passes_of(facts, "validation")
     seconds, other_s = passes_s(facts, "validation"), _part_s(passes, "other")
     if not passes or other_s < _METRIC_SHARE * seconds or other_s <= _part_s(passes, "forward"):
         return None
@@ -151,7 +148,7 @@ def slow_metrics(facts: Facts) -> Found | None:
     stacks = [one for one in stacks_in(facts, ("validation",)) if one.kind in ("other", "sync", "transform", "log")]
     whole = num_samples(stacks_in(facts, ("validation",)))
     return Found(
-        cause=f"Of {duration_text(seconds)} of validation {duration_text(other_s)} ({percent(other_s / seconds)}) is "
+        cause=f"In {duration_text(seconds)} of validation, {duration_text(other_s)} ({percent(other_s / seconds)}) is "
         f"neither data nor network but metrics, windows and the like; the network takes "
         f"{duration_text(_part_s(passes, 'forward'))}.",
         evidence=[stack_line(one, whole) for one in stacks[:3]] or ["no stacks were taken in validation"],
@@ -166,7 +163,7 @@ def slow_metrics(facts: Facts) -> Found | None:
 @rule("VX406", "Windows overlap more than they need", pool="validation", names_work=True)
 def overlapping_windows(facts: Facts) -> Found | None:
     """Neighboring windows share most of their voxels, so each voxel is computed many times."""
-    passes = _validations(facts)
+    passes = passes_of(facts, "validation")
     told = next((one for one in passes if one.overlap > _ENOUGH_OVERLAP), None)
     lines = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
     if not passes or (told is None and not lines):
@@ -182,7 +179,8 @@ def overlapping_windows(facts: Facts) -> Found | None:
     scans = sum(one.num_items for one in facts.fetches if one.key in keys)
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
-    if told is not None and told.volume and told.batch_shapes:
+    # Another network of the validation may have taken inputs of other dimensions.
+    if told is not None and told.batch_shapes and len(told.volume) == len(told.batch_shapes[0][0]) - 2 > 0:
         left = _windows_of(told, _ENOUGH_OVERLAP) / _windows_of(told, overlap)
     # Work on whole scans does not change.
     same_s = _part_s(passes, "wait", "copy")
@@ -219,9 +217,8 @@ def _windows_of(one: Pass, overlap: float) -> int:
     """Number of windows in a volume if they overlap by this share along each axis."""
     lengths = one.batch_shapes[0][0][2:]
     steps = [max(1, int(length * (1.0 - overlap))) for length in lengths]
-    return math.prod(
-        math.ceil((whole - length) / step) + 1 for whole, length, step in zip(one.volume, lengths, steps, strict=True)
-    )
+    axes = zip(one.volume, lengths, steps, strict=True)
+    return math.prod(max(0, math.ceil((whole - length) / step)) + 1 for whole, length, step in axes)
 
 
 def _overlap(line: str) -> float:
@@ -248,9 +245,10 @@ def frequent_saving(facts: Facts) -> Found | None:
     if not passes or not facts.counted or not is_shown(facts, seconds):
         return None
     every = _every(seconds / (_SAVING_TARGET_SHARE * of_s))
+    saves, steps = count_text(len(passes), "save"), count_text(len(facts.counted), "step")
     return Found(
-        cause=f"{len(passes)} saves in {len(facts.counted)} steps took {duration_text(seconds)} of "
-        f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
+        cause=f"{saves} in {steps} took {duration_text(seconds)} of {duration_text(of_s)} "
+        f"({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[f"torch.save{f' at {passes[0].where}' if passes[0].where else ''}: {len(passes)} times"],
         saves_s=seconds * (1.0 - 1.0 / every),
         change="voxelocity train ... --set train.checkpoint_every_s=300"

@@ -49,7 +49,7 @@ def _sink(text: str) -> Sink:
     if name not in _MAKERS:
         raise ConfigError(f"sinks: --log {text!r} is not known; choose {', '.join(SINK_NAMES)}")
     if colon and not place:
-        raise ConfigError(f"sinks: --log {text!r} ends where its place should stand; write {name} alone or name it")
+        raise ConfigError(f"sinks: --log {text!r} names no place after the colon; add one, or write {name} alone")
     return _MAKERS[name](place)
 
 

@@ -48,7 +48,7 @@ class MlflowSink:
         from mlflow import MlflowClient
 
         run.folder.mkdir(parents=True, exist_ok=True)
-        self._client: Any = MlflowClient(tracking_uri=self._uri or str(run.folder / self.name))
+        self._client: Any = MlflowClient(tracking_uri=self._uri or (run.folder / self.name).absolute().as_uri())
         self._id, is_new = self._run_id(run)
         self._stream = ScalarStream()
         self._told = Told(() if is_new else run.told)

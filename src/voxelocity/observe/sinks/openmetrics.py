@@ -24,12 +24,6 @@ _WARNINGS = named_gauge("run_warnings", "", "Warnings of the run so far.")
 _RUNNING = named_gauge("run_running", "", "1 while the run is active, 0 once it has ended.")
 
 
-def run_gauges() -> tuple[Gauge, ...]:
-    """Every gauge of its own that `OpenMetricsSink` may write; those of the machine are `sample_gauges`."""
-    return (_STEP, _EPOCH, _LOSS, _RATE, _SPEED, _WAIT, _MEAN_DICE, _DICE, _BEST_DICE, _VALIDATION, _ELAPSED,
-            _WARNINGS, _RUNNING)  # fmt: skip
-
-
 class OpenMetricsSink:
     """Keeps a file with the run's latest figures, replaced in one move whenever they change. Sends nothing.
 
@@ -40,7 +34,8 @@ class OpenMetricsSink:
     name = "openmetrics"
 
     def __init__(self, path: Path | str | None = None) -> None:
-        self._path = None if path is None else Path(path)
+        # A shell leaves the ~ of "openmetrics:~/run.prom".
+        self._path = None if path is None else Path(path).expanduser()
 
     def begin(self, run: RunStart) -> None:
         self._target = self._path or run.folder / "metrics.prom"

@@ -15,26 +15,21 @@ class Scalars:
     """Numbers that belong to one step. Finite ones only."""
 
     step: int
-    time_s: float
     values: Mapping[str, float]
 
 
 class ScalarStream:
-    """Turns events into numbers. An event without a step, such as a sample of the machine, takes the last step.
+    """Turns events into numbers. An event without a step, such as a sample of the machine, takes the last step."""
 
-    Args:
-        step: before the first event.
-    """
-
-    def __init__(self, step: int = 0) -> None:
-        self._step = step
+    def __init__(self) -> None:
+        self._step = 0
 
     def of(self, event: Event) -> Scalars | None:
         """The numbers of an event; None if it has none."""
         self._step = max(self._step, step_of(event) or 0)
         named = _named(event)
         values = {name: float(value) for name, value in named.items() if _is_number(value)}
-        return Scalars(step=self._step, time_s=float(event["time_s"]), values=values) if values else None
+        return Scalars(step=self._step, values=values) if values else None
 
 
 def step_of(event: Event) -> int | None:

@@ -29,7 +29,8 @@ class TensorBoardSink:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         need_package("tensorboard", sink=self.name)
-        self._folder = None if folder is None else Path(folder)
+        # A shell leaves the ~ of "tensorboard:~/logs".
+        self._folder = None if folder is None else Path(folder).expanduser()
 
     def begin(self, run: RunStart) -> None:
         """Opens a new file; starting at a resumed run's first step, it replaces those before it."""

@@ -106,12 +106,16 @@ class PhaseFile:
     def close(self) -> None:
         """Writes what is left and ends the thread. Does nothing in a forked child: the lines are its parent's."""
         self._is_closed.set()
+        atexit.unregister(self.close)
         self.flush()
 
     def flush(self) -> None:
+        # A fork may have copied the lock while another thread held it.
+        if os.getpid() != self._pid:
+            return
         with self._changing:
             lines, self._lines = self._lines, []
-            if not lines or self._is_broken or os.getpid() != self._pid:
+            if not lines or self._is_broken:
                 return
             try:
                 with self.path.open("ab", buffering=0) as file:

@@ -1,7 +1,8 @@
 """Marking: `span` and `phase` around a block or a function, `start_range` and `end_range` across threads; who listens.
 
-Listeners are recorders that were started, an attached profiler, and the monitor that started us. They are looked up
-when the first span begins, not at import, and again in a forked child: its parent's files and threads are not its own.
+Listeners are recorders and monitors that were started, an attached profiler, and the monitor that started us. The last
+two are looked up when the first span begins, not at import, and again in a forked child: its parent's files and threads
+are not its own.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as 
         Raises:
             InputError: it is a generator or a coroutine, whose call returns before its work begins.
         """
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_kind(function) for is_kind in kinds):
             raise InputError(
                 f"span: {function.__qualname__} is a generator or a coroutine, whose call ends before its work begins; "
                 f"put `with span({self.name!r}):` around the work inside it"

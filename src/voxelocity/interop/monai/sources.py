@@ -31,7 +31,7 @@ def version_of(module_name: str) -> str | None:
     if module is None or not _is_installed(module):
         return None
     try:
-        version = importlib.metadata.version(top)
+        version: str | None = importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
         # The package and its module have different names, as with SimpleITK or PIL.
         version = getattr(module, "__version__", None)

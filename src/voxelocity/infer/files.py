@@ -146,7 +146,8 @@ def predict_files(
             _tell_doubts(prediction.scan, job, tell)
             writer.write(prediction)
         writer.finish()
-    if page:
+    # With `resume` and no scan left, the page of the command before stays.
+    if page and job.refs:
         document = predictions_document(
             writer.scans,
             writer.figures,

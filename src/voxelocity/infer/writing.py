@@ -89,6 +89,9 @@ class PredictionWriter:
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
+        # Also after Ctrl-C or an error of another scan: `--resume` leaves this one out, so nothing else adds its row.
+        if self._writing is not None and self._writing.exception() is None:
+            self.finish()
 
     def write(self, prediction: Prediction) -> None:
         """Begins to write this prediction, once the one before it is written."""

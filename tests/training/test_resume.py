@@ -424,6 +424,11 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     assert len(events(run, "warning")) == 2
     assert all(torch.equal(value, before[name]) for name, value in load_file(run / "model.safetensors").items())
     assert len(read_run(run).scores) == 2
+    shutil.rmtree(run / "checkpoints")
+    kept = (run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()
+    with pytest.raises(InputError, match="checkpoints holds no checkpoint, so the finished run cannot be validated"):
+        run_in(run, plan, resume=True, full_validation=True)
+    assert ((run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()) == kept
 
 
 def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_left_out(run_in, tmp_path, rehearsed):

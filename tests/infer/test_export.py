@@ -151,6 +151,13 @@ def own_export(exports, tmp_path):
     return shutil.copytree(exports["openvino"][0], tmp_path / "own")
 
 
+def test_an_export_in_another_format_leaves_no_file_of_the_one_before(run, own_export):
+    export(run, own_export, "onnx", overwrite=True, max_cases=0)
+    assert sorted(path.name for path in own_export.iterdir()) == [
+        "model.json", "network.onnx", "parity.html", "parity.json"
+    ]  # fmt: skip
+
+
 def test_a_changed_or_missing_file_of_an_export_is_refused(own_export):
     weights = own_export / "network.bin"
     content = bytearray(weights.read_bytes())

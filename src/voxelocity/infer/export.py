@@ -21,12 +21,8 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
-from voxelocity.infer.models.exported import (
-    checksums,
-    describe_export,
-    open_export,
-)
-from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, is_export
+from voxelocity.infer.models.exported import checksums, describe_export, open_export
+from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, OPENVINO_WEIGHTS, is_export
 from voxelocity.infer.models.open import open_model
 from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
 from voxelocity.infer.predictor import Predictor
@@ -316,7 +312,7 @@ def _compared_case(
 def _put(folder: Path, out: Path, names: Sequence[str], record: ExportRecord) -> None:
     """Moves what was built into `out`, `model.json` last, because a folder with it is a model."""
     (out / SPEC_NAME).unlink(missing_ok=True)
-    for name in MAIN_FILES.values():
+    for name in (*MAIN_FILES.values(), OPENVINO_WEIGHTS):
         (out / name).unlink(missing_ok=True)
     for name in names:
         (folder / name).replace(out / name)

@@ -15,7 +15,9 @@ MAIN_FILES: dict[ExportFormat, str] = {
     "pt2": "network.pt2",
     "tensorrt": "network.ep",
 }
-"""The file of an export that is opened; OpenVINO's weights are in `network.bin`."""
+"""The file of an export that is opened."""
+OPENVINO_WEIGHTS = "network.bin"
+"""The other file of an export for OpenVINO."""
 MACHINE_CODE: tuple[ExportFormat, ...] = ("pt2", "tensorrt")
 
 

@@ -185,6 +185,12 @@ def test_a_batch_that_does_not_fit_leaves_the_choice_to_the_window_engine(tmp_pa
     stage.runtimes["eager"] = replace(stage.runtimes["eager"], load=load)
     assert stage.choose(tmp_path) == "eager"
     assert stage.notes == ["predict: runtime eager, untested: a full batch of windows does not fit into memory"]
+    # Also where eager was timed before other programs took the memory, and another runtime is tried now.
+    stage = Stage(fast=(20.0, 0.6, 1.0))
+    stage.choose(tmp_path)
+    stage.runtimes |= {"eager": replace(stage.runtimes["eager"], load=load), "new": stage.runtime("new", 1.0, 0.1, 1.0)}
+    assert stage.choose(tmp_path) == "eager"
+    assert stage.notes == ["predict: runtime eager, untested: a full batch of windows does not fit into memory"]
 
 
 def test_a_runtime_that_is_not_installed_is_not_tried(tmp_path):

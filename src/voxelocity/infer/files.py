@@ -14,7 +14,7 @@ from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
-from voxelocity.infer.models import open_models
+from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor

@@ -17,7 +17,7 @@ from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
 from voxelocity.infer.model import Model
-from voxelocity.infer.models import open_models
+from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import (
     Output,
     OutputFormat,

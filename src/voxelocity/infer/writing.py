@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
-from voxelocity.core.volume import Array, slabs
 from voxelocity.core.whole_file import write_whole
-from voxelocity.infer.components import keep_largest
+from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.predictor import STAGES, Prediction
@@ -22,7 +21,6 @@ from voxelocity.observe import peak_device_bytes, peak_host_bytes
 from voxelocity.report import cut_slices, preview_png
 from voxelocity.report.records import SliceFigure
 
-_COUNTED_VALUES = 1 << 20
 _MOST_FIGURES = 4
 
 
@@ -123,7 +121,7 @@ class PredictionWriter:
                 write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(stacks))
         # Last, because `--resume` takes it for a sign that all was written.
         output.write(path, classes, header, spec)
-        counts = _counts(classes, len(names))
+        counts = voxel_counts(classes, len(names)).tolist()
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         return PredictedScan(
@@ -155,10 +153,3 @@ def _row(scan: PredictedScan) -> dict[str, object]:
         "runtime": scan.runtime,
         **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
     }
-
-
-def _counts(prediction: Array, num_classes: int) -> list[int]:
-    counts = np.zeros(num_classes, dtype=np.int64)
-    for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
-        counts += np.bincount(slab.reshape(-1), minlength=num_classes)
-    return [int(count) for count in counts]

@@ -102,7 +102,7 @@ class PlanFacts:
         return key in self.overrides or key in self.kept or key in self.tuned
 
     def section(self, name: str) -> dict[str, Any]:
-        """What is known so far of a section of the plan: settled values, and given keys that no rule has settled yet."""
+        """What is known so far of a section of the plan: settled values, and given keys not settled yet."""
         values = dict(self.settled.get(name, {}))
         for key, value in {**self.kept, **self.overrides}.items():
             if key.startswith(f"{name}."):

@@ -152,7 +152,7 @@ def _settle_batch(facts: PlanFacts) -> None:
         0.33,
         "as in nnU-Net, a third of the patches is centered on foreground, every class equally often",
     )
-    facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch", changes_results=True)
+    facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch")
 
 
 def _network_name(strides: Sequence[Sequence[int]]) -> str:

@@ -14,7 +14,7 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, flatten
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml, shortened
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import duration_text, listed
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import cpu_budget
 from voxelocity.planning import Plan, Planned, read_overrides
@@ -263,9 +263,9 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return lines
 
 
-def in_short(texts: Sequence[str], separator: str = "; ") -> str:
+def in_short(texts: Sequence[str]) -> str:
     """The first few texts, joined into one."""
-    return separator.join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
+    return "; ".join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
 
 
 def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
@@ -295,8 +295,8 @@ def _case_ids(cases: Cases, fold: Fold) -> dict[str, list[str]]:
 def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> list[str]:
     stored = {*map(str, before)}
     added, missing = sorted({*now} - stored), sorted(stored - {*now})
-    lines = [f"{len(added)} new {part} cases: {in_short(added, ', ')}"] if added else []
-    return lines + ([f"{len(missing)} {part} cases missing: {in_short(missing, ', ')}"] if missing else [])
+    lines = [f"{len(added)} new {part} cases: {listed(added, _NUM_NAMED)}"] if added else []
+    return lines + ([f"{len(missing)} {part} cases missing: {listed(missing, _NUM_NAMED)}"] if missing else [])
 
 
 def _budget_text(seconds: float | Auto) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import duration_text, listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef
@@ -22,7 +22,6 @@ from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
 from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
-from voxelocity.training.resume import in_short
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
 
@@ -375,13 +374,13 @@ class Validation:
         has_surface = self._size is None or self._size.surface
         without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
         if without:
-            warn(f"train: the time budget left no time for the surface distances of {in_short(without, ', ')}")
+            warn(f"train: the time budget left no time for the surface distances of {listed(without)}")
         estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
         if estimated:
             warn(
                 f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-                f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
-                "in scores.json"
+                f"distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
+                "scores.json"
             )
 
 

@@ -29,7 +29,7 @@ from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes import openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
-from voxelocity.infer.runtimes.native import load_eager
+from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
 from voxelocity.infer.runtimes.of_model import task_of
 from voxelocity.metrics import case_score
 from voxelocity.observe import Stopwatch
@@ -111,7 +111,7 @@ def _checked_format(to: str, device: torch.device) -> ExportFormat:
         case "openvino":
             why_not = openvino.why_not_loaded(device)
         case "pt2":
-            why_not = program.why_not_package(device)
+            why_not = why_not_compiled(device)
         case "tensorrt":
             why_not = tensorrt.why_not(device)
     if why_not:

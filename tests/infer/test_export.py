@@ -191,7 +191,7 @@ def test_a_checksum_cannot_name_a_file_elsewhere(own_export):
 def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(
-        InputError, match=f"{folder} is an export for onnxruntime, which is its runtime; leave --runtime compile"
+        InputError, match=f"{folder} is an export, which runs only in onnxruntime; leave --runtime compile"
     ):
         predict_files(folder, [tiny_msd / "imagesTr"], tmp_path, device=CPU, num_threads=1, runtime="compile")
 

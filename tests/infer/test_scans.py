@@ -36,7 +36,7 @@ def test_a_number_is_a_channel_only_where_the_network_has_it_and_the_first_is_th
     refs = find_scans(files, num_channels=1, warn=told.append)
     assert [ref.case_id for ref in refs] == ["y", "y_0001"]
     (text,) = told
-    assert f"{files[1]} is taken for a separate scan" in text
+    assert f"{files[1]} is treated as a separate scan" in text
     assert "channel 1 of 'y'" in text
 
 

@@ -49,7 +49,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
     elif first.is_placed_twice:
         doubts.append(
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
-            "that use the qform see scan and prediction elsewhere"
+            "that use the qform show scan and prediction in another place"
         )
     if spec.trained_on is None:
         return doubts

@@ -69,8 +69,8 @@ def _numbered(
             yield match["case"], int(match["channel"]), file
         else:
             warn(
-                f"predict: {file} is taken for a separate scan: by its name it is channel "
-                f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0"
+                f"predict: {file} is treated as a separate scan: its name says channel {int(match['channel'])} of "
+                f"'{match['case']}', but the network takes {num_channels}, numbered from 0"
             )
             yield stem, 0, file
 

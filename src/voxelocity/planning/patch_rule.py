@@ -141,9 +141,7 @@ def _settle_batch(facts: PlanFacts) -> None:
     if facts.machine.device == "cpu":
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
         if num_ranks > 1:
-            reason = (
-                f"two for each of {num_ranks} ranks: for a patch alone, torch takes four times as long (docs/log.md)"
-            )
+            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log.md)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
         _settle_device_batch(facts)

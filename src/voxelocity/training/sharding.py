@@ -96,13 +96,13 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
 def _check_mode(mode: Mode, plan: Plan) -> None:
     if mode in ("fsdp", "pipeline") and plan.precision.compute == "float16":
         raise ConfigError(
-            f"train: parallel.mode={mode} does not go with precision.compute=float16, whose loss scale ranks would "
-            "have to agree on; set precision.compute=bfloat16 or float32"
+            f"train: parallel.mode={mode} cannot be combined with precision.compute=float16, whose loss scale ranks "
+            "would have to agree on; set precision.compute=bfloat16 or float32"
         )
     if mode == "fsdp" and plan.optimizer.name == "novograd":
         raise ConfigError(
-            "train: parallel.mode=fsdp does not go with optimizer.name=novograd, which needs whole parameters; set "
-            "optimizer.name=adamw, or parallel.mode=pipeline"
+            "train: parallel.mode=fsdp cannot be combined with optimizer.name=novograd, which needs whole parameters; "
+            "set optimizer.name=adamw, or parallel.mode=pipeline"
         )
 
 

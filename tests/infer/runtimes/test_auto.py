@@ -57,7 +57,7 @@ def test_the_quickest_is_chosen_and_said_with_its_figures(tmp_path):
     stage = Stage(slow=(10.0, 6.0, 1.0), fast=(20.0, 0.6, 1.0001))
     assert stage.choose(tmp_path) == "fast"
     (note,) = stage.notes
-    assert "runtime fast for 10000 windows: 0.20 s a window, 21 s to build (eager 1.0 s, slow 2.0 s)" in note
+    assert "runtime fast for 10000 windows: 0.20 s per window, 21 s to build (eager 1.0 s, slow 2.0 s)" in note
     assert "differ from eager's by 0.0001 at most" in note
     assert "measured now and remembered" in note
 

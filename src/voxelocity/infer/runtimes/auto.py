@@ -241,7 +241,7 @@ def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_re
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""
     return (
-        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} a window{building}"
+        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} per window{building}"
         f"{f' ({others})' if others else ''}{differs}; {source}"
     )
 

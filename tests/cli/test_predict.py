@@ -462,6 +462,13 @@ def test_files_of_two_devices_are_those_of_one(finished_run, tiny_msd, tmp_path)
     assert {(row["device"], row["runtime"]) for row in rows.values()} == {("cpu", "eager")}
 
 
+def test_in_a_program_paths_and_the_device_may_be_texts(model, tmp_path):
+    file, out = scan(tmp_path / "p1" / "a.nii.gz"), tmp_path / "out"
+    (found,) = predict_files(str(model("CT")), str(file), str(out), device="cpu", num_threads=1)
+    assert (found.path, found.device) == (out / "a.nii.gz", "cpu")
+    assert found.path.is_file()
+
+
 def test_a_scan_that_cannot_be_predicted_is_named_after_the_others(finished_run, tiny_msd, tmp_path):
     broken = tmp_path / "broken.nii.gz"
     broken.write_bytes(b"no scan")

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 
 import pytest
 from filelock import FileLock
@@ -94,8 +95,13 @@ def test_a_folder_in_place_of_the_lock_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["a" * 256, "/".join(["a" * 200] * 25)])
 def test_a_path_that_is_too_long_is_refused_in_one_short_sentence(tmp_path, name):
     with pytest.raises(OutputError, match=r"bytes, .* allows \d+.*; choose another with -o") as caught:
-        RunFolder(tmp_path / name).check_length()
+        RunFolder(tmp_path / name).check_path()
     assert len(str(caught.value)) < 900
+
+
+def test_a_path_that_run_yaml_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(OutputError, match=r"its path is not UTF-8 text\); choose another with -o"):
+        RunFolder(tmp_path / os.fsdecode(b"caf\xe9") / "run").check_path()
 
 
 def test_what_killed_writers_left_is_removed_under_the_lock(tmp_path):

@@ -6,6 +6,7 @@ to unpickle one.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -99,7 +100,8 @@ def submit(script: str, path: Path) -> str:
         CommandError: there is no `sbatch` here, or it refuses the job; the script is there.
         OutputError: the script cannot be written.
     """
-    write_whole(path, script.encode())
+    # Folders may have names that are not UTF-8.
+    write_whole(path, os.fsencode(script))
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise CommandError(

@@ -92,7 +92,7 @@ def start_of(
     begin_s: float,
 ) -> Start:
     """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
-    folder.check_length()
+    folder.check_path()
     saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
     is_finished = saved is not None and folder.is_finished()
     folder.check()

@@ -96,13 +96,17 @@ class RunFolder:
         shown = name if len(name) <= 2 * _LONGEST_NAME_BYTES else f"{name[:60]}..."
         return OutputError(f"train: cannot write into the folder {shown} ({reason}); choose another with -o")
 
-    def check_length(self) -> None:
-        """Refuses a path that the system would reject, before anything uses it.
+    def check_path(self) -> None:
+        """Refuses a path that the system would reject or `run.yaml` cannot hold, before anything uses it.
 
         Raises:
-            OutputError: a name in it, or the whole path, is too long.
+            OutputError: a name in it, or the whole path, is too long or not UTF-8.
         """
         place = self.path.absolute()
+        try:
+            str(place).encode()
+        except UnicodeEncodeError:
+            raise self._unwritable("its path is not UTF-8 text") from None
         too_long = next((part for part in place.parts if len(os.fsencode(part)) > _LONGEST_NAME_BYTES), "")
         if too_long:
             raise self._unwritable(

@@ -123,15 +123,7 @@ def decide_by_measurement(
 ) -> ParallelDecision:
     """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
 
-    Args:
-        model: as for `auto_parallelize_model`; it is left unchanged.
-        sample: see there.
-        world: see there.
-        limit_bytes: that this rank may use; what is free on its device if not given.
-        model_size_mb: see there.
-        mode: see there.
-        optimizer_bytes: see there.
-        num_microbatches: see there.
+    Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank. The model is left unchanged.
     """
     segments = world.all_succeed(lambda: segments_of(model))
     costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]

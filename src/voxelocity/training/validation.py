@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -111,14 +110,6 @@ def score_cases(
             surface=may_measure_surface(),
         )
         yield score, scan, prediction
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Scored:
-    """What a rank made of its share of the final validation."""
-
-    pairs: list[ScorePair]
-    pictures: SlicePictures
 
 
 class _OutOfTimeError(Exception):
@@ -323,15 +314,15 @@ class Validation:
                     network, [self._held.refs[chosen[i]] for i in own], until_s=until_s, surface_s=surface_s
                 )
             )
-        for part in parts:
-            pictures.extend(part.pictures)
-        pairs = _in_order([part.pairs for part in parts], all_own)
+        for _, kept in parts:
+            pictures.extend(kept)
+        pairs = _in_order([scored for scored, _ in parts], all_own)
         self._warn_of(pairs, number)
         return settle(pairs) if self._is_held_out else FinalScores(scores=[old for old, _ in pairs], keep_largest={})
 
     def _score(
         self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, surface_s: float
-    ) -> _Scored:
+    ) -> tuple[list[ScorePair], SlicePictures]:
         """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
         session = self._session
         spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
@@ -361,7 +352,7 @@ class Validation:
                 session.stop.check()
         except _OutOfTimeError:
             pass
-        return _Scored(pairs=pairs, pictures=pictures)
+        return pairs, pictures
 
     def _warn_of(self, pairs: Sequence[ScorePair], number: int) -> None:
         """What the scores of `number` cases lack."""

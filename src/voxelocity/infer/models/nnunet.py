@@ -144,7 +144,8 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
     spec = _parse(
         PredictionSpec,
         {
-            "channels": [str(dataset.channels[key]) for key in sorted(dataset.channels, key=_number_of)],
+            # By number: "10" comes after "9".
+            "channels": [str(dataset.channels[key]) for key in sorted(sorted(dataset.channels), key=len)],
             "labels": labels,
             "region_order": region_order,
             "restored": "logits",
@@ -168,10 +169,6 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
         preparation=_preparation(plans, configuration, len(spec.channels), where),
         doubts=_doubts(path, checkpoint),
     )
-
-
-def _number_of(key: str) -> tuple[int, str]:
-    return len(key), key
 
 
 def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> _Keys:

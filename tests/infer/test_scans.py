@@ -3,7 +3,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from voxelocity.core.errors import InputError
-from voxelocity.infer import find_scans
+from voxelocity.infer import find_scans, split_models
 
 
 def touch(folder, *names):
@@ -75,6 +75,13 @@ def test_a_file_that_is_named_twice_is_taken_once(tmp_path):
     inputs = [file, tmp_path, tmp_path / "links" / ".." / "x.nii.gz", tmp_path / "links"]
     refs = find_scans(inputs, num_channels=1, warn=lambda text: None)
     assert [(ref.case_id, ref.images) for ref in refs] == [("x", (file,))]
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, closed_folder):
+    assert split_models([tmp_path / "model", closed_folder]) == ([tmp_path / "model"], [closed_folder])
+    text = rf"{closed_folder} cannot be read \(Permission denied\); check its permissions"
+    with pytest.raises(InputError, match=text):
+        find_scans([closed_folder], num_channels=1)
 
 
 def test_what_is_no_scan_is_refused(tmp_path):

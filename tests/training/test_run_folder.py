@@ -99,6 +99,13 @@ def test_a_path_that_is_too_long_is_refused_in_one_short_sentence(tmp_path, name
     assert len(str(caught.value)) < 900
 
 
+def test_a_folder_that_may_not_be_entered_is_refused(closed_folder):
+    folder = RunFolder(closed_folder / "a" / "run")
+    assert not folder.holds_run
+    with pytest.raises(OutputError, match=rf"no permission to write into {closed_folder}\); choose another with -o"):
+        folder.check()
+
+
 def test_a_path_that_run_yaml_cannot_hold_is_refused(tmp_path):
     with pytest.raises(OutputError, match=r"its path is not UTF-8 text\); choose another with -o"):
         RunFolder(tmp_path / os.fsdecode(b"caf\xe9") / "run").check_path()

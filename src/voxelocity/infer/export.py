@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +123,7 @@ def _checked_format(to: str, device: torch.device) -> ExportFormat:
 def _check_out(out: Path, *, overwrite: bool) -> None:
     if is_export(out) and not overwrite:
         raise OutputError(f"export: {out} holds an export already; replace it with --overwrite, or choose another -o")
-    if not is_export(out) and (out / SPEC_NAME).exists():
+    if not is_export(out) and os.path.exists(out / SPEC_NAME):
         raise OutputError(f"export: {out} holds another model, whose {SPEC_NAME} would be lost; choose another with -o")
 
 

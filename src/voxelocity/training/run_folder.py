@@ -47,7 +47,8 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        return self.record.is_file()
+        # Not `Path.is_file`, which raises an error where a folder above may not be entered; `check` names that folder.
+        return os.path.isfile(self.record)
 
     def is_finished(self) -> bool:
         """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.
@@ -66,7 +67,7 @@ class RunFolder:
             OutputError: it is below a file, cannot be written, or holds something that is not a run.
         """
         place = self.path.absolute()
-        while not place.exists():
+        while not os.path.exists(place):
             place = place.parent
         if not place.is_dir():
             raise self._unwritable(f"{place} is a file")

@@ -87,9 +87,6 @@ class PredictionWriter:
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
-        # Also after Ctrl-C or an error of another scan: `--resume` leaves this one out, so nothing else adds its row.
-        if self._writing is not None and self._writing.exception() is None:
-            self.finish()
 
     def write(self, prediction: Prediction) -> None:
         """Begins to write this prediction, once the one before it is written."""
@@ -97,12 +94,11 @@ class PredictionWriter:
         self._writing = self._thread.submit(self._write, prediction)
 
     def finish(self) -> None:
-        """Waits for the prediction that is being written, and gives it a row in the table."""
+        """Waits for the prediction that is being written."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
         scan = writing.result()
-        self._table.add(scan.case_id, _row(scan))
         self.scans.append(scan)
         self._on_case(scan)
 
@@ -124,7 +120,7 @@ class PredictionWriter:
         counts = voxel_counts(classes, len(names)).tolist()
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
-        return PredictedScan(
+        written = PredictedScan(
             case_id=scan.case_id,
             path=path,
             seconds=seconds,
@@ -135,6 +131,9 @@ class PredictionWriter:
             num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
+        # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
+        self._table.add(scan.case_id, _row(written))
+        return written
 
 
 def _columns(spec: PredictionSpec) -> list[str]:

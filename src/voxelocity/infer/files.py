@@ -55,7 +55,7 @@ def predict_files(
     `predictions.csv` there gets a row for each: seconds of each stage, memory, device, and milliliters of each class.
 
     Args:
-        models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
+        models: the folder of a model (`infer.open_model`), or several, whose logits are averaged.
         inputs: files, folders and lists of scans, as `find_scans` takes them, or one of these.
         out: created if it does not exist. A scan is never replaced.
         device: where the network runs, such as "cuda"; several share the scans, each with a network of its own.

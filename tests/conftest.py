@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import gc
 import importlib.util
@@ -202,6 +203,28 @@ def tiny_plan() -> dict[str, Any]:
         "precision.channels_last": False,
         "data.cache.tier": "memory",
     }
+
+
+@pytest.fixture
+def closed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that may not be entered or listed, by hand, as tests may run as root, who may do both."""
+    folder, stat, access, iterdir = tmp_path / "closed", os.stat, os.access, Path.iterdir
+    folder.mkdir()
+
+    def closed_stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{folder}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    def closed_iterdir(path: Path) -> Iterator[Path]:
+        if path == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(os, "stat", closed_stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and access(path, mode))
+    monkeypatch.setattr(Path, "iterdir", closed_iterdir)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def test_a_run_is_exported_and_the_export_predicts_as_the_run(voxelocity, run, t
     ended = voxelocity("export", run, "-o", out, "--to", "onnx", "--device", "cpu")
     assert ended.status == 0, ended
     assert f"warning: export: the validation cases of {run} cannot be reached" in ended.out
-    assert "The export answers as the run does: on 2 windows of noise" in ended.out
+    assert "The export matches the run: on 2 windows of noise" in ended.out
     assert f"exported to {out}; see {out / 'parity.html'}" in ended.out
     assert json.loads((out / "parity.json").read_text())["tolerance"] == 0.001
     for model, options in ((run, ()), (out, ()), (run, ("--runtime", "onnxruntime")), (run, ("--runtime", "auto"))):

@@ -155,10 +155,11 @@ def test_a_job_is_submitted_with_a_script_next_to_the_run(voxelocity, cluster, t
 
 @pytest.mark.parametrize("option", ["--out=", "-o"])
 def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path, option):
-    ended = voxelocity("launch", "--slurm", "--dry-run", "-n", 1, "train", "DATASET", f"{option}{tmp_path / 'run'}")
+    ended = voxelocity("launch", "--slurm", "--dry-run", "-n", 1, "train", "DATASET", f"{option}{tmp_path / '5%j'}")
     assert ended.status == 0, ended
     assert ended.out.startswith("#!/bin/bash")
-    assert not (tmp_path / "run.sbatch").exists()
+    assert f"#SBATCH --output={tmp_path}/5%%j.log\n" in ended.out.replace("'", "")
+    assert not (tmp_path / "5%j.sbatch").exists()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,7 @@ def test_the_script_of_a_job_can_be_read_first(voxelocity, cluster, tmp_path, op
     [
         (("--slurm", "-n", 2, "train", "DATASET"), ("the run's folder is missing", "-o after train DATASET")),
         (("--slurm", "-n", 2, "--time", "2m", "train", "D", "-o", "R"), ("--time is 120 s", "at least 5 min")),
+        (("--slurm", "-n", 2, "train", "D", "-o", "R\nrm"), ("line break",)),
         (("--slurm", "-n", 2, "--sbatch=gpu", "train", "D", "-o", "R"), ("'gpu' is not an option", "--partition=gpu")),
         (("-N", 2, "-n", 2, "train", "D", "-o", "R"), ("--nodes", "add --slurm")),
     ],

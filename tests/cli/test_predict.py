@@ -187,6 +187,7 @@ def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(p
     ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
     assert ended.status == 0, ended.err
     assert "predicted 0 scans into" in ended.out
+    assert "2 scans predicted in" in (out / "predictions.html").read_text(), "the page is that of the last predictions"
     both = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume", "--overwrite"])
     assert_refused(both, "--overwrite replaces predictions and --resume keeps them")
 
@@ -293,6 +294,34 @@ def test_names_and_folders_are_shown_letter_by_letter(predict, model, tmp_path):
     assert "a[red]?]0;x?" in ended.out
     assert f"predicted 2 scans into {out}" in ended.out
     assert "\x1b" not in ended.out + ended.err
+
+
+def test_a_name_that_is_not_utf_8_stays_as_it_is_in_files_and_is_escaped_in_the_table(predict, model, tmp_path):
+    name, out = os.fsdecode(b"caf\xe9"), tmp_path / "out"
+    file, run = scan(tmp_path / "p1" / f"{name}.nii.gz"), model("CT")
+    for options in ((), ("--overwrite",)):
+        ended = predict(run, file, out=out, options=options)
+        assert ended.status == 0, ended.err
+        assert (out / f"{name}.nii.gz").is_file()
+        assert list(rows_of(out)) == ["caf\\udce9"]
+        assert len((out / "predictions.csv").read_text().splitlines()) == 2
+        assert "caf\\udce9" in (out / "predictions.html").read_text()
+
+
+def test_a_prediction_that_is_complete_when_the_command_is_stopped_has_its_row(model, tmp_path, monkeypatch):
+    write, out = writing.PredictionWriter.write, tmp_path / "out"
+
+    def stop_at_b(writer, prediction):
+        if prediction.scan.case_id == "b":
+            raise KeyboardInterrupt
+        write(writer, prediction)
+
+    monkeypatch.setattr(writing.PredictionWriter, "write", stop_at_b)
+    inputs = [scan(tmp_path / "p1" / f"{name}.nii.gz") for name in "ab"]
+    with pytest.raises(KeyboardInterrupt):
+        predict_files(model("CT"), inputs, out, device=CPU, num_threads=1)
+    assert names_in(out) == ["a.nii.gz"]
+    assert list(rows_of(out)) == ["a"]
 
 
 def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):
@@ -431,6 +460,13 @@ def test_files_of_two_devices_are_those_of_one(finished_run, tiny_msd, tmp_path)
         np.testing.assert_allclose(list(volumes.values()), list(scan.num_voxels.values()), rtol=0.01, atol=2)
     rows = rows_of(tmp_path / "two")
     assert {(row["device"], row["runtime"]) for row in rows.values()} == {("cpu", "eager")}
+
+
+def test_in_a_program_paths_and_the_device_may_be_texts(model, tmp_path):
+    file, out = scan(tmp_path / "p1" / "a.nii.gz"), tmp_path / "out"
+    (found,) = predict_files(str(model("CT")), str(file), str(out), device="cpu", num_threads=1)
+    assert (found.path, found.device) == (out / "a.nii.gz", "cpu")
+    assert found.path.is_file()
 
 
 def test_a_scan_that_cannot_be_predicted_is_named_after_the_others(finished_run, tiny_msd, tmp_path):

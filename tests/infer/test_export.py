@@ -151,6 +151,13 @@ def own_export(exports, tmp_path):
     return shutil.copytree(exports["openvino"][0], tmp_path / "own")
 
 
+def test_an_export_in_another_format_leaves_no_file_of_the_one_before(run, own_export):
+    export(run, own_export, "onnx", overwrite=True, max_cases=0)
+    assert sorted(path.name for path in own_export.iterdir()) == [
+        "model.json", "network.onnx", "parity.html", "parity.json"
+    ]  # fmt: skip
+
+
 def test_a_changed_or_missing_file_of_an_export_is_refused(own_export):
     weights = own_export / "network.bin"
     content = bytearray(weights.read_bytes())
@@ -184,7 +191,7 @@ def test_a_checksum_cannot_name_a_file_elsewhere(own_export):
 def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(
-        InputError, match=f"{folder} is an export for onnxruntime, which is its runtime; leave --runtime compile"
+        InputError, match=f"{folder} is an export, which runs only in onnxruntime; leave --runtime compile"
     ):
         predict_files(folder, [tiny_msd / "imagesTr"], tmp_path, device=CPU, num_threads=1, runtime="compile")
 

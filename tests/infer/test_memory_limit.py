@@ -32,5 +32,5 @@ print(len(told), told[0].split("; ")[1], torch.equal(found, expected))
 def test_a_real_limit_of_memory_moves_the_scores_to_a_file(tmp_path):
     ended = run_python(_SCRIPT, [tmp_path])
     assert ended.returncode == 0, ended.stderr[-2000:]
-    assert ended.stdout == "1 they are kept in a file in ., which takes longer True\n"
+    assert ended.stdout == "1 they are kept in a file in ., which is slower True\n"
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from voxelocity.core.errors import InputError
-from voxelocity.infer import find_scans
+from voxelocity.infer import find_scans, split_models
 
 
 def touch(folder, *names):
@@ -36,7 +36,7 @@ def test_a_number_is_a_channel_only_where_the_network_has_it_and_the_first_is_th
     refs = find_scans(files, num_channels=1, warn=told.append)
     assert [ref.case_id for ref in refs] == ["y", "y_0001"]
     (text,) = told
-    assert f"{files[1]} is taken for a separate scan" in text
+    assert f"{files[1]} is treated as a separate scan" in text
     assert "channel 1 of 'y'" in text
 
 
@@ -75,6 +75,13 @@ def test_a_file_that_is_named_twice_is_taken_once(tmp_path):
     inputs = [file, tmp_path, tmp_path / "links" / ".." / "x.nii.gz", tmp_path / "links"]
     refs = find_scans(inputs, num_channels=1, warn=lambda text: None)
     assert [(ref.case_id, ref.images) for ref in refs] == [("x", (file,))]
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, closed_folder):
+    assert split_models([tmp_path / "model", closed_folder]) == ([tmp_path / "model"], [closed_folder])
+    text = rf"{closed_folder} cannot be read \(Permission denied\); check its permissions"
+    with pytest.raises(InputError, match=text):
+        find_scans([closed_folder], num_channels=1)
 
 
 def test_what_is_no_scan_is_refused(tmp_path):

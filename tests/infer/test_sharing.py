@@ -78,6 +78,22 @@ def test_an_error_of_one_device_ends_the_others(tmp_path):
     assert no_thread_is_left()
 
 
+def test_a_thread_that_cannot_be_started_ends_the_others(tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "voxelocity-predict-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pair = Pair(lambda: pair.stop.wait(60), None)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(pair.predict(scans(tmp_path, 1)))
+    assert pair.stop.is_set()
+    assert no_thread_is_left()
+
+
 def test_leaving_early_ends_all_devices_at_their_next_windows(tmp_path):
     pair = Pair(None, None)
     stream = pair.predict(scans(tmp_path, 8, shape=(150, 8, 8)))

@@ -159,33 +159,12 @@ def test_a_small_volume_is_one_tile_with_the_same_result(monkeypatch):
     torch.testing.assert_close(sink.result(), tiled, atol=1e-6, rtol=0.0)
 
 
-def test_constant_logits_come_back_whatever_the_blending():
-    logits = torch.tensor([1.0, -2.0, 0.5])
-    config = WindowConfig(shape_voxel=WINDOW, overlap=0.6, batch_size=4, mirror_axes=(0, 1, 2))
-    ours = predict_volume(
-        lambda windows: logits[None, :, None, None, None].expand(len(windows), 3, *windows.shape[2:]),
-        image(1, 19, 7, 11),
-        config,
-        device=CPU,
-    )
-    expected = logits.softmax(0)[:, None, None, None].expand(3, 19, 7, 11)
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0.0)
-
-
 @pytest.mark.parametrize(("mirror_axes", "num_passes"), [((), 1), ((0,), 2), ((0, 2), 4), ((2, 1, 0), 8), ((1, 1), 2)])
 def test_volume_of_one_window_costs_one_pass_a_mirroring(mirror_axes, num_passes):
     network = Counting()
     config = WindowConfig(shape_voxel=WINDOW, batch_size=4, mirror_axes=mirror_axes)
     predict_volume(network, image(1, 8, 5, 4), config, device=CPU)
     assert network.batches == [1] * num_passes
-
-
-def test_mirroring_all_axes_makes_the_prediction_of_a_mirrored_volume_the_mirrored_prediction():
-    network, volume = Counting(), image(1, 13, 6, 4)
-    config = WindowConfig(shape_voxel=WINDOW, overlap=0.5, mirror_axes=(0, 1, 2))
-    plain = predict_volume(network, volume[:, :8], config, device=CPU)
-    mirrored = predict_volume(network, volume[:, :8].flip(1, 3), config, device=CPU)
-    torch.testing.assert_close(mirrored.flip(1, 3), plain, atol=1e-5, rtol=0.0)
 
 
 def left_and_right(windows: torch.Tensor) -> torch.Tensor:
@@ -216,17 +195,6 @@ def test_windows_mirrored_along_other_axes_swap_no_classes():
     wanted = predict_volume(left_and_right, volume, config, device=CPU)
     swapped = predict_volume(left_and_right, volume, config, device=CPU, swapped_classes=(0, 2, 1, 3))
     assert torch.equal(swapped, wanted)
-
-
-def test_small_volumes_share_passes_and_equal_the_one_by_one_result():
-    shapes = [(8, 6, 4), (5, 6, 3), (8, 2, 4), (7, 5, 4), (3, 3, 3)]
-    images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]
-    network = Counting()
-    config = WindowConfig(shape_voxel=WINDOW, batch_size=4)
-    together = list(predict_volumes(network, images, config, device=CPU))
-    assert network.batches == [4, 1]
-    for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
-        torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize(
@@ -546,13 +514,6 @@ def test_importance_is_made_once_and_serves_inside_and_outside_inference_mode():
     assert not importance(WINDOW, "gaussian", 0.125, CPU).is_inference()
 
 
-def test_importance_falls_from_the_center_and_stays_positive():
-    weights = importance((9, 9, 9), "gaussian", 0.125, CPU)
-    assert weights[4, 4, 4] == weights.max() == 1.0
-    assert weights[0, 0, 0] == weights.min() == pytest.approx(1e-3)
-    assert torch.equal(weights, weights.flip(0, 1, 2))
-
-
 @pytest.mark.gpu
 def test_device_probabilities_equal_host_probabilities():
     if not torch.cuda.is_available():
@@ -597,11 +558,6 @@ def test_answer_of_another_shape_is_refused(answer, named):
 def test_values_out_of_range_are_named(values, named):
     with pytest.raises(ConfigError, match=named):
         WindowConfig.parse(values, where="window")
-
-
-def test_config_survives_the_way_through_plain_values():
-    config = WindowConfig(shape_voxel=(40, 56, 40), overlap=0.25, mirror_axes=(0, 2))
-    assert WindowConfig.parse(config.to_plain()) == config
 
 
 def test_sums_are_where_the_configuration_says():

@@ -125,9 +125,9 @@ with joined() as world:
 @pytest.mark.parametrize(
     ("kind", "status", "message"),
     [
-        ("hang", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); look at its disk"),
-        ("hang idly", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); look at its disk"),
-        ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 4 s; look at its machine"),
+        ("hang", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); check its disk"),
+        ("hang idly", 1, r"waited for rank 1 for 2 s; rank 1 is at .*:\d+ \(hang_here\); check its disk"),
+        ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 4 s; check its machine"),
     ],
 )
 def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, status, message, tmp_path):

@@ -84,7 +84,8 @@ def test_the_reasons_of_both_formats_on_a_large_disk_name_what_was_measured():
         "about 26 ms each with Blosc2, 40 ms uncompressed (docs/measured.md)"
     )
     assert planned(10_000, memory_bytes=64 * GIB, build_s=100.0)["format"].reason == (
-        "6% of the free disk, and the system keeps them in memory: 1.22 ms a patch, 1.75 with Blosc2 (docs/measured.md)"
+        "6% of the free disk, and the system keeps them in memory: 1.22 ms per patch, 1.75 with Blosc2 "
+        "(docs/measured.md)"
     )
 
 

@@ -14,13 +14,13 @@ from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.rules import RULES, coarsen, settle_flips
 
 
-def settled(data=None, on=None, overrides=None, time_budget_s=0.0):
+def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
     request = Request(
         num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
     )  # fmt: skip
     facts = PlanFacts(
-        data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}
-    )  # fmt: skip
+        data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}, kept=kept or {}
+    )
     for rule in RULES:
         rule(facts)
     return facts
@@ -275,6 +275,12 @@ def test_cases_kept_on_the_device_leave_less_for_the_network():
     alone, _ = planned(24)
     beside, _ = planned(24, overrides={"data.cache.device_max_bytes": 16 * GIB})
     assert chosen(beside, "data.batch_size").value < chosen(alone, "data.batch_size").value
+
+
+def test_memory_is_planned_for_the_network_that_is_taken_over_from_another_run():
+    usual, _ = planned(24)
+    with_dropout, _ = planned(24, kept={"network.dropout": 0.2})
+    assert chosen(with_dropout, "data.batch_size").value < chosen(usual, "data.batch_size").value
 
 
 def test_a_persons_patch_widths_and_batch_are_what_the_rest_is_fitted_to():

@@ -239,7 +239,7 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
     assert [status for status, _, _ in ended] == [1, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(rf"for rank {rank} for \d+ s; rank {rank} is at .*\(hangs\)", err), err
-    assert err.count("look at its disk") == 1
+    assert err.count("check its disk") == 1
     assert "Traceback" not in err
 
 

@@ -69,16 +69,16 @@ def test_slices_go_evenly_through_the_foreground_from_the_feet_to_the_head(tmp_p
 
 
 def test_worst_and_best_are_among_the_kept(tmp_path):
-    pictures = SlicePictures(limit=3)
+    pictures = SlicePictures()
     for number in range(40):
         volume = scan(f"c{number}", RAS)
         pictures.add(CaseScore(case_id=volume.case_id, dice={"x": number / 40}), volume, volume.label)
     pictures.save(tmp_path / "s.npz")
     saved = np.load(tmp_path / "s.npz", allow_pickle=False)
-    titles = [str(saved[f"{i}_title"]) for i in range(3)]
+    titles = [str(saved[f"{i}_title"]) for i in range(4)]
     assert titles[0].startswith("c0,")
-    assert titles[2].startswith("c39,")
-    assert len(saved.files) == 3 * (1 + 3 * 4)
+    assert titles[3].startswith("c39,")
+    assert len(saved.files) == 4 * (1 + 3 * 4)
 
 
 def test_a_class_in_no_case_has_an_empty_cell_and_is_counted(tmp_path):

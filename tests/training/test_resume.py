@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_i
     assert run_in(run, plan).step == 6
     (warning,) = events(run, "warning")
     assert str(newest) in warning["text"]
-    assert "resuming from step_000000002.pt" in warning["text"]
+    assert "cannot be used and is removed; resuming from step_000000002.pt" in warning["text"]
     assert_same_weights(run, whole_run)
 
 
@@ -327,17 +327,6 @@ def test_a_damaged_run_can_be_overwritten(run_in, stop_after, tmp_path):
     assert run_in(run, {"train.steps": 2}, overwrite=True).step == 2
 
 
-def test_a_checkpoint_that_holds_something_else_is_passed_over(whole_run, run_in, stop_after, tmp_path):
-    run = tmp_path / "run"
-    stop_after(run, 3)
-    newest = run / "checkpoints" / "step_000000004.pt"
-    torch.save({"a": 1}, newest)
-    assert run_in(run, resume=True).step == 6
-    (warning,) = events(run, "warning")
-    assert f"{newest} cannot be used and is removed; resuming from step_000000003.pt" in warning["text"]
-    assert_same_weights(run, whole_run)
-
-
 def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_path):
     run = tmp_path / "run"
     stop_after(run, 3)
@@ -424,6 +413,11 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     assert len(events(run, "warning")) == 2
     assert all(torch.equal(value, before[name]) for name, value in load_file(run / "model.safetensors").items())
     assert len(read_run(run).scores) == 2
+    shutil.rmtree(run / "checkpoints")
+    kept = (run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()
+    with pytest.raises(InputError, match="checkpoints holds no checkpoint, so the finished run cannot be validated"):
+        run_in(run, plan, resume=True, full_validation=True)
+    assert ((run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()) == kept
 
 
 def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_left_out(run_in, tmp_path, rehearsed):

@@ -61,7 +61,7 @@ def test_cases_that_came_and_went_are_named(saved, cases):
     gone = [ref for ref in cases.refs if ref.case_id not in ("case_0", "case_4")]
     came = [replace(gone[0], case_id=f"new_{i}", fold=0) for i in range(4)]
     assert other_data(saved, replace(cases, refs=(*gone, *came))) == [
-        "4 new training cases: new_0, new_1, new_2, ...",
+        "4 new training cases: new_0, new_1, new_2 and 1 more",
         "1 training cases missing: case_0",
         "1 validation cases missing: case_4",
     ]

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 
 import pytest
 from filelock import FileLock
@@ -31,8 +32,8 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     with FileLock(tmp_path / ".lock"), pytest.raises(OutputError, match="another process is training into"):  # noqa: SIM117
         with RunFolder(tmp_path).locked():
             pytest.fail("entered although the lock was taken")
-    with RunFolder(tmp_path).locked():
-        pass
+    with RunFolder(tmp_path).locked() as notice:
+        assert notice == ""
 
 
 def events_of(*names):
@@ -85,11 +86,6 @@ def test_a_file_system_without_locks_is_told_once_and_used(tmp_path, monkeypatch
         assert "has no locks" in notice
 
 
-def test_with_locks_nothing_is_told(tmp_path):
-    with RunFolder(tmp_path).locked() as notice:
-        assert notice == ""
-
-
 def test_a_folder_in_place_of_the_lock_is_named(tmp_path):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(OutputError, match=r"cannot write into .*\.lock"), RunFolder(tmp_path).locked():
@@ -99,8 +95,20 @@ def test_a_folder_in_place_of_the_lock_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["a" * 256, "/".join(["a" * 200] * 25)])
 def test_a_path_that_is_too_long_is_refused_in_one_short_sentence(tmp_path, name):
     with pytest.raises(OutputError, match=r"bytes, .* allows \d+.*; choose another with -o") as caught:
-        RunFolder(tmp_path / name).check_length()
+        RunFolder(tmp_path / name).check_path()
     assert len(str(caught.value)) < 900
+
+
+def test_a_folder_that_may_not_be_entered_is_refused(closed_folder):
+    folder = RunFolder(closed_folder / "a" / "run")
+    assert not folder.holds_run
+    with pytest.raises(OutputError, match=rf"no permission to write into {closed_folder}\); choose another with -o"):
+        folder.check()
+
+
+def test_a_path_that_run_yaml_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(OutputError, match=r"its path is not UTF-8 text\); choose another with -o"):
+        RunFolder(tmp_path / os.fsdecode(b"caf\xe9") / "run").check_path()
 
 
 def test_what_killed_writers_left_is_removed_under_the_lock(tmp_path):

@@ -143,9 +143,13 @@ def test_impossible_settings_are_refused(keys, expected, voxelocity, tiny_msd, t
 @pytest.mark.parametrize(
     ("mode", "key", "expected"),
     [
-        ("pipeline", "data.cache.num_parts=2", "data.cache.num_parts=2 does not go with parallel.mode=pipeline"),
-        ("pipeline", "precision.compute=float16", "parallel.mode=pipeline does not go with precision.compute=float16"),
-        ("fsdp", "optimizer.name=novograd", "parallel.mode=fsdp does not go with optimizer.name=novograd"),
+        ("pipeline", "data.cache.num_parts=2", "data.cache.num_parts=2 cannot be combined with parallel.mode=pipeline"),
+        (
+            "pipeline",
+            "precision.compute=float16",
+            "parallel.mode=pipeline cannot be combined with precision.compute=float16",
+        ),
+        ("fsdp", "optimizer.name=novograd", "parallel.mode=fsdp cannot be combined with optimizer.name=novograd"),
     ],
 )
 def test_what_does_not_go_with_a_mode_is_refused_once(mode, key, expected, tiny_msd, tiny_sets, tmp_path):

@@ -144,7 +144,7 @@ def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Pa
         from voxelocity.training.run_folder import RunFolder
 
         folder = RunFolder(out or dataset or Path())
-        folder.check_length()
+        folder.check_path()
         if folder.holds_run:
             return SavedRun.read(folder.record).dataset_path(where=str(folder.record)), folder.path
         if out is None and dataset is not None and dataset.exists():

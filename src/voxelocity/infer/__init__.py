@@ -9,17 +9,10 @@ if TYPE_CHECKING:
     from voxelocity.infer.files import predict_files
     from voxelocity.infer.job import PredictionJob, plan_job
     from voxelocity.infer.model import PredictionSpec, TrainedOn
-    from voxelocity.infer.models import (
-        SPEC_NAME,
-        WEIGHTS_NAME,
-        ModelSpec,
-        load_model,
-        open_model,
-        runs_without_torch,
-        save_keep_largest,
-        save_model,
-        split_models,
-    )
+    from voxelocity.infer.models.kinds import runs_without_torch
+    from voxelocity.infer.models.open import open_model, split_models
+    from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, save_keep_largest, save_model
+    from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
     from voxelocity.infer.outputs import OutputFormat
     from voxelocity.infer.predictor import Predictor
     from voxelocity.infer.scans import find_scans
@@ -59,17 +52,10 @@ __getattr__ = first_use(
         "writing": ("PredictedScan",),
         "job": ("PredictionJob", "plan_job"),
         "model": ("PredictionSpec", "TrainedOn"),
-        "models": (
-            "SPEC_NAME",
-            "WEIGHTS_NAME",
-            "ModelSpec",
-            "load_model",
-            "open_model",
-            "runs_without_torch",
-            "save_keep_largest",
-            "save_model",
-            "split_models",
-        ),
+        "models.kinds": ("runs_without_torch",),
+        "models.open": ("open_model", "split_models"),
+        "models.run": ("WEIGHTS_NAME", "load_model", "save_keep_largest", "save_model"),
+        "models.spec": ("SPEC_NAME", "ModelSpec"),
         "outputs": ("OutputFormat",),
         "predictor": ("Predictor",),
         "scans": ("find_scans",),

@@ -79,7 +79,7 @@ class Accumulators:
         self._warn(
             "device",
             f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
-            "classes; they are kept in main memory, which takes longer",
+            "classes; they are kept in main memory, which is slower",
         )
 
     def _off_device(self, shape: tuple[int, ...]) -> Values:
@@ -102,7 +102,7 @@ class Accumulators:
                 f"{needed}; a file in {self._folder} cannot hold them either ({error.strerror}): free some memory or "
                 "disk space, use a machine with more, or crop the scan"
             ) from None
-        self._warn("host", f"infer: {needed}; they are kept in a file in {self._folder}, which takes longer")
+        self._warn("host", f"infer: {needed}; they are kept in a file in {self._folder}, which is slower")
         return total
 
     def _in_file(self, shape: tuple[int, ...]) -> Values:

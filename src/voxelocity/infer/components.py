@@ -39,14 +39,14 @@ def keep_largest(prediction_xyz: ClassIndices, classes: Sequence[int]) -> ClassI
         if count < 2:
             continue
         kept = prediction_xyz.copy() if kept is prediction_xyz else kept
-        largest = 1 + int(np.argmax(_sizes(components, count)))
+        largest = 1 + int(np.argmax(voxel_counts(components, 1 + count)[1:]))
         kept[boxes[index - 1]][(components != largest) & (components != 0)] = 0
     return kept
 
 
-def _sizes(components: Array, count: int) -> Array:
-    """Voxels of each component, from the first."""
-    sizes = np.zeros(count + 1, dtype=np.int64)
-    for (slab,) in slabs(components, max_values=_COUNTED_VALUES):
-        sizes += np.bincount(slab.reshape(-1), minlength=count + 1)
-    return sizes[1:]
+def voxel_counts(indices: Array, num: int) -> Array:
+    """How many voxels have each of `num` indices, from 0; `np.bincount` in little memory."""
+    counts = np.zeros(num, dtype=np.int64)
+    for (slab,) in slabs(indices, max_values=_COUNTED_VALUES):
+        counts += np.bincount(slab.reshape(-1), minlength=num)
+    return counts

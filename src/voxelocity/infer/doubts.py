@@ -12,7 +12,7 @@ import numpy as np
 from voxelocity.core.device import Device
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.decode import ScanHeader
-from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig
+from voxelocity.data.prepare import OrientToRAS
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.models.spec import ModelSpec
 from voxelocity.step import precision_on
@@ -22,7 +22,6 @@ _MOST_RATIO = 2.0
 # Share of the range of the training intensities that a scan may leave on either side.
 _MARGIN = 0.1
 _SAMPLED_PER_AXIS = 40
-_GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="none"))
 
 
 def device_doubts(spec: PredictionSpec, device: Device) -> list[str]:
@@ -50,12 +49,12 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
     elif first.is_placed_twice:
         doubts.append(
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
-            "that use the qform see scan and prediction elsewhere"
+            "that use the qform show scan and prediction in another place"
         )
     if spec.trained_on is None:
         return doubts
     stored = VolumeSpec(num_channels=first.num_channels, grid=grid, dtype=first.dtype)
-    grid = Preparation(_GRID_ONLY).describe(stored).spec.grid
+    grid = OrientToRAS().describe(stored).spec.grid
     extent_mm = np.multiply(grid.shape, grid.spacing_mm)
     for what, values, ranges in (
         ("spacing", grid.spacing_mm, spec.trained_on.spacing_mm),
@@ -77,16 +76,12 @@ def intensity_doubts(scan: Volume, spec: PredictionSpec) -> list[str]:
         values = channel[tuple(slice(None, None, max(1, n // _SAMPLED_PER_AXIS)) for n in channel.shape)]
         low, high = (float(value) for value in np.percentile(values, [0.5, 99.5]))
         who = "its values" if len(spec.channels) == 1 else f"its values of {name}"
-        if float(values.min()) == float(values.max()) and not _varies(channel):
+        if values.min() == values.max() and not channel.min() < channel.max():
             doubts.append(f"{who} are {low:.4g} everywhere")
         elif spec.trained_on is not None and _is_unlike(values, low, high, spec, index):
             trained = _range_text(*spec.trained_on.intensity[index])
             doubts.append(f"{who} run from {low:.4g} to {high:.4g} (training scans: {trained})")
     return doubts
-
-
-def _varies(channel: Array) -> bool:
-    return bool(channel.min() < channel.max())
 
 
 def _is_unlike(values: Array, low: float, high: float, spec: PredictionSpec, index: int) -> bool:

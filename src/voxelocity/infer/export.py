@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +22,15 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
-from voxelocity.infer.models.exported import (
-    checksums,
-    describe_export,
-    open_export,
-)
-from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, is_export
+from voxelocity.infer.models.exported import checksums, describe_export, open_export
+from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, OPENVINO_WEIGHTS, is_export
 from voxelocity.infer.models.open import open_model
 from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes import openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
-from voxelocity.infer.runtimes.native import load_eager
+from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
 from voxelocity.infer.runtimes.of_model import task_of
 from voxelocity.metrics import case_score
 from voxelocity.observe import Stopwatch
@@ -115,7 +112,7 @@ def _checked_format(to: str, device: torch.device) -> ExportFormat:
         case "openvino":
             why_not = openvino.why_not_loaded(device)
         case "pt2":
-            why_not = program.why_not_package(device)
+            why_not = why_not_compiled(device)
         case "tensorrt":
             why_not = tensorrt.why_not(device)
     if why_not:
@@ -126,7 +123,7 @@ def _checked_format(to: str, device: torch.device) -> ExportFormat:
 def _check_out(out: Path, *, overwrite: bool) -> None:
     if is_export(out) and not overwrite:
         raise OutputError(f"export: {out} holds an export already; replace it with --overwrite, or choose another -o")
-    if not is_export(out) and (out / SPEC_NAME).exists():
+    if not is_export(out) and os.path.exists(out / SPEC_NAME):
         raise OutputError(f"export: {out} holds another model, whose {SPEC_NAME} would be lost; choose another with -o")
 
 
@@ -316,7 +313,7 @@ def _compared_case(
 def _put(folder: Path, out: Path, names: Sequence[str], record: ExportRecord) -> None:
     """Moves what was built into `out`, `model.json` last, because a folder with it is a model."""
     (out / SPEC_NAME).unlink(missing_ok=True)
-    for name in MAIN_FILES.values():
+    for name in (*MAIN_FILES.values(), OPENVINO_WEIGHTS):
         (out / name).unlink(missing_ok=True)
     for name in names:
         (folder / name).replace(out / name)

@@ -105,8 +105,8 @@ class ExportRecord:
             else f"{count_text(self.num_windows, 'window')} of noise"
         )
         text = (
-            f"The export answers as the run does: on {where}, logits differ by {self.difference:.2g} at most, "
-            f"{self.relative_difference:.2g} of the largest (allowed: {self.tolerance:.2g})."
+            f"The export matches the run: on {where}, logits differ by at most {self.difference:.2g}, "
+            f"{self.relative_difference:.2g} of the largest logit (allowed: {self.tolerance:.2g})."
         )
         if self.agreement is None:
             return text
@@ -129,7 +129,7 @@ def export_document(record: ExportRecord) -> Document:
         notices=notices,
         cards=[
             Card(name="Difference of logits", value=f"{record.difference:.2g}", note="largest"),
-            Card(name="Seconds a window", value=duration_text(after_s), note=f"run: {duration_text(before_s)}"),
+            Card(name="Seconds per window", value=duration_text(after_s), note=f"run: {duration_text(before_s)}"),
             *([Card(name="Mean Dice", value=_dice(after), note=f"run: {_dice(before)}")] if record.cases else []),
         ],
         sections=[
@@ -175,7 +175,7 @@ def _facts(record: ExportRecord) -> list[tuple[str, str]]:
         ("Device", record.device),
         ("Time to build", duration_text(record.build_s)),
         ("Windows of other shapes", "possible" if record.has_dynamic_space else "not possible"),
-        ("Seconds a window", f"{duration_text(after_s)} (run, eager: {duration_text(before_s)})"),
+        ("Seconds per window", f"{duration_text(after_s)} (run, eager: {duration_text(before_s)})"),
         ("Largest difference of logits", f"{record.difference:.3g}"),
         ("As a share of the largest logit", f"{record.relative_difference:.3g} (allowed: {record.tolerance:.3g})"),
     ]

@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from voxelocity.core.device import Device
+from voxelocity.core.device import Device, numbered
 from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
-from voxelocity.infer.models import open_models
+from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import OutputFormat, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor
@@ -27,11 +27,11 @@ from voxelocity.report import write_page
 
 
 def predict_files(
-    models: Path | Sequence[Path],
-    inputs: Sequence[Path],
-    out: Path,
+    models: Path | str | Sequence[Path | str],
+    inputs: Path | str | Sequence[Path | str],
+    out: Path | str,
     *,
-    device: Device | Sequence[Device],
+    device: Device | str | Sequence[Device | str],
     num_threads: int,
     format: OutputFormat = "auto",
     overwrite: bool = False,
@@ -55,11 +55,11 @@ def predict_files(
     `predictions.csv` there gets a row for each: seconds of each stage, memory, device, and milliliters of each class.
 
     Args:
-        models: the folder of a model (`infer.models.open_model`), or several, whose logits are averaged.
-        inputs: files, folders and lists of scans, as `find_scans` takes them.
+        models: the folder of a model (`infer.open_model`), or several, whose logits are averaged.
+        inputs: files, folders and lists of scans, as `find_scans` takes them, or one of these.
         out: created if it does not exist. A scan is never replaced.
-        device: where the network runs; several share the scans, each with a network of its own. `core.device.HOST` for
-            an export that runs without torch.
+        device: where the network runs, such as "cuda"; several share the scans, each with a network of its own.
+            `core.device.HOST` for an export that runs without torch.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
         format: of the predictions, as `choose_output` takes it.
         overwrite: whether to replace predictions of the same name, each file in one piece.
@@ -87,9 +87,11 @@ def predict_files(
             before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
-    devices = tuple(device) if isinstance(device, Sequence) else (device,)
+    given = [device] if isinstance(device, str) or not isinstance(device, Sequence) else device
+    devices = tuple(numbered(each) if isinstance(each, str) else each for each in given)
     for each in devices:
         check_name(runtime, each)
+    folders = _paths(models)
     told: list[str] = []
 
     def tell(text: str) -> None:
@@ -97,9 +99,9 @@ def predict_files(
         warn(text)
 
     job = plan_job(
-        models,
-        inputs,
-        out,
+        folders,
+        _paths(inputs),
+        Path(out),
         format=format,
         overwrite=overwrite,
         resume=resume,
@@ -110,7 +112,7 @@ def predict_files(
     _check(job, devices, runtime, tell)
     on_start(job)
     inside = [PROBABILITIES_FOLDER] * probabilities + [PREVIEWS_FOLDER] * previews
-    make_folder(out, job.refs, job.output, inside=inside)
+    make_folder(job.out, job.refs, job.output, inside=inside)
     stop = threading.Event()
 
     def predictor_on(each: Device, own: Model) -> Predictor:
@@ -120,7 +122,7 @@ def predict_files(
             own.spec,
             own.preparation,
             device=each,
-            folder=out,
+            folder=job.out,
             warn=tell,
             on_windows=until(stop, on_windows),
             forward=load_chosen(runtime, own, num_windows=job.num_windows, device=each, warn=tell, note=on_runtime),
@@ -128,7 +130,6 @@ def predict_files(
         )
 
     # A network is on one device, and an export is opened for one, so each of the others reads the model again.
-    folders = [models] if isinstance(models, Path) else models
     others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
     predictors = [predictor_on(devices[0], job.model), *others]
     start_s = time.perf_counter()
@@ -146,7 +147,8 @@ def predict_files(
             _tell_doubts(prediction.scan, job, tell)
             writer.write(prediction)
         writer.finish()
-    if page:
+    # With `resume` and no scan left, the page of the command before stays.
+    if page and job.refs:
         document = predictions_document(
             writer.scans,
             writer.figures,
@@ -155,9 +157,13 @@ def predict_files(
             warnings=told,
             seconds=time.perf_counter() - start_s,
         )
-        write_page(document, out / PREDICTIONS_PAGE)
+        write_page(document, job.out / PREDICTIONS_PAGE)
     job.check_all_were_predicted()
     return tuple(writer.scans)
+
+
+def _paths(given: Path | str | Sequence[Path | str]) -> list[Path]:
+    return [Path(each) for each in ([given] if isinstance(given, str | Path) else given)]
 
 
 def _check(job: PredictionJob, devices: Sequence[Device], runtime: str, tell: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
 from voxelocity.infer.model import Model
-from voxelocity.infer.models import open_models
+from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import (
     Output,
     OutputFormat,
@@ -121,7 +121,7 @@ class PredictionJob:
 
 
 def plan_job(
-    models: Path | Sequence[Path],
+    models: Sequence[Path],
     inputs: Sequence[Path],
     out: Path,
     *,
@@ -132,7 +132,7 @@ def plan_job(
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> PredictionJob:
-    """The job for these arguments, which are those of `predict_files`. Writes nothing.
+    """The job for these arguments, which are those of `predict_files`, models and inputs in lists. Writes nothing.
 
     Raises:
         ConfigError: the factory cannot be imported.
@@ -141,7 +141,7 @@ def plan_job(
     """
     if overwrite and resume:
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
-    model = open_models([models] if isinstance(models, Path) else models, factory=factory)
+    model = open_models(models, factory=factory)
     refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
     output = choose_output(format, refs, warn)
     check_no_scan_is_replaced(refs, out, output)

@@ -104,8 +104,8 @@ def memory_document(case_id: str, memory: ScanMemory, spec: PredictionSpec, *, p
         heads=("Part", "Bytes"),
     )
     verdict = (
-        f"The largest scan, case '{case_id}', takes {bytes_text(memory.peak_bytes)} besides the network and what it "
-        f"computes inside; {bytes_text(free_bytes)} of main memory are free. Its scores go to {place}."
+        f"The largest scan, case '{case_id}', takes {bytes_text(memory.peak_bytes)}, not counting the network and its "
+        f"features; {bytes_text(free_bytes)} of main memory are free. Its scores go to {place}."
     )
     return Document(
         kind="prediction plan",

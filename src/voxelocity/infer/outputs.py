@@ -129,8 +129,8 @@ def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
         if other != ref.case_id and _ignores_case(out):
             raise OutputError(
-                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, because {out} ignores "
-                "upper and lower case; rename one of the scans, or choose another folder with -o"
+                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, because names in {out} "
+                "are not case-sensitive; rename one of the scans, or choose another folder with -o"
             )
 
 

@@ -210,7 +210,6 @@ class Predictor:
                 on, needs more memory than there is, or the network returned NaN or infinity. Raised after all cases
                 before it have been yielded.
         """
-
         with self.loading(refs, num_threads=num_threads, num_ahead=num_ahead) as loaded:
             yield from self.restored(loaded, on_failure=on_failure, num_threads=num_threads)
 

@@ -40,15 +40,18 @@ def find_scans(
         warn: called with what was left out of a folder, and with a channel that was taken for a separate scan.
 
     Raises:
-        InputError: a path does not exist or is not a scan, a channel is missing, a list is malformed, two scans share a
-            name, or a name is too long for a prediction.
+        InputError: a path does not exist, cannot be read or is not a scan, a channel is missing, a list is malformed,
+            two scans share a name, or a name is too long for a prediction.
     """
-    tables = [path for path in inputs if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
-    others = [path for path in inputs if path not in tables]
+    try:
+        tables = [path for path in inputs if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
+        scans = [scan for path in inputs if path not in tables for scan in _scans_of(path, warn)]
+    except OSError as error:
+        raise InputError(
+            f"predict: {error.filename} cannot be read ({error.strerror}); check its permissions, or leave it out"
+        ) from None
     by_case: dict[str, dict[int, Path]] = {}
-    for case, channel, file in _numbered(
-        [scan for path in others for scan in _scans_of(path, warn)], num_channels, warn
-    ):
+    for case, channel, file in _numbered(scans, num_channels, warn):
         _add(by_case, case, channel, file)
     for ref in (ref for table in tables for ref in open_cases(table)):
         for channel, file in enumerate(ref.images):
@@ -69,8 +72,8 @@ def _numbered(
             yield match["case"], int(match["channel"]), file
         else:
             warn(
-                f"predict: {file} is taken for a separate scan: by its name it is channel "
-                f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0"
+                f"predict: {file} is treated as a separate scan: its name says channel {int(match['channel'])} of "
+                f"'{match['case']}', but the network takes {num_channels}, numbered from 0"
             )
             yield stem, 0, file
 

@@ -78,10 +78,10 @@ def share_scans(
             )
             for number, predictor in enumerate(predictors)
         ]
-        for thread in threads:
-            thread.start()
         num_running = len(threads)
         try:
+            for thread in threads:
+                thread.start()
             while num_running > 0:
                 message = messages.get()
                 if isinstance(message, Prediction):
@@ -135,5 +135,3 @@ def _empty(messages: queue.Queue[_Message], threads: Sequence[threading.Thread])
     while any(thread.is_alive() for thread in threads):
         with contextlib.suppress(queue.Empty):
             messages.get(timeout=_LOOK_AGAIN_S)
-    for thread in threads:
-        thread.join()

@@ -30,7 +30,8 @@ class PredictionTable:
         self._path = folder / PREDICTIONS_TABLE
         rows, kept_columns = self._read()
         self._columns = list(dict.fromkeys([_CASE, *columns, *kept_columns]))
-        kept = [row for row in rows if row[_CASE] not in replaced]
+        stored = {_stored(case_id).decode() for case_id in replaced}
+        kept = [row for row in rows if row[_CASE] not in stored]
         self._write(put_in_place, self._text([dict(zip(self._columns, self._columns, strict=True)), *kept]))
 
     def add(self, case_id: str, row: Mapping[str, object]) -> None:
@@ -62,7 +63,7 @@ class PredictionTable:
     def _text(self, rows: Sequence[Mapping[str, object]]) -> bytes:
         text = io.StringIO()
         csv.DictWriter(text, self._columns, restval="", lineterminator="\n").writerows(rows)
-        return text.getvalue().encode()
+        return _stored(text.getvalue())
 
     def _write(self, how: Callable[[Path, bytes], None], content: bytes) -> None:
         try:
@@ -71,6 +72,11 @@ class PredictionTable:
             raise OutputError(
                 f"predict: cannot write {self._path} ({error.strerror}); make space or choose another folder with -o"
             ) from None
+
+
+def _stored(text: str) -> bytes:
+    # The name of a file may have bytes that are not UTF-8; a table must not.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _append(path: Path, content: bytes) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
-from voxelocity.core.volume import Array, slabs
 from voxelocity.core.whole_file import write_whole
-from voxelocity.infer.components import keep_largest
+from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.predictor import STAGES, Prediction
@@ -22,7 +21,6 @@ from voxelocity.observe import peak_device_bytes, peak_host_bytes
 from voxelocity.report import cut_slices, preview_png
 from voxelocity.report.records import SliceFigure
 
-_COUNTED_VALUES = 1 << 20
 _MOST_FIGURES = 4
 
 
@@ -96,12 +94,11 @@ class PredictionWriter:
         self._writing = self._thread.submit(self._write, prediction)
 
     def finish(self) -> None:
-        """Waits for the prediction that is being written, and gives it a row in the table."""
+        """Waits for the prediction that is being written."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
         scan = writing.result()
-        self._table.add(scan.case_id, _row(scan))
         self.scans.append(scan)
         self._on_case(scan)
 
@@ -120,10 +117,10 @@ class PredictionWriter:
                 write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(stacks))
         # Last, because `--resume` takes it for a sign that all was written.
         output.write(path, classes, header, spec)
-        counts = _counts(classes, len(names))
+        counts = voxel_counts(classes, len(names)).tolist()
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
-        return PredictedScan(
+        written = PredictedScan(
             case_id=scan.case_id,
             path=path,
             seconds=seconds,
@@ -134,6 +131,9 @@ class PredictionWriter:
             num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
+        # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
+        self._table.add(scan.case_id, _row(written))
+        return written
 
 
 def _columns(spec: PredictionSpec) -> list[str]:
@@ -152,10 +152,3 @@ def _row(scan: PredictedScan) -> dict[str, object]:
         "runtime": scan.runtime,
         **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
     }
-
-
-def _counts(prediction: Array, num_classes: int) -> list[int]:
-    counts = np.zeros(num_classes, dtype=np.int64)
-    for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
-        counts += np.bincount(slab.reshape(-1), minlength=num_classes)
-    return [int(count) for count in counts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -45,31 +45,6 @@ class ParallelDecision:
     rejected: tuple[str, ...] = ()
     cuts: tuple[int, ...] = ()
     measured_bytes: tuple[int, ...] = ()
-
-
-def choose_cuts(
-    costs: Sequence[Sequence[SegmentCost]],
-    limit_bytes: Sequence[int],
-    *,
-    optimizer_bytes: float = _ADAM_BYTES,
-    num_pieces: int = 1,
-) -> tuple[int, ...]:
-    """Cuts of a pipeline whose slowest stage is as quick as possible, within the memory of each rank.
-
-    Args:
-        costs: of each segment on each rank, for the patches of a whole batch.
-        limit_bytes: of each rank.
-        optimizer_bytes: state of the optimizer for each parameter.
-        num_pieces: of a batch, one of which is computed at a time.
-
-    Raises:
-        InputError: with any cut, a stage does not fit.
-    """
-    return cheapest_cuts(
-        [[cost.seconds for cost in of_rank] for of_rank in costs],
-        sizes=[[_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in of_rank] for of_rank in costs],
-        limits=limit_bytes,
-    )
 
 
 def decide(
@@ -115,7 +90,12 @@ def decide(
         rejected.append(_too_much(way, needed, limit_bytes))
     if size > 1 and mode in ("auto", "pipeline"):
         try:
-            cuts = choose_cuts(costs, limit_bytes, optimizer_bytes=optimizer_bytes, num_pieces=num_pieces)
+            # One piece of the batch is computed at a time.
+            cuts = cheapest_cuts(
+                [[cost.seconds for cost in one] for one in costs],
+                sizes=[[_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in one] for one in costs],
+                limits=limit_bytes,
+            )
         except InputError as error:
             rejected.append(f"{error}")
         else:
@@ -143,15 +123,7 @@ def decide_by_measurement(
 ) -> ParallelDecision:
     """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
 
-    Args:
-        model: as for `auto_parallelize_model`; it is left unchanged.
-        sample: see there.
-        world: see there.
-        limit_bytes: that this rank may use; what is free on its device if not given.
-        model_size_mb: see there.
-        mode: see there.
-        optimizer_bytes: see there.
-        num_microbatches: see there.
+    Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank. The model is left unchanged.
     """
     segments = world.all_succeed(lambda: segments_of(model))
     costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
@@ -217,7 +189,7 @@ def auto_parallelize_model(
     if not verify:
         return result, decision
     measured = tuple(world.gather(_tried(result, sample, world, optimizer_bytes)))
-    return result, ParallelDecision(**{**vars(decision), "measured_bytes": measured})
+    return result, replace(decision, measured_bytes=measured)
 
 
 def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
@@ -226,10 +198,9 @@ def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[Segm
     measure_segments(segments, sample[:1])
     num = len(sample)
     return [
-        SegmentCost(
+        replace(
+            cost,
             seconds=cost.seconds * num,
-            parameter_bytes=cost.parameter_bytes,
-            num_parameters=cost.num_parameters,
             activation_bytes=cost.activation_bytes * num,
             working_bytes=cost.working_bytes * num,
             output_bytes=cost.output_bytes * num,
@@ -242,12 +213,10 @@ def _scaled(cost: SegmentCost, model: nn.Module, model_size_mb: float | None) ->
     if model_size_mb is None:
         return cost
     factor = model_size_mb * _MEBI / max(1, sum(one.nbytes for one in model.parameters()))
-    return SegmentCost(
-        **{
-            **vars(cost),
-            "parameter_bytes": round(cost.parameter_bytes * factor),
-            "num_parameters": round(cost.num_parameters * factor),
-        }
+    return replace(
+        cost,
+        parameter_bytes=round(cost.parameter_bytes * factor),
+        num_parameters=round(cost.num_parameters * factor),
     )
 
 

@@ -59,7 +59,7 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
         why = ", as Linux does when memory is full" if failure.exitcode == -signal.SIGKILL else ""
         print(
             f"voxelocity: launch: rank {failure.local_rank} was killed by {failure.signal_name()}{why}; the last "
-            "checkpoint is whole, and the same command continues from it",
+            "checkpoint is intact, and the same command continues from it",
             file=sys.stderr,
         )
         return 128 - failure.exitcode

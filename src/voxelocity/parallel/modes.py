@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -25,14 +27,15 @@ class CheckpointedSegments(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self._segments = segments_of(network)
+        self._segments = [
+            replace(segment, run=partial(checkpoint, segment.run, use_reentrant=False))
+            for segment in segments_of(network)
+        ]
 
     def forward(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
         stack: Stack = (image_bcxyz,)
         for segment in self._segments:
-            top = 2 if segment.kind == "join" else 1
-            made = checkpoint(segment.run, *reversed(stack[-top:]), use_reentrant=False)
-            stack = (*(stack if segment.kind == "push" else stack[:-top]), made)
+            stack = segment(stack)
         return stack[0]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]

@@ -36,7 +36,7 @@ class PipelineParallelModule(nn.Module):
         num_microbatches: pieces of a batch; while one stage works on a piece, the others work on others. A batch that
             they do not divide is filled up with zeros, whose logits are dropped before the loss.
         cuts: for each rank after the first, the index of the segment with which its stage begins; stages of about as
-            many parameters if not given. `fit.choose_cuts` measures.
+            many parameters if not given. `fit.decide_by_measurement` measures.
         schedule: "gpipe" keeps the activations of all pieces and takes any loss of the whole batch; "1f1b" keeps those
             of as many pieces as there are stages, and needs a loss that is a mean over patches.
 
@@ -65,7 +65,8 @@ class PipelineParallelModule(nn.Module):
         _check_no_batch_norm(network)
         segments = segments_of(network)
         size, rank = world.place.size, world.place.rank
-        cuts = even_cuts([_num_values(segment) for segment in segments], size) if cuts is None else tuple(cuts)
+        weights = [1.0 + sum(parameter.numel() for parameter in segment.parameters()) for segment in segments]
+        cuts = cheapest_cuts([weights] * size) if cuts is None else tuple(cuts)
         bounds = (0, *cuts, len(segments))
         if len(cuts) != size - 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise InputError(
@@ -271,11 +272,6 @@ class _Late(torch.autograd.Function):
         return whole * gradients[0], None
 
 
-def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
-    """Where each stage after the first begins, so that the heaviest is as light as possible."""
-    return cheapest_cuts([list(weights)] * num_stages)
-
-
 def cheapest_cuts(
     costs: Sequence[Sequence[float]],
     *,
@@ -318,10 +314,6 @@ def cheapest_cuts(
         stop = begins[stop]
         cuts.append(stop)
     return tuple(reversed(cuts))
-
-
-def _num_values(segment: Segment) -> float:
-    return float(sum(parameter.numel() for parameter in segment.parameters())) + 1.0
 
 
 def _in_pieces(image_bcxyz: torch.Tensor, most_pieces: int) -> tuple[torch.Tensor, int]:

@@ -113,7 +113,7 @@ def _of_mpi(environ: Mapping[str, str], rank: str, size: str, local_rank: str, l
         )
     # All of them have the same parent.
     port = _FIRST_PORT + os.getppid() % _NUM_PORTS
-    return _place(environ, "mpirun", rank, size, local_rank, local_size, address=("127.0.0.1", port))
+    return replace(place, address=("127.0.0.1", port))
 
 
 def _number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:

@@ -6,6 +6,7 @@ to unpickle one.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -64,13 +65,15 @@ def job_script(
         options: of `sbatch`, each as in a script, such as "--partition=gpu".
 
     Raises:
-        ConfigError: the time is too short, or an option is not one.
+        ConfigError: the time is too short, `log` has a line break, or an option is not one.
     """
     if limit_s < 300.0:
         raise ConfigError(
             f"launch: --time is {limit_s:.0f} s; a job needs at least 5 min, of which the last "
             f"{_WARNING_S // 60} are for saving the state"
         )
+    if "\n" in str(log):
+        raise ConfigError(f"launch: a SLURM script cannot name {str(log)!r}, which has a line break; rename the folder")
     wrong = [option for option in options if not option.startswith("-") or "\n" in option]
     if wrong:
         raise ConfigError(
@@ -81,7 +84,8 @@ def job_script(
         num_nodes=num_nodes,
         num_ranks=num_ranks,
         minutes=int(limit_s // 60),
-        log=shlex.quote(str(log)),
+        # SLURM puts in the job's facts for %j, %x and the like.
+        log=shlex.quote(str(log).replace("%", "%%")),
         warning_s=_WARNING_S,
         options="".join(f"#SBATCH {option}\n" for option in options),
         command=shlex.join([sys.executable, "-m", "voxelocity", *arguments]),
@@ -96,7 +100,8 @@ def submit(script: str, path: Path) -> str:
         CommandError: there is no `sbatch` here, or it refuses the job; the script is there.
         OutputError: the script cannot be written.
     """
-    write_whole(path, script.encode())
+    # Folders may have names that are not UTF-8.
+    write_whole(path, os.fsencode(script))
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise CommandError(

@@ -33,7 +33,7 @@ _PAUSE_S = 5.0
 _PACKAGE = str(Path(__file__).parents[1])
 # Of one core. Threads that only look after a training, such as the watchdog's, take less.
 _BUSY_SHARE = 0.1
-_ADVICE = "the last checkpoint is whole, and the same command continues from it"
+_ADVICE = "the last checkpoint is intact, and the same command continues from it"
 
 
 @dataclass(kw_only=True)
@@ -241,7 +241,7 @@ class Watchdog:
             self._end_later()
             return
         names = " and ".join(f"rank {number}{self._process_words(number)}" for number in silent)
-        _say(f"{names} has not answered for {self.silence_s:.0f} s; look at its machine; {_ADVICE}")
+        _say(f"{names} has not answered for {self.silence_s:.0f} s; check its machine; {_ADVICE}")
         for number in silent:
             space, _, process_id = self._pulses[number].process.rpartition(" ")
             if space and space == _this_process().rpartition(" ")[0]:
@@ -260,7 +260,7 @@ class Watchdog:
         waited = f"the others have waited for {names}" if limits else f"{names} have not continued"
         limit_s = min(limits or [pulse.limit_s for _, pulse in present])
         _say(
-            f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._place()}; look at its disk and its "
+            f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._place()}; check its disk and its "
             f"device; {_ADVICE}"
         )
         os._exit(1)

@@ -166,7 +166,7 @@ def _format(sizes: _Sizes) -> tuple[str, str]:
             "disk itself: about 26 ms each with Blosc2, 40 ms uncompressed (docs/measured.md)"
         )
     return "raw", (
-        f"{share:.0%} of the free disk, and the system keeps them in memory: 1.22 ms a patch, 1.75 with Blosc2 "
+        f"{share:.0%} of the free disk, and the system keeps them in memory: 1.22 ms per patch, 1.75 with Blosc2 "
         "(docs/measured.md)"
     )
 

@@ -102,9 +102,9 @@ class PlanFacts:
         return key in self.overrides or key in self.kept or key in self.tuned
 
     def section(self, name: str) -> dict[str, Any]:
-        """What is known so far of a section of the plan: settled values, and the user's keys not yet settled."""
+        """What is known so far of a section of the plan: settled values, and given keys not settled yet."""
         values = dict(self.settled.get(name, {}))
-        for key, value in self.overrides.items():
+        for key, value in {**self.kept, **self.overrides}.items():
             if key.startswith(f"{name}."):
                 set_value(values, key.removeprefix(f"{name}."), value)
         return values

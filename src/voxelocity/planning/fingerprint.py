@@ -17,7 +17,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import StagingAhead
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header
-from voxelocity.data.prepare import Preparation, PrepareConfig
+from voxelocity.data.prepare import OrientToRAS, Preparation, PrepareConfig
 from voxelocity.infer import TrainedOn
 
 Triple = tuple[float, float, float]
@@ -246,9 +246,6 @@ def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
     )
 
 
-_ORIENT = {"orientation": "RAS", "spacing_mm": "keep", "crop": "none", "intensity": {"mode": "none"}}
-
-
 def _headers_of(images: Sequence[Path], staging: StagingAhead) -> list[ScanHeader]:
     staging.advance()
     return [read_header(path) for path in images]
@@ -266,7 +263,7 @@ def _check_channels(ref: VolumeRef, headers: Sequence[ScanHeader], cases: Cases)
 def _oriented(headers: Sequence[ScanHeader]) -> VolumeSpec:
     first = headers[0]
     spec = VolumeSpec(num_channels=first.num_channels, grid=first.grid, dtype=first.dtype)
-    return Preparation(PrepareConfig.parse(_ORIENT)).describe(spec).spec
+    return OrientToRAS().describe(spec).spec
 
 
 def _spread(rows: Sequence[Any]) -> Spread:

@@ -81,7 +81,7 @@ def measure_libraries(planned: Planned) -> LibraryMemory:
         last = done.stderr.strip().rpartition("\n")[2]
         raise InputError(
             f"plan: the process that measures the memory of libraries ended with status {done.returncode}: {last}; "
-            "a training on this machine would fail likewise, so correct that, or leave out --memory"
+            "training on this machine would fail in the same way, so fix that, or leave out --memory"
         )
     return LibraryMemory(**json.loads(done.stdout.splitlines()[-1]))
 

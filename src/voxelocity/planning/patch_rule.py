@@ -141,9 +141,7 @@ def _settle_batch(facts: PlanFacts) -> None:
     if facts.machine.device == "cpu":
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
         if num_ranks > 1:
-            reason = (
-                f"two for each of {num_ranks} ranks: for a patch alone, torch takes four times as long (docs/log.md)"
-            )
+            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log.md)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
         _settle_device_batch(facts)
@@ -152,7 +150,7 @@ def _settle_batch(facts: PlanFacts) -> None:
         0.33,
         "as in nnU-Net, a third of the patches is centered on foreground, every class equally often",
     )
-    facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch", changes_results=True)
+    facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch")
 
 
 def _network_name(strides: Sequence[Sequence[int]]) -> str:

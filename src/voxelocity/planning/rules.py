@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.laterality import find_sides, swapped_classes
+from voxelocity.core.quantities import listed
 from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_rule import (
@@ -73,8 +74,8 @@ def coarsen(spacing: Vector, shape: Vector, max_voxels: float) -> Vector:
 def settle_intensity(facts: PlanFacts) -> None:
     """CT with a fixed window and global statistics, everything else case by case (nnU-Net)."""
     first = facts.data.intensity[0]
+    low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
     if facts.data.is_ct:
-        low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",
@@ -84,28 +85,18 @@ def settle_intensity(facts: PlanFacts) -> None:
         )
     else:
         spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
+        # The name of a table's column, which does not say what the channel is.
+        is_unnamed = facts.data.channels == ("image",)
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "zscore",
             f"intensities ({spread}) are not comparable between cases: "
             "each channel of each case is scaled to mean 0, standard deviation 1"
-            + ("; if they are CT numbers, name the channel CT (docs/data-sets.md)" if _is_unnamed(facts) else ""),
+            + ("; if they are CT numbers, name the channel CT (docs/data-sets.md)" if is_unnamed else ""),
         )
     if mode == "window":
-        low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
-        window = {
-            "low": low,
-            "high": high,
-            "mean": first.mean,
-            "std": max(first.std, 1e-6),
-        }
-        for name, value in window.items():
+        for name, value in {"low": low, "high": high, "mean": first.mean, "std": max(first.std, 1e-6)}.items():
             facts.settle(f"data.prepare.intensity.{name}", value, "from the foreground of the sampled cases")
-
-
-def _is_unnamed(facts: PlanFacts) -> bool:
-    """Whether the only channel has the name of a table's column, which does not say what it is."""
-    return facts.data.channels == ("image",)
 
 
 def _whole_if_wide(low: float, high: float) -> tuple[float, float]:
@@ -232,11 +223,12 @@ def settle_flips(facts: PlanFacts) -> None:
     single = [name for name in sides.single if name not in swapped]
     flips, reason = [0.0, 0.0, 0.0], ""
     if single:
-        reason = f"no flips: {_some(single)} is labeled on one side only, and a flip would make the other look like it"
+        found = listed(single, 3)
+        reason = f"no flips: {found} is labeled on one side only, and a flip would make the other look like it"
     elif unlike:
-        reason = f"no flips: the mirror image of one of {_some(unlike)} does not look like the other"
+        reason = f"no flips: the mirror image of one of {listed(unlike, 3)} does not look like the other"
     elif unswapped:
-        reason = f"no flips: swap_pairs leaves out {_some(unswapped)}, and a flip would give one the other's name"
+        reason = f"no flips: swap_pairs leaves out {listed(unswapped, 3)}, and a flip would give one the other's name"
     elif pairs and facts.settled["data"]["prepare"]["orientation"] == "keep":
         reason = "no flips: scans keep their orientation, so no axis is known to run from left to right in all of them"
     else:
@@ -259,7 +251,8 @@ def _settle_flips_of_regions(facts: PlanFacts) -> None:
     sided = sorted({*sides.single, *(name for pair in (*sides.pairs, *sides.unlike) for name in pair)})
     reason = "left and right are near mirror images; front and back, head and foot are not"
     if sided:
-        reason = f"no flips: {_some(sided)} {'has' if len(sided) == 1 else 'have'} a side, and regions are not swapped"
+        have = "has" if len(sided) == 1 else "have"
+        reason = f"no flips: {listed(sided, 3)} {have} a side, and regions are not swapped"
     facts.settle("data.augment.flip_probability", [0.0 if sided else 0.5, 0.0, 0.0], reason)
 
 
@@ -267,11 +260,8 @@ def _numbered(facts: PlanFacts, pairs: Sequence[Sequence[str]]) -> str:
     """The pairs with their class indices, as "classes 3/4 LeftParotid/RightParotid are a pair"."""
     index_of = {name: index for index, name in enumerate(facts.data.class_names)}
     texts = [f"{index_of[one]}/{index_of[other]} {one}/{other}" for one, other in pairs]
-    return f"classes {_some(texts)} are {'a pair' if len(texts) == 1 else 'pairs'}" if texts else "no classes are pairs"
-
-
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+    what = "a pair" if len(texts) == 1 else "pairs"
+    return f"classes {listed(texts, 3)} are {what}" if texts else "no classes are pairs"
 
 
 def settle_window(facts: PlanFacts) -> None:

@@ -102,7 +102,7 @@ def open_run(
     """
     begin_s = clock() - spent_s
     folder = RunFolder(out)
-    folder.check_length()
+    folder.check_path()
     folder.check()
     with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
         # A launcher that starts the program again, after a failure, continues its run.

@@ -33,9 +33,9 @@ def write_page(document: Document, path: str | Path) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    return write_whole(
-        path, _environment().get_template("document.html.j2").render(page=document).encode("utf-8", "replace")
-    )
+    text = _environment().get_template("document.html.j2").render(page=document)
+    # The name of a file may have bytes that are not UTF-8; a page must not.
+    return write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_figures(document: Document, path: str | Path) -> Path:

@@ -63,7 +63,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")
     training, held = filled.training, filled.held
     if broken:
-        training, held, _ = _prepared(session, {*skipped, *broken})
+        training, held, _ = prepared_cases(session, {*skipped, *broken})
     if filled.num_first:
         _check_foreground(session, num_with_foreground, filled.num_first - len(broken), filled.num_cases)
     # Evenly chosen, so that intermediate validations stay quick; always the same ones.
@@ -104,7 +104,7 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
             f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
             "do; add --set data.cache.tier=disk, or correct the data"
         )
-    training, held, both = _prepared(session, skipped)
+    training, held, both = prepared_cases(session, skipped)
     first = _needed_first(session, both, training, first_step=first_step)
     broken: dict[str, ScanError] = {}
     load_s, num_with_foreground = None, 0
@@ -132,13 +132,7 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
     )
 
 
-def held_cases(session: Session, skipped: Collection[str]) -> PreparedCases:
-    """The cases of the final validation, without filling the cache."""
-    _, held, _ = _prepared(session, skipped)
-    return held
-
-
-def _prepared(session: Session, skipped: Collection[str]) -> tuple[PreparedCases, PreparedCases, PreparedCases]:
+def prepared_cases(session: Session, skipped: Collection[str]) -> tuple[PreparedCases, PreparedCases, PreparedCases]:
     """The training cases, the held-out ones (the training cases if none are), and both; none of them is skipped.
 
     Raises:

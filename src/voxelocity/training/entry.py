@@ -36,7 +36,7 @@ from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Allotment, Budget, slowdown
-from voxelocity.training.caching import fill_caches, held_cases
+from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
 from voxelocity.training.opening import opened, start_of
@@ -202,11 +202,10 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone
     regions = [*spec.regions.values()]
+    total: dict[str, Any] = {"total": session.world.total} if adds_up else {}
     training = TrainingStep(
         sharding,
-        build_loss(plan.loss, regions=regions, ignored=spec.ignored, total=session.world.total)
-        if adds_up
-        else build_loss(plan.loss, regions=regions, ignored=spec.ignored),
+        build_loss(plan.loss, regions=regions, ignored=spec.ignored, **total),
         optimizer=plan.optimizer,
         precision=plan.precision,
         device=session.device,
@@ -350,7 +349,7 @@ def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
     checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
     with session.stage("network"):
         training, state = _restore(session, checkpoints)
-    held = held_cases(session, skipped)
+    _, held, _ = prepared_cases(session, skipped)
     try:
         return _finish(
             session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)

@@ -117,7 +117,11 @@ def train_folds(
             console.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
         spent_s = 0.0
         shared = shared or _shared_keys(out, cases)
-    return _pooled(out, {fold: folder.path for fold, folder in folders.items() if fold not in failed}, failed)
+    runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
+    evaluation = pool_runs(list(runs.values())) if runs else None
+    if evaluation is not None:
+        write_evaluation(evaluation, out)
+    return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 
 
 def _check_begun(
@@ -132,14 +136,6 @@ def _check_begun(
     check_data(folder, saved, cases)
     check_start(None if start_from is None else Path(start_from), saved, out=folder.path)
     check_options(folder, saved, fold=fold, overrides=overrides or {}, **asked)
-
-
-def _pooled(out: Path, runs: Mapping[int, Path], failed: Mapping[int, str]) -> FoldsResult:
-    """The finished folds as one; their page and figures are in `out`."""
-    evaluation = pool_runs(list(runs.values())) if runs else None
-    if evaluation is not None:
-        write_evaluation(evaluation, out)
-    return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 
 
 def _shared_keys(out: Path, cases: Cases, *, except_folds: Sequence[int] = ()) -> SharedKeys | None:

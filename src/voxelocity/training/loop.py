@@ -12,6 +12,7 @@ import torch
 
 from voxelocity.core.errors import NonFiniteLossError
 from voxelocity.core.time_parts import EXCHANGE
+from voxelocity.data.pipeline import Feed
 from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
@@ -20,7 +21,7 @@ from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.session import Session, StopAskedError
-from voxelocity.training.sharding import BatchSource
+from voxelocity.training.sharding import FeedOfLeader
 from voxelocity.training.validation import Validation
 
 PART_OF_SPAN: Mapping[str, str] = {
@@ -84,7 +85,7 @@ class Loop:
         self,
         session: Session,
         training: TrainingStep,
-        feed: BatchSource,
+        feed: Feed | FeedOfLeader,
         balance: Balance,
         budget: Budget,
         validation: Validation,
@@ -343,9 +344,8 @@ def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
     """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
 
     A part inside another counts for itself: waiting for other ranks inside the loss, or what a stage of a pipeline does
-    inside its waiting. With a device clock they are the times of
-    its stream: "wait" is the time it was idle because the next batch was not ready, and work that overlaps with other
-    work costs nothing.
+    inside its waiting. With a device clock they are the times of its stream: "wait" is the time it was idle because the
+    next batch was not ready, and work that overlaps with other work costs nothing.
     """
     steps = {record.number for record in records if record.name == "step"}
     outer = {record.number: record for record in records if record.parent in steps}

@@ -92,7 +92,7 @@ def start_of(
     begin_s: float,
 ) -> Start:
     """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
-    folder.check_length()
+    folder.check_path()
     saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
     is_finished = saved is not None and folder.is_finished()
     folder.check()
@@ -142,8 +142,8 @@ def _check_ranks(planned: Planned) -> None:
     if config.mode == "pipeline":
         if plan.data.cache.num_parts > 1:
             raise ConfigError(
-                f"train: data.cache.num_parts={plan.data.cache.num_parts} does not go with parallel.mode=pipeline, "
-                "where rank 0 makes the whole batch from all cases; set data.cache.num_parts=1"
+                f"train: data.cache.num_parts={plan.data.cache.num_parts} cannot be combined with "
+                "parallel.mode=pipeline, where rank 0 makes the whole batch from all cases; set data.cache.num_parts=1"
             )
         return
     if batch_size < num_ranks:

@@ -18,6 +18,7 @@ from voxelocity.core.quantities import count_text, duration_text, share_text
 from voxelocity.observe import Clock, EventLog, ended_span, system_clock
 from voxelocity.report import RunFacts, StepRecord, ValidationRecord, render_progress_png
 
+_LINE_PERIOD_S = 10.0
 _PICTURE_PERIOD_S = 60.0
 _MOST_POINTS = 2000
 _SHORTEST_EPOCH_S = 1.0
@@ -32,9 +33,8 @@ class TerminalProgress:
     A bar in a terminal, a line now and then in a file or pipe.
     """
 
-    def __init__(self, console: Console, clock: Clock, *, target_dice: float = 0.0, line_every_s: float = 10.0) -> None:
-        self._console, self._clock = console, clock
-        self._target_dice, self._line_every_s = target_dice, line_every_s
+    def __init__(self, console: Console, clock: Clock, *, target_dice: float) -> None:
+        self._console, self._clock, self._target_dice = console, clock, target_dice
         self._line_at = clock()
         self._dice = ""
         self._bar = Progress(
@@ -60,7 +60,7 @@ class TerminalProgress:
             f"waiting {share_text(wait_share)}  {end}"
         )
         self._bar.update(self._task, completed=progress, facts=facts)
-        if not self._console.is_terminal and self._clock() - self._line_at >= self._line_every_s:
+        if not self._console.is_terminal and self._clock() - self._line_at >= _LINE_PERIOD_S:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 

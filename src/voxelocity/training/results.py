@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from voxelocity.core.whole_file import put_in_place, whole_file
 from voxelocity.report import RunFacts, cut_slices
 
 Classes = npt.NDArray[np.uint8]
+_MOST_KEPT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,7 @@ class _Kept:
 class SlicePictures:
     """Keeps slices of a few scored cases: worst, middle and best, for the report."""
 
-    def __init__(self, *, limit: int = 4) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._kept: list[_Kept] = []
 
     def add(self, score: CaseScore, scan: Volume, prediction: Classes) -> None:
@@ -50,14 +50,15 @@ class SlicePictures:
             }
         mean_dice = 1.0 if score.mean_dice is None else score.mean_dice
         title = f"{score.case_id}, Dice {dice_text(score.mean_dice)}"
-        self._kept.append(_Kept(mean_dice=mean_dice, title=title, arrays=arrays))
-        if len(self._kept) > 2 * self._limit:
-            self._kept = self._spread()
+        self._keep([_Kept(mean_dice=mean_dice, title=title, arrays=arrays)])
 
     def extend(self, others: SlicePictures) -> None:
         """Takes over what others kept."""
-        self._kept.extend(others._kept)
-        if len(self._kept) > 2 * self._limit:
+        self._keep(others._kept)
+
+    def _keep(self, more: Sequence[_Kept]) -> None:
+        self._kept.extend(more)
+        if len(self._kept) > 2 * _MOST_KEPT:
             self._kept = self._spread()
 
     def save(self, path: Path) -> None:
@@ -73,9 +74,9 @@ class SlicePictures:
 
     def _spread(self) -> list[_Kept]:
         ordered = sorted(self._kept, key=lambda kept: (kept.mean_dice, kept.title))
-        if len(ordered) <= self._limit:
+        if len(ordered) <= _MOST_KEPT:
             return ordered
-        picks = np.linspace(0, len(ordered) - 1, self._limit).round().astype(int)
+        picks = np.linspace(0, len(ordered) - 1, _MOST_KEPT).round().astype(int)
         return [ordered[i] for i in picks]
 
 

@@ -14,11 +14,12 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, flatten
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml, shortened
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import duration_text, listed
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import cpu_budget
 from voxelocity.planning import Plan, Planned, read_overrides
 from voxelocity.report import read_run
+from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
 
 _NUM_NAMED = 3
@@ -109,7 +110,8 @@ def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_fi
     """The run in the folder, whose files were checked; None if the command starts a new run.
 
     Raises:
-        InputError: the options contradict each other or the folder, or the run is finished or damaged.
+        InputError: the options contradict each other or the folder, the run is finished or damaged, or it is finished
+            and has no checkpoint left to validate.
     """
     if resume and overwrite:
         raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
@@ -117,12 +119,19 @@ def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_fi
         raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
     if overwrite or not folder.holds_run:
         return None
-    if folder.is_finished() and not (resume and may_be_finished):
+    is_finished = folder.is_finished()
+    if is_finished and not (resume and may_be_finished):
         has_page = folder.report.is_file()
         page = "" if has_page else f" (`voxelocity report {folder.path}` renders its page, which is missing)"
         raise OutputError(
             f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
             "or replace it with --overwrite"
+        )
+    if is_finished and not Checkpoints(folder.checkpoints, keep=1).paths():
+        # A new network would be validated, and its scores would replace those of the run.
+        raise InputError(
+            f"train: {folder.checkpoints} holds no checkpoint, so the finished run cannot be validated again; restore "
+            f"one, or score its predictions: voxelocity predict {folder.path} ..., then voxelocity evaluate"
         )
     saved = SavedRun.read(folder.record)
     # Pictures and report will read all of it, so damage must be found before hours of training.
@@ -254,9 +263,9 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return lines
 
 
-def in_short(texts: Sequence[str], separator: str = "; ") -> str:
+def in_short(texts: Sequence[str]) -> str:
     """The first few texts, joined into one."""
-    return separator.join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
+    return "; ".join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
 
 
 def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
@@ -286,8 +295,8 @@ def _case_ids(cases: Cases, fold: Fold) -> dict[str, list[str]]:
 def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> list[str]:
     stored = {*map(str, before)}
     added, missing = sorted({*now} - stored), sorted(stored - {*now})
-    lines = [f"{len(added)} new {part} cases: {in_short(added, ', ')}"] if added else []
-    return lines + ([f"{len(missing)} {part} cases missing: {in_short(missing, ', ')}"] if missing else [])
+    lines = [f"{len(added)} new {part} cases: {listed(added, _NUM_NAMED)}"] if added else []
+    return lines + ([f"{len(missing)} {part} cases missing: {listed(missing, _NUM_NAMED)}"] if missing else [])
 
 
 def _budget_text(seconds: float | Auto) -> str:

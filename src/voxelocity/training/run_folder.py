@@ -47,7 +47,8 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        return self.record.is_file()
+        # Not `Path.is_file`, which raises an error where a folder above may not be entered; `check` names that folder.
+        return os.path.isfile(self.record)
 
     def is_finished(self) -> bool:
         """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.
@@ -66,7 +67,7 @@ class RunFolder:
             OutputError: it is below a file, cannot be written, or holds something that is not a run.
         """
         place = self.path.absolute()
-        while not place.exists():
+        while not os.path.exists(place):
             place = place.parent
         if not place.is_dir():
             raise self._unwritable(f"{place} is a file")
@@ -96,13 +97,17 @@ class RunFolder:
         shown = name if len(name) <= 2 * _LONGEST_NAME_BYTES else f"{name[:60]}..."
         return OutputError(f"train: cannot write into the folder {shown} ({reason}); choose another with -o")
 
-    def check_length(self) -> None:
-        """Refuses a path that the system would reject, before anything uses it.
+    def check_path(self) -> None:
+        """Refuses a path that the system would reject or `run.yaml` cannot hold, before anything uses it.
 
         Raises:
-            OutputError: a name in it, or the whole path, is too long.
+            OutputError: a name in it, or the whole path, is too long or not UTF-8.
         """
         place = self.path.absolute()
+        try:
+            str(place).encode()
+        except UnicodeEncodeError:
+            raise self._unwritable("its path is not UTF-8 text") from None
         too_long = next((part for part in place.parts if len(os.fsencode(part)) > _LONGEST_NAME_BYTES), "")
         if too_long:
             raise self._unwritable(

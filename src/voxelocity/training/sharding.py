@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -96,18 +96,18 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
 def _check_mode(mode: Mode, plan: Plan) -> None:
     if mode in ("fsdp", "pipeline") and plan.precision.compute == "float16":
         raise ConfigError(
-            f"train: parallel.mode={mode} does not go with precision.compute=float16, whose loss scale ranks would "
-            "have to agree on; set precision.compute=bfloat16 or float32"
+            f"train: parallel.mode={mode} cannot be combined with precision.compute=float16, whose loss scale ranks "
+            "would have to agree on; set precision.compute=bfloat16 or float32"
         )
     if mode == "fsdp" and plan.optimizer.name == "novograd":
         raise ConfigError(
-            "train: parallel.mode=fsdp does not go with optimizer.name=novograd, which needs whole parameters; set "
-            "optimizer.name=adamw, or parallel.mode=pipeline"
+            "train: parallel.mode=fsdp cannot be combined with optimizer.name=novograd, which needs whole parameters; "
+            "set optimizer.name=adamw, or parallel.mode=pipeline"
         )
 
 
 def _is_expected_to_fit(session: Session) -> bool:
-    """Whether a copy on each GPU fits, as the plan counts it. Of CPUs, which share a machine's memory, nobody asks."""
+    """Whether a copy on each GPU fits, as the plan counts it. CPUs share the machine's memory and are not checked."""
     plan, machine = session.plan, session.planned.machine
     if machine.device == "cpu":
         return True
@@ -123,20 +123,8 @@ def _is_expected_to_fit(session: Session) -> bool:
     return not session.world.agree([], flag=needed > machine.device_free_bytes)[1]
 
 
-class BatchSource(Protocol):
-    """What a training takes its batches from: a `Feed`, or in a pipeline a `FeedOfLeader`."""
-
-    def __next__(self) -> Batch: ...
-
-    def epoch_of(self, step: int) -> int:
-        """See `Feed`."""
-
-    def share_soon(self, step: int, shares: tuple[int, ...]) -> int:
-        """See `Feed`."""
-
-
 class FeedOfLeader:
-    """Whole batches for a pipeline: rank 0 makes them, the others receive the labels and the shape of the image.
+    """A `Feed` of whole batches for a pipeline: rank 0 makes them, the others receive labels and the image's shape.
 
     Args:
         feed: of rank 0; None on the others.
@@ -168,14 +156,12 @@ class FeedOfLeader:
     def epoch_of(self, step: int) -> int:
         return self._draws.epoch_of(step)
 
-    def share_soon(self, step: int, shares: tuple[int, ...]) -> int:
+    def share_soon(self, step: int, shares: Sequence[int]) -> int:
         raise AssertionError("the ranks of a pipeline have no shares")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._feed is not None:
             self._feed.close()

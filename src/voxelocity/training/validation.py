@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import duration_text, listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef
@@ -22,7 +21,6 @@ from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
 from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
-from voxelocity.training.resume import in_short
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
 
@@ -112,14 +110,6 @@ def score_cases(
             surface=may_measure_surface(),
         )
         yield score, scan, prediction
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Scored:
-    """What a rank made of its share of the final validation."""
-
-    pairs: list[ScorePair]
-    pictures: SlicePictures
 
 
 class _OutOfTimeError(Exception):
@@ -324,15 +314,15 @@ class Validation:
                     network, [self._held.refs[chosen[i]] for i in own], until_s=until_s, surface_s=surface_s
                 )
             )
-        for part in parts:
-            pictures.extend(part.pictures)
-        pairs = _in_order([part.pairs for part in parts], all_own)
+        for _, kept in parts:
+            pictures.extend(kept)
+        pairs = _in_order([scored for scored, _ in parts], all_own)
         self._warn_of(pairs, number)
         return settle(pairs) if self._is_held_out else FinalScores(scores=[old for old, _ in pairs], keep_largest={})
 
     def _score(
         self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, surface_s: float
-    ) -> _Scored:
+    ) -> tuple[list[ScorePair], SlicePictures]:
         """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
         session = self._session
         spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
@@ -362,7 +352,7 @@ class Validation:
                 session.stop.check()
         except _OutOfTimeError:
             pass
-        return _Scored(pairs=pairs, pictures=pictures)
+        return pairs, pictures
 
     def _warn_of(self, pairs: Sequence[ScorePair], number: int) -> None:
         """What the scores of `number` cases lack."""
@@ -375,13 +365,13 @@ class Validation:
         has_surface = self._size is None or self._size.surface
         without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
         if without:
-            warn(f"train: the time budget left no time for the surface distances of {in_short(without, ', ')}")
+            warn(f"train: the time budget left no time for the surface distances of {listed(without)}")
         estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
         if estimated:
             warn(
                 f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-                f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
-                "in scores.json"
+                f"distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
+                "scores.json"
             )
 
 

@@ -9,7 +9,7 @@ import torch
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.infer import ModelSpec, Predictor, open_model, save_keep_largest, save_model, split_models
-from voxelocity.infer.models import open_models
+from voxelocity.infer.models.open import open_models
 from voxelocity.step import build_network
 
 CPU = torch.device("cpu")

@@ -61,14 +61,14 @@ def test_a_single_bit_of_the_weights_that_changed_is_found(tmp_path):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1  # of the last weight, which stays a finite number
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.safetensors is not the file that was written .*; take another copy"):
+    with pytest.raises(InputError, match=r"model\.safetensors is not the file that was written .*; copy both again"):
         load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda tensor: tensor.fill_(torch.nan), r"holds NaN or infinity in '.*weight', so it cannot predict; take"),
+        (lambda tensor: tensor.fill_(torch.nan), r"holds NaN or infinity in '.*weight', so it cannot predict; copy it"),
         (lambda tensor: tensor.to(torch.int8), r"holds other weights than model\.json describes"),
         (lambda tensor: tensor.half(), r"holds other weights than model\.json describes"),
     ],

@@ -57,7 +57,7 @@ def test_the_quickest_is_chosen_and_said_with_its_figures(tmp_path):
     stage = Stage(slow=(10.0, 6.0, 1.0), fast=(20.0, 0.6, 1.0001))
     assert stage.choose(tmp_path) == "fast"
     (note,) = stage.notes
-    assert "runtime fast for 10000 windows: 0.20 s a window, 21 s to build (eager 1.0 s, slow 2.0 s)" in note
+    assert "runtime fast for 10000 windows: 0.20 s per window, 21 s to build (eager 1.0 s, slow 2.0 s)" in note
     assert "differ from eager's by 0.0001 at most" in note
     assert "measured now and remembered" in note
 
@@ -183,6 +183,12 @@ def test_a_batch_that_does_not_fit_leaves_the_choice_to_the_window_engine(tmp_pa
 
     stage = Stage(fast=(20.0, 0.6, 1.0))
     stage.runtimes["eager"] = replace(stage.runtimes["eager"], load=load)
+    assert stage.choose(tmp_path) == "eager"
+    assert stage.notes == ["predict: runtime eager, untested: a full batch of windows does not fit into memory"]
+    # Also where eager was timed before other programs took the memory, and another runtime is tried now.
+    stage = Stage(fast=(20.0, 0.6, 1.0))
+    stage.choose(tmp_path)
+    stage.runtimes |= {"eager": replace(stage.runtimes["eager"], load=load), "new": stage.runtime("new", 1.0, 0.1, 1.0)}
     assert stage.choose(tmp_path) == "eager"
     assert stage.notes == ["predict: runtime eager, untested: a full batch of windows does not fit into memory"]
 

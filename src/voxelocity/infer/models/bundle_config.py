@@ -32,9 +32,9 @@ class BundleConfig:
             # Every JSON text is also a YAML text.
             values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(f"infer: {self.path} is damaged ({error}); take another copy of it") from None
+            raise InputError(f"infer: {self.path} is damaged ({error}); copy it again") from None
         if not isinstance(values, dict):
-            raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); take another copy of it")
+            raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
         self._values = values
 
     def error(self, where: str, why: str) -> InputError:

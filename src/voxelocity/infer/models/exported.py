@@ -49,8 +49,8 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
     exported = spec.exported
     if exported is None:
         raise InputError(
-            f"infer: {folder} holds the file of an export, but its {SPEC_NAME} describes none; take another copy of "
-            "the folder, or export the run again"
+            f"infer: {folder} holds the file of an export, but its {SPEC_NAME} describes none; copy the "
+            "folder again, or export the run again"
         )
     main = MAIN_FILES[exported.format]
     if exported.format in MACHINE_CODE and factory != main:
@@ -178,12 +178,12 @@ def _check_file(path: Path, wanted: str) -> None:
         found = _sha256(check_is_file(path))
     except OSError as error:
         raise InputError(
-            f"infer: {path} cannot be read ({error.strerror}); take another copy of the folder, or export the run again"
+            f"infer: {path} cannot be read ({error.strerror}); copy the folder again, or export the run again"
         ) from None
     if found != wanted:
         raise InputError(
             f"infer: {path} is not the file that was exported with the {SPEC_NAME} next to it (its SHA-256 is "
-            f"{found[:12]}..., not {wanted[:12]}...); take another copy of the folder, or export the run again"
+            f"{found[:12]}..., not {wanted[:12]}...); copy the folder again, or export the run again"
         )
 
 

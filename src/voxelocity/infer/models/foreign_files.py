@@ -37,7 +37,7 @@ def read_json(path: Path) -> dict[str, Any]:
         check_is_file(path)
     except OSError as error:
         raise InputError(f"infer: {path} cannot be read ({error.strerror}); {_COPY}") from None
-    return read_object(path, unreadable=_COPY, damaged="take another copy of it")
+    return read_object(path, unreadable=_COPY, damaged="copy it again")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             "it with torch.load(..., weights_only=False), remove the rest, and save it again with torch.save"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); take another copy of it") from None
+        raise InputError(f"infer: {path} is damaged ({error}); copy it again") from None
     if not isinstance(values, dict):
         raise InputError(f"infer: {path} holds a {type(values).__name__}, not a dictionary of weights")
     return values
@@ -83,7 +83,7 @@ def load_weights(network: torch.nn.Module, weights: Mapping[str, torch.Tensor], 
         )
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"infer: {path} holds NaN or infinity in '{name}'; take another copy of it")
+            raise InputError(f"infer: {path} holds NaN or infinity in '{name}'; copy it again")
     network.load_state_dict(dict(weights))
 
 

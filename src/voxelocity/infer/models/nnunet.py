@@ -144,7 +144,8 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
     spec = _parse(
         PredictionSpec,
         {
-            "channels": [str(dataset.channels[key]) for key in sorted(dataset.channels, key=_number_of)],
+            # By number: "10" comes after "9".
+            "channels": [str(dataset.channels[key]) for key in sorted(sorted(dataset.channels), key=len)],
             "labels": labels,
             "region_order": region_order,
             "restored": "logits",
@@ -168,10 +169,6 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
         preparation=_preparation(plans, configuration, len(spec.channels), where),
         doubts=_doubts(path, checkpoint),
     )
-
-
-def _number_of(key: str) -> tuple[int, str]:
-    return len(key), key
 
 
 def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> _Keys:
@@ -215,15 +212,15 @@ def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, 
         labels = {values[0]: name for name, values in parts.items()}
         if sorted(labels) != list(range(len(parts))):
             raise InputError(
-                f"infer: {where}: labels has the values {sorted(labels)}; nnU-Net trains on 0, 1, 2 and so on, so take "
-                "another copy of the file"
+                f"infer: {where}: labels has the values {sorted(labels)}; nnU-Net trains on 0, 1, 2 and so on, so copy "
+                "the file again"
             )
         return labels, ()
     regions = {name: values for name, values in parts.items() if set(values) != {0}}
     if len(dataset.regions_class_order) != len(regions):
         raise InputError(
             f"infer: {where}: regions_class_order {dataset.regions_class_order} must have one value for each of "
-            f"{', '.join(regions)}; take another copy of the file"
+            f"{', '.join(regions)}; copy the file again"
         )
     labels = {0: "background"}
     for value, (name, values) in zip(dataset.regions_class_order, regions.items(), strict=True):
@@ -238,7 +235,7 @@ def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int
     if not len(schemes) == len(masks) == num_channels or sorted(plans.transpose_forward) != [0, 1, 2]:
         raise InputError(
             f"infer: {where} has {len(schemes)} normalization_schemes and {len(masks)} use_mask_for_norm for "
-            f"{num_channels} channels, and the axes {plans.transpose_forward}; take another copy of the file"
+            f"{num_channels} channels, and the axes {plans.transpose_forward}; copy the file again"
         )
     image, logits = configuration.resampling_fn_data_kwargs, configuration.resampling_fn_probabilities_kwargs
     # nnU-Net reads arrays as (z, y, x).
@@ -269,7 +266,7 @@ def _normalization(plans: _Plans, index: int, scheme: Scheme, is_masked: bool, w
         low, high, mean, std = (facts[key] for key in ("percentile_00_5", "percentile_99_5", "mean", "std"))
     except KeyError as error:
         raise InputError(
-            f"infer: {where}: the intensities of channel {index} lack {error}; take another copy of the file"
+            f"infer: {where}: the intensities of channel {index} lack {error}; copy the file again"
         ) from None
     return Normalization(scheme=scheme, low=low, high=high, mean=mean, std=std)
 
@@ -289,7 +286,7 @@ def _network(
     if any(n % d for n, d in zip(spec.window.shape_voxel, divisor, strict=True)):
         raise InputError(
             f"infer: {where}: patch_size {spec.window.shape_voxel} is not a multiple of {divisor}, which its "
-            "strides need; take another copy of the file"
+            "strides need; copy the file again"
         )
     network = PlannedUNet(plan, num_channels=len(spec.channels), num_classes=spec.num_outputs)
     hint = f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself"
@@ -317,7 +314,7 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
             "nonlin": "torch.nn.LeakyReLU",
         }
     except KeyError as error:
-        raise InputError(f"infer: {where} has no key {error}; take another copy of the file") from None
+        raise InputError(f"infer: {where} has no key {error}; copy the file again") from None
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 

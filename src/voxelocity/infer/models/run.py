@@ -136,7 +136,7 @@ def _check_bytes(spec: ModelSpec, path: Path) -> None:
     if found != spec.weights_sha256:
         raise InputError(
             f"infer: {path} is not the file that was written with the {SPEC_NAME} next to it (its SHA-256 is "
-            f"{found[:12]}..., not {spec.weights_sha256[:12]}...); take another copy of both, or train the model again"
+            f"{found[:12]}..., not {spec.weights_sha256[:12]}...); copy both again, or train the model again"
         )
 
 
@@ -149,7 +149,7 @@ def _load_weights(network: torch.nn.Module, path: Path) -> None:
     for name, tensor in wanted.items():
         if not bool(torch.isfinite(weights[name]).all()):
             raise InputError(
-                f"infer: {path} holds NaN or infinity in '{name}', so it cannot predict; take another copy of it, or "
+                f"infer: {path} holds NaN or infinity in '{name}', so it cannot predict; copy it again, or "
                 "train the model again"
             )
         tensor.copy_(weights[name])

@@ -82,21 +82,20 @@ def load_quickest(
     contest = _Contest(network, task, runtimes, note, clock)
     trials = _read(read_measured(folder, about))
     eager_s = trials[EAGER].window_s if EAGER in trials else None
-    if eager_s is None:
-        try:
-            eager_s = contest.eager_window_s()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            # The window engine takes smaller batches then, for which no runtime would be built.
-            note("predict: runtime eager, untested: a full batch of windows does not fit into memory")
-            return NamedForward(EAGER, contest.load(EAGER))
-    wanted = contest.worth_trying(num_windows * eager_s)
-    is_remembered = set(wanted) <= set(trials)
-    if not is_remembered:
-        trials = contest.run(wanted, eager_s, num_windows=num_windows)
-        keep_measured(folder, about, {"trials": {name: asdict(trial) for name, trial in trials.items()}})
-    elif EAGER not in trials:
+    try:
+        eager_s = contest.eager_window_s() if eager_s is None else eager_s
+        wanted = contest.worth_trying(num_windows * eager_s)
+        is_remembered = set(wanted) <= set(trials)
+        if not is_remembered:
+            trials = contest.run(wanted, eager_s, num_windows=num_windows)
+            keep_measured(folder, about, {"trials": {name: asdict(trial) for name, trial in trials.items()}})
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        # The window engine takes smaller batches then, for which no runtime would be built.
+        note("predict: runtime eager, untested: a full batch of windows does not fit into memory")
+        return NamedForward(EAGER, contest.load(EAGER))
+    if EAGER not in trials:
         note(
             f"predict: runtime eager, untested: {num_windows} windows take it about "
             f"{duration_text(num_windows * eager_s)}, and building another takes longer than that could save"
@@ -242,7 +241,7 @@ def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_re
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""
     return (
-        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} a window{building}"
+        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} per window{building}"
         f"{f' ({others})' if others else ''}{differs}; {source}"
     )
 

@@ -46,8 +46,8 @@ def check_model(name: str, model: Model, device: Device) -> None:
         return
     if name not in (AUTO, EAGER):
         raise InputError(
-            f"predict: {model.folder} is an export for {model.network.runtime}, which is its runtime; leave "
-            f"--runtime {name} out, or predict with the run that it was exported from"
+            f"predict: {model.folder} is an export, which runs only in {model.network.runtime}; leave --runtime {name} "
+            "out, or predict with the run that it was exported from"
         )
     model.network.open(device)
 

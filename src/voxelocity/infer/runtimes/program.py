@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
-from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
+from voxelocity.infer.runtimes.native import load_eager
 
 INPUT, OUTPUT = "image", "logits"
 """Names of the only input and output of an ONNX model."""
@@ -120,9 +120,6 @@ def load_package(network: torch.nn.Module, task: RuntimeTask) -> Forward:
         path = Path(folder) / "network.pt2"
         compile_package(network, task, path)
         return open_package(path)
-
-
-why_not_package = why_not_compiled
 
 
 def _example(network: torch.nn.Module, task: RuntimeTask) -> torch.Tensor:

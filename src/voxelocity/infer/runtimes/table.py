@@ -16,7 +16,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "onnxruntime": Runtime(why_not=onnxruntime.why_not_loaded, load=onnxruntime.load, build_s=10.0),
     "cuda-graphs": Runtime(why_not=native.why_not_cuda_graphs, load=native.load_cuda_graphs, build_s=2.0),
     "compile": Runtime(why_not=native.why_not_compiled, load=native.load_compiled, build_s=60.0),
-    "aot-inductor": Runtime(why_not=program.why_not_package, load=program.load_package, build_s=60.0),
+    "aot-inductor": Runtime(why_not=native.why_not_compiled, load=program.load_package, build_s=60.0),
     "tensorrt": Runtime(why_not=tensorrt.why_not, load=tensorrt.load, build_s=60.0),
 }
 """Those that are built sooner come first."""

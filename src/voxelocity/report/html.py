@@ -24,7 +24,7 @@ _BETWEEN_NAMES = re.compile(r"(?<=\w[./_])(?=[A-Za-z])|(?<=/)(?=[A-Za-z])")
 def write_page(document: Document, path: str | Path) -> Path:
     """The path, which now holds the document. The same document gives the same bytes.
 
-    Names of files that are not UTF-8 have question marks.
+    Bytes of names of files that are not UTF-8 are shown as escapes.
 
     Args:
         document: to show.

@@ -361,7 +361,7 @@ def test_processes_that_a_command_leaves_running_are_told_with_the_cure(voxeloci
     shown = voxelocity("diagnose", "--", "sh", "-c", "python train.py &")
     told = "the command has ended, but its processes 11, 12 still run and are recorded: this report covers what"
     assert (told in shown.err) == is_told
-    cure = "start it in the foreground, or remove diagnosis/diagnosis.json when it has ended and run"
+    cure = "run: rm diagnosis/diagnosis.json && voxelocity diagnose diagnosis"
     assert (cure in shown.err) == is_told
 
 

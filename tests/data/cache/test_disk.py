@@ -237,7 +237,8 @@ def test_many_volumes_in_use_hold_no_file_open(tmp_path):
     tier.put(KEY, make_volume())  # which opens the list of the entries that are in use
     num_open = len(os.listdir("/proc/self/fd"))
     volumes = [tier.get(KEY) for _ in range(100)]
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    # What earlier tests left may be closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= num_open
     assert_same(volumes[99], make_volume())
 
 

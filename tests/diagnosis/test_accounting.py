@@ -100,6 +100,15 @@ def test_the_ceiling_of_batches_made_in_the_own_thread_is_what_their_steps_take_
     assert resident_s(replace(waiting, experiments=quick)) == pytest.approx(0.06)
 
 
+def test_steps_that_other_programs_disturb_are_not_taken_for_data(clean, make):
+    """Nine of ten steps take 0.1 s and one 1 s, each with 0.01 s of waiting: only that can be saved."""
+    parts = [{"wait": 0.01, "forward": 0.09 if number % 10 else 0.99} for number in range(100)]
+    steps = [replace(make.steps(each)[number], parts=each) for number, each in enumerate(parts)]
+    disturbed = replace(clean, steps=steps, loaders=[make.loader(num_workers=0)])
+    found = ceiling(disturbed)
+    assert found.step_s - found.resident_s == pytest.approx(0.01)
+
+
 def test_data_can_save_what_steps_take_beyond_steps_without_data(clean, make):
     waiting = replace(clean, steps=make.steps({"wait": 0.05, "forward": 0.1}))
     assert data_room_s(waiting) == pytest.approx(15.0 - 9.9)

@@ -132,11 +132,14 @@ def resident_s(facts: Facts) -> float | None:
 
 
 def without_data_s(facts: Facts) -> float | None:
-    """Median seconds of the counted steps without waiting, copying and making data in the loop; None without steps."""
+    """Mean seconds of the counted steps without waiting, copying and making data in the loop; None without steps.
+
+    The mean, as of the step now: its difference from a median would be taken for data where other programs disturb.
+    """
     if not facts.counted:
         return None
     share = _loop_share(facts, unseen=0.0)
-    return statistics.median(max(0.0, one.seconds - _data_s(one, share)) for one in facts.counted)
+    return statistics.fmean(max(0.0, one.seconds - _data_s(one, share)) for one in facts.counted)
 
 
 def data_room_s(facts: Facts) -> float:

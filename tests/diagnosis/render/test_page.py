@@ -55,7 +55,7 @@ def test_files_that_stayed_unwritten_are_on_the_page(example_diagnosis, tmp_path
 def test_a_file_whose_name_is_not_utf_8_does_not_cost_the_page(example_diagnosis, tmp_path):
     diagnosis = example_diagnosis("data-bound")
     facts = dataclasses.replace(diagnosis.facts, command=["python", "M\udcfcller.py"])
-    assert "M?ller.py" in drawn(dataclasses.replace(diagnosis, facts=facts), tmp_path / "page.html").text
+    assert "M\\udcfcller.py" in drawn(dataclasses.replace(diagnosis, facts=facts), tmp_path / "page.html").text
 
 
 def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages):

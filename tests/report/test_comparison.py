@@ -11,7 +11,7 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import TimeShare
 from voxelocity.report import LabeledRun, comparison, comparison_document, label_run, median_run, read_run, write_page
 from voxelocity.report.comparison import comparison_verdict
-from voxelocity.report.document import Section, Table, Text
+from voxelocity.report.document import Pair, Section, Table, Text
 from voxelocity.report.parity import paired_parity
 
 PLAIN = LabeledRun(
@@ -97,6 +97,14 @@ def test_three_runs_have_lines_of_their_own(tmp_path):
     text = page_of([PLAIN, third, OURS], tmp_path / "c.html", "t", target_dice=0.85).read_text()
     svg = text[text.index("<svg") : text.index("</svg>")]
     assert all(f"var(--{color})" in svg for color in ("baseline", "class-1", "accent"))
+
+
+@pytest.mark.parametrize(("num_runs", "is_pair"), [(2, True), (3, False)])
+def test_the_times_of_three_runs_have_the_whole_width(num_runs, is_pair):
+    stages = (TimeShare(name="forward", seconds=1.0, share=1.0),)
+    runs = [replace(OURS, label=str(number), stages=stages, step_parts=stages) for number in range(num_runs)]
+    sections = {section.title: section.blocks for section in comparison_document(runs, "t").sections}
+    assert isinstance(sections["Where the time went"][0], Pair) == is_pair
 
 
 def test_several_trainings_a_side_have_a_curve_of_how_many_had_reached_the_target(tmp_path):

@@ -183,7 +183,8 @@ def _times(runs: Sequence[LabeledRun]) -> list[Block]:
     steps = {run.label: run.step_parts for run in runs if run.step_parts}
     captions = {"Wall time by stage": stages, "One training step by activity": steps}
     views = [side_by_side(caption, splits) for caption, splits in captions.items() if splits]
-    return [Pair(blocks=views)] if views else []
+    # Half the width does not hold the columns of three sides.
+    return [Pair(blocks=views)] if views and len(runs) < 3 else list[Block](views)
 
 
 def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:

@@ -22,6 +22,7 @@ _MACHINE_NAMES = {
     "platform": "System",
     "cpu": "Processor",
     "num_cpus": "Cores used",
+    "cpu_has_fast_bfloat16": "Fast bfloat16",
     "memory_bytes": "Memory",
     "gpu": "GPU",
     "device": "Trained on",

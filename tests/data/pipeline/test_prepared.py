@@ -1,7 +1,6 @@
+import contextlib
 import os
 import shutil
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -178,38 +177,25 @@ def test_sources_for_their_owner_alone_in_a_cache_for_a_group_are_reported_once(
     assert all(str(folder) in text and "only their owner may read" in text for text in told)
 
 
-def most_at_once(room, sizes):
-    lock, in_work, largest = threading.Lock(), [], []
+def test_work_waits_for_room_and_work_larger_than_the_budget_for_all_of_it(monkeypatch):
+    room, has_room = MemoryBudget(100), []
+    with monkeypatch.context() as patched:
+        patched.setattr(room._changed, "wait_for", lambda predicate: has_room.append(predicate()))
+        with room.taking(40), room.taking(40), room.taking(40):
+            pass
+        with room.taking(500), room.taking(600):
+            pass
+    assert has_room == [True, True, False, True, False]
+
+
+def test_room_is_given_back_to_those_who_wait_also_when_the_work_fails():
+    room, done = MemoryBudget(100), []
 
     def work(size):
-        with room.taking(size):
-            with lock:
-                in_work.append(size)
-                largest.append(tuple(in_work))
-            time.sleep(0.02)
-            with lock:
-                in_work.remove(size)
+        with contextlib.suppress(ValueError), room.taking(size):
+            done.append(size)
+            raise ValueError("broken")
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-    return largest
-
-
-def test_work_at_once_stays_within_the_budget():
-    assert max(sum(sizes) for sizes in most_at_once(MemoryBudget(100), [40] * 8)) == 80
-
-
-def test_work_larger_than_the_budget_is_done_alone_and_not_refused():
-    assert set(most_at_once(MemoryBudget(100), [500, 600, 700])) == {(500,), (600,), (700,)}
-
-
-def test_room_is_given_back_when_the_work_fails():
-    room = MemoryBudget(10)
-    with pytest.raises(ValueError, match="broken"), room.taking(10):
-        raise ValueError("broken")
-    with room.taking(10):
-        pass
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [40, 500] * 4))
+    assert sorted(done) == [40] * 4 + [500] * 4

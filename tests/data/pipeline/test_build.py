@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from shared.batches import assert_equal_batches
+from shared.noted_cases import NotedCases
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
+from voxelocity.data.pipeline import DataConfig, Feed, build
 from voxelocity.observe import SpanRecorder
 
 
 def prepared(refs, config):
-    warnings = []
-    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.append)
-    assert not warnings
+    cases = NotedCases(refs, config)
+    assert not cases.warnings
     return cases
 
 
@@ -179,10 +179,7 @@ def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, 
     made = []
     for engine, max_bytes in (("triton", device_max_bytes), ("numba", 0)):
         config = data_config(num_threads=2, cache={"device_max_bytes": max_bytes}, engine=engine)
-        cases = PreparedCases(
-            blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=lambda _: None
-        )
-        with Feed(cases, config, seed=3, device="cuda") as feed:
+        with Feed(NotedCases(blob_refs, config), config, seed=3, device="cuda") as feed:
             made.append(list(itertools.islice(feed, 6)))
     for ours, theirs in zip(*made, strict=True):
         assert (ours.step, ours.draws, ours.regions) == (theirs.step, theirs.draws, theirs.regions)
@@ -277,9 +274,8 @@ def test_effects_of_the_users_own_change_the_batches(blob_refs, data_config, num
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = data_config("memory", num_threads)
-    effects = [{"factory": "effects_of_mine:Dark", "probability": 1.0}]
-    changed = DataConfig.parse({**config.to_plain(), "augment": {**config.augment.to_plain(), "effects": effects}})
-    for plain, dark in zip(take(blob_refs, config, 2), take(blob_refs, changed, 2), strict=True):
+    darkened = data_config("memory", num_threads, effects=[{"factory": "effects_of_mine:Dark", "probability": 1.0}])
+    for plain, dark in zip(take(blob_refs, config, 2), take(blob_refs, darkened, 2), strict=True):
         lower = (plain.image - dark.image).mean(dim=(1, 2, 3, 4))
         assert ((lower > 5.0) & (lower < 6.0)).all()
         assert torch.equal(plain.label, dark.label)

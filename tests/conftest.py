@@ -39,7 +39,7 @@ _BLANK_PNG = base64.b64decode(
 def real_data() -> Path:
     """The folder of real scans; tests that need it are skipped where it is absent."""
     default = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-    folder = Path(os.environ.get("VOXELOCITY_DATA", default))
+    folder = Path(os.environ.get("VOXELOCITY_DATA", default)).absolute()
     if not folder.is_dir():
         pytest.skip(f"real data not found at {folder}; name its folder in VOXELOCITY_DATA")
     return folder

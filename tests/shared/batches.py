@@ -21,3 +21,15 @@ def batch_digest(batch):
         digest.update(f"{array.shape} {array.dtype}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def digests_by_draw(batches):
+    """By step, epoch, case and draw, a string that is equal if every bit of the sample's voxels is."""
+    found = {}
+    for batch in batches:
+        for draw, *voxels in zip(batch.draws, batch.image, batch.label, strict=True):
+            digest = hashlib.blake2b(digest_size=16)
+            for tensor in voxels:
+                digest.update(tensor.contiguous().numpy().tobytes())
+            found[f"{batch.step}/{draw.epoch}/{draw.case_id}/{draw.draw}"] = digest.hexdigest()
+    return found

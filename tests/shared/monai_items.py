@@ -1,15 +1,13 @@
-"""Items as MONAI's chains pass them, made up, and what a lowered transform must keep of them."""
+"""Items as MONAI's chains pass them, made up."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from monai.data.meta_tensor import MetaTensor
-
-from voxelocity.interop.monai.difference import Difference
 
 
 def make_item(
@@ -35,11 +33,3 @@ def make_item(
     affine[:3, 3] = (5.0, -7.0, 11.0)
     tracked = {key: MetaTensor(value, affine=affine, meta={"spacing_mm": 1.5}) for key, value in plain.items()}
     return {**tracked, "name": "case"}
-
-
-def assert_parity(differences: Iterable[Difference], exact: Collection[str], tolerance: float) -> None:
-    """Nothing differs in words, the keys in `exact` not at all, others by `tolerance` of the largest value at most."""
-    for difference in differences:
-        assert not difference.words, difference
-        limit = 0.0 if difference.key in exact else tolerance * max(1.0, difference.scale)
-        assert difference.largest <= limit, difference

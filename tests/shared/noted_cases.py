@@ -48,7 +48,7 @@ def assert_whole(cases: PreparedCases, wanted: Sequence[Volume]) -> None:
         np.testing.assert_array_equal(got.foreground[1], volume.foreground[1])
 
 
-def drawn(cases: PreparedCases, config: DataConfig, num_steps: int = 6) -> list[str]:
-    """Digests of the first batches."""
-    with Feed(cases, config, seed=3) as feed:
+def drawn(cases: PreparedCases, config: DataConfig, num_steps: int = 6, *, start_step: int = 0) -> list[str]:
+    """Digests of the first batches, or of those from a later step on."""
+    with Feed(cases, config, seed=3, start_step=start_step) as feed:
         return [batch_digest(batch) for batch in itertools.islice(feed, num_steps)]

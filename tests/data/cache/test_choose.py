@@ -5,6 +5,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from shared.raising import raising
 from voxelocity.core.errors import OutputError
 from voxelocity.data.cache import (
     CacheConfig,
@@ -38,10 +39,7 @@ def test_none_keeps_nothing_and_disk_is_the_folder(tmp_path):
 
 @pytest.mark.parametrize("tier", ["disk", "lmdb"])
 def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_path, monkeypatch, sized_volume, tier):
-    def full(self, *args, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr(Path, "mkdir", raising(OSError(errno.ENOSPC, "No space left on device")))
     monkeypatch.setattr(choose, "memory_folder", lambda *, min_free_bytes: (None, "none"))
     told = []
     memory = open_cache(config(tier, tmp_path), told.append)
@@ -60,10 +58,7 @@ def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_pa
 
 
 def test_an_lmdb_file_that_finds_no_space_is_told_as_a_full_disk(tmp_path, monkeypatch):
-    def full(*args, **options):
-        raise lmdb.DiskError("entries.lmdb: No space left on device")
-
-    monkeypatch.setattr(lmdb, "open", full)
+    monkeypatch.setattr(lmdb, "open", raising(lmdb.DiskError("entries.lmdb: No space left on device")))
     told = []
     open_cache(config("lmdb", tmp_path, max_bytes=0), told.append)
     assert re.match(r"cache\.lmdb: no space in .* \(entries\.lmdb: No space left on device\)", told[0])

@@ -1,14 +1,15 @@
 import errno
-import os
 
 import pytest
 
+from shared.raising import raising
 from voxelocity.core.errors import CacheError, ConfigError, OutputError
 from voxelocity.data.cache import DiskTier, LmdbTier, contents, entry, entry_files, entry_key
 from voxelocity.data.cache.contents import CacheContents
 from voxelocity.testing.tier_contract import example_volume
 
 KEYS = [entry_key(name, "") for name in "abc"]
+DENIED = PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.fixture
@@ -82,11 +83,7 @@ def test_only_the_named_entries_are_removed_and_no_other_file(folder):
 
 def test_entry_that_cannot_be_removed_is_named(folder, monkeypatch):
     cache = CacheContents(folder)
-
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(entry_files.EntryFiles, "drop", refuse)
+    monkeypatch.setattr(entry_files.EntryFiles, "drop", raising(DENIED))
     with pytest.raises(
         OutputError, match=rf"entry {KEYS[0]} in .* cannot be removed \(Permission denied\); make the folder writ"
     ):
@@ -94,10 +91,7 @@ def test_entry_that_cannot_be_removed_is_named(folder, monkeypatch):
 
 
 def test_entry_that_may_not_be_read_is_named(folder, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(entry_files, "map_file", refuse)
+    monkeypatch.setattr(entry_files, "map_file", raising(DENIED))
     with pytest.raises(CacheError, match=r"entry \w+ in .* cannot be read \(Permission denied\); make it readable"):
         list(CacheContents(folder).entries())
 

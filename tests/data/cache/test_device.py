@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from shared.raising import raising
 from voxelocity.core.contracts import ResidentVolume, StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
 from voxelocity.core.region import Region
@@ -108,12 +109,8 @@ def test_a_dropped_entry_is_gone_and_what_was_handed_out_stays():
 def test_room_of_a_copy_that_failed_is_used_again(monkeypatch):
     size = volume().image.nbytes + volume().label.nbytes
     tier = DeviceTier(2 * size + 64, "cpu")
-
-    def fail(*_):
-        raise RuntimeError("the device does not answer")
-
     with monkeypatch.context() as patched:
-        patched.setattr(tier, "_copy", fail)
+        patched.setattr(tier, "_copy", raising(RuntimeError("the device does not answer")))
         for _ in range(3):
             with pytest.raises(RuntimeError, match="does not answer"):
                 tier.put("a", volume())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from shared.raising import raising
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError, InputError
 from voxelocity.data.cache import CacheConfig, DiskTier, disk_bytes_in, open_cache, remote_files
 from voxelocity.data.source.remote import mirrored
@@ -85,39 +86,23 @@ def test_a_lost_connection_costs_waiting(machines, monkeypatch):
     assert sorted(path.name for path in (tier._folder).glob("*.tmp")) == []
 
 
-def test_a_server_that_stays_away_is_an_error_of_this_entry(machines, monkeypatch):
-    tier = machines()
-    monkeypatch.setattr(remote_files, "_MOST_TRYING_S", 0.0)
-
-    def lost(*_):
-        raise TimeoutError("planted")
-
-    monkeypatch.setattr(
-        tier._store, "_server", type("Lost", (), {"info": lost, "put_file": lost, "invalidate_cache": lambda: None})
-    )
-    with pytest.raises(CacheError, match="could not be reached"):
-        tier.get(KEY)
-    with pytest.raises(CacheError, match=r"case 'case é 0' cannot be written .*could not be reached"):
-        tier.put(KEY, example_volume())
-
-
 def test_a_server_that_stays_away_is_waited_for_once_and_used_when_it_is_back(machines, monkeypatch):
     machines().put(KEY, example_volume())
     tier, waits = machines(), []
     server, tier._store._sleep = tier._store._server, waits.append
-
-    def lost(*_):
-        raise TimeoutError("planted")
-
+    lost = raising(TimeoutError("planted"))
+    methods = {"info": lost, "put_file": lost, "invalidate_cache": lambda: None}
     with monkeypatch.context() as patched:
         patched.setattr(remote_files, "_MOST_TRYING_S", 3.0)
-        patched.setattr(tier._store, "_server", type("Lost", (), {"info": lost, "invalidate_cache": lambda: None}))
+        patched.setattr(tier._store, "_server", type("Lost", (), methods))
         with pytest.warns(UserWarning, match="trying again"), pytest.raises(CacheError, match="could not be reached"):
             tier.get(KEY)
         assert waits == [0.5, 1.0, 2.0]
         for _ in range(2):
             with pytest.raises(CacheError, match="could not be reached"):
                 tier.get(KEY)
+        with pytest.raises(CacheError, match=r"case 'case é 0' cannot be written .*could not be reached"):
+            tier.put(KEY, example_volume())
         assert len(waits) == 3
     assert tier._store._server is server
     assert_same(tier.get(KEY), example_volume())

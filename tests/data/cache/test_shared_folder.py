@@ -132,9 +132,3 @@ def test_folder_that_another_process_removes_while_it_is_made_is_made_again(tmp_
     monkeypatch.setattr(Path, "mkdir", removed_at_once)
     SharedFolder(place).leave()
     assert calls == [place, place]
-
-
-def test_file_in_the_place_of_the_folder_is_told(tmp_path):
-    (tmp_path / "voxelocity").write_text("no folder")
-    with pytest.raises(FileExistsError, match="voxelocity"):
-        SharedFolder(tmp_path / "voxelocity")

@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 
+from shared.raising import raising
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.data.cache import DiskTier, MemoryTier, TieredCache
 from voxelocity.data.cache.tiered import memory_floor_bytes
@@ -138,13 +139,6 @@ def test_without_a_tier_behind_entries_are_dropped_when_memory_runs_low_and_it_i
     ]
 
 
-def test_without_a_tier_behind_the_budget_drops_what_was_used_longest_ago(cache, sized_volume):
-    tier = cache(max_bytes=2 * SIZE, behind="none")
-    for number in range(3):
-        tier.put(f"k{number}", sized_volume(number))
-    assert values(tier, ["k0", "k1", "k2"]) == {"k0": None, "k1": 1, "k2": 2}
-
-
 def test_front_that_is_full_for_a_reason_of_its_own_is_told_with_that_reason(cache, machine, sized_volume, tmp_path):
     class Full(MemoryTier):
         def put(self, key, volume):
@@ -202,18 +196,13 @@ class SmallDisk(DiskTier):
         super().put(key, volume)
 
 
-def opened(make, folder):
-    return TieredCache(partial(make, folder), partial(MemoryTier, 2**30), warn=lambda _: None)
-
-
-class TestFilesFirstWithRoom(TierContract):
-    def maker(self):
-        return partial(opened, DiskTier)
+def opened(folder):
+    return TieredCache(partial(SmallDisk, folder), partial(MemoryTier, 2**30), warn=lambda _: None)
 
 
 class TestFilesFirstOnAFullDisk(TierContract):
     def maker(self):
-        return partial(opened, SmallDisk)
+        return opened
 
 
 @pytest.fixture
@@ -269,10 +258,7 @@ def test_dropped_entries_leave_both(files_first, disk, sized_volume):
 
 @pytest.mark.parametrize("error", [EntryTooLargeError("too large"), CacheError("not allowed")])
 def test_other_errors_of_the_disk_do_not_fill_memory(files_first, disk, told, sized_volume, monkeypatch, error):
-    def refuse(key, volume):
-        raise error
-
-    monkeypatch.setattr(disk, "put", refuse)
+    monkeypatch.setattr(disk, "put", raising(error))
     assert not files_first.put("a", sized_volume())
     assert len(told) == 1
     assert told[0].startswith(f"{error}; ")

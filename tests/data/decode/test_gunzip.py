@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shared.raising import raising
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import gunzip
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
@@ -96,10 +97,7 @@ def test_members_are_read_into_memory_one_piece_at_a_time(
 def test_memory_that_is_not_to_be_had_is_a_truncated_file(
     packed: Path, monkeypatch: pytest.MonkeyPatch, num_expected: int
 ) -> None:
-    def refuse(*args: object, **named: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(np, "empty", refuse)
+    monkeypatch.setattr(np, "empty", raising(MemoryError()))
     with pytest.raises(ScanError, match=rf"truncated: {num_expected:,} bytes expected .* 100,000 found"):
         read_unpacked(packed, num_expected=num_expected)
     assert read_unpacked(packed, num_expected=len(CONTENT)).tobytes() == CONTENT

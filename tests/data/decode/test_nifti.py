@@ -15,15 +15,10 @@ from voxelocity.data.decode.labels import class_indices
 RNG = np.random.default_rng(0)
 REAL = [
     "small_ct_mr_samples/msd_spleen_2_crop/image.nii.gz",
-    "small_ct_mr_samples/spine_ct/image.nii.gz",
-    "small_ct_mr_samples/spine_mri/image.nii.gz",
     "small_ct_mr_samples/spine_mri/label_vert.nii.gz",
     "small_ct_mr_samples/totalseg_ct/label_auto.nii.gz",
     "small_ct_mr_samples/totalseg_mr/image.nii.gz",
-    "hippocampus/imagesTr/hippocampus_001.nii.gz",
-    "hippocampus/imagesTr/hippocampus_003.nii.gz",
     "hippocampus/labelsTr/hippocampus_003.nii.gz",
-    "ms_multimodal/labelsTr/ms_patient07.nii.gz",
     "openkbp_headneck_ct/imagesTr/openkbp_004_0000.nii.gz",
 ]
 

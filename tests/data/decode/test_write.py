@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.raising import raising
 from voxelocity.core.errors import OutputError
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_header, read_scan, write_scan
@@ -72,11 +73,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, monk
     path = tmp_path / "a.nii.gz"
     write_scan(path, array, Grid.of(array.shape, ROTATED))
     before = path.read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("voxelocity.core.whole_file.os.fsync", full)
+    monkeypatch.setattr("voxelocity.core.whole_file.os.fsync", raising(OSError(28, "No space left on device")))
     with pytest.raises(OutputError, match=r"cannot write .*a\.nii\.gz \(No space left on device\); make space or"):
         write_scan(path, array + 1, Grid.of(array.shape, ROTATED))
     assert path.read_bytes() == before

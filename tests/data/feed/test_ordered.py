@@ -72,12 +72,6 @@ def test_no_more_items_are_made_ahead_than_allowed(num_threads):
         assert settled(5) == [0, 1, 2, 3, 4]
 
 
-def test_threads_work_at_the_same_time():
-    both = threading.Barrier(2)
-    with OrderedPrefetch(lambda _: both.wait(WAIT_S), stop=2, num_threads=2, num_ahead=2) as items:
-        assert sorted(items) == [0, 1]
-
-
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
 def test_error_surfaces_at_its_item_with_its_traceback_and_the_rest_goes_on(num_threads):
     def fails_for_two(index):
@@ -149,18 +143,6 @@ def test_iterator_that_is_forgotten_ends_its_threads():
     assert feed_threads() == []
 
 
-def test_keyboard_interrupt_in_the_loop_ends_the_threads():
-    def train():
-        with OrderedPrefetch(lambda i: i, num_threads=2, num_ahead=2) as items:
-            for item in items:
-                if item == 3:
-                    raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train()
-    assert feed_threads() == []
-
-
 def test_close_waits_for_the_item_in_work_and_makes_no_other():
     begun, may_end, finished = threading.Event(), threading.Event(), []
 
@@ -223,13 +205,6 @@ def test_interpreter_ends_promptly_with_a_feed_left_open():
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_thread_buffer_gives_every_item_and_can_be_used_again():
-    buffer = ThreadBuffer([1, None, 3], num_ahead=2)
-    assert list(buffer) == [1, None, 3]
-    assert list(buffer) == [1, None, 3]
-    assert feed_threads() == []
-
-
 def test_thread_buffer_runs_its_source_in_another_thread_ahead_of_the_consumer():
     second_is_taken, threads = threading.Event(), set()
 
@@ -244,17 +219,6 @@ def test_thread_buffer_runs_its_source_in_another_thread_ahead_of_the_consumer()
     assert second_is_taken.wait(WAIT_S)
     assert list(items) == ["second"]
     assert threading.current_thread() not in threads
-
-
-def test_thread_buffer_surfaces_errors_at_their_place():
-    def source():
-        yield 1
-        raise OSError("scan is gone")
-
-    items = iter(ThreadBuffer(source(), num_ahead=3))
-    assert next(items) == 1
-    with pytest.raises(OSError, match="scan is gone"):
-        next(items)
 
 
 def test_early_break_ends_the_thread_of_a_buffer():

@@ -50,9 +50,12 @@ def wanted(blob_refs, data_config) -> list[Volume]:
 
 @pytest.fixture
 def data_config(tmp_path):
-    """A function that makes the path's configuration with a choice of tier ("lmdb blosc2": and format) and threads."""
+    """A function that makes the path's configuration with a choice of tier ("lmdb blosc2": and format) and threads.
 
-    def make(tier="memory", num_threads=0, **augment) -> DataConfig:
+    `cache` has other values of the cache, all further arguments are values of the augmentation.
+    """
+
+    def make(tier="memory", num_threads=0, cache=None, **augment) -> DataConfig:
         tier, _, format = tier.partition(" ")
         return DataConfig.parse(
             {
@@ -64,6 +67,7 @@ def data_config(tmp_path):
                     "max_bytes": 2**30,
                     "num_cases": 3,
                     "replace_rate": 0.3,
+                    **(cache or {}),
                 },
                 "patch": {"shape_voxel": [8, 12, 20], "foreground_share": 0.5},
                 "batch_size": 3,
@@ -81,17 +85,17 @@ import itertools, json, os, sys
 from pathlib import Path
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import choose
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
-from shared.batches import batch_digest
+from voxelocity.data.pipeline import DataConfig, Feed
+from shared.batches import batch_digest, digests_by_draw
+from shared.noted_cases import NotedCases, fill
 
 def tell(**answer):
     print(json.dumps(answer), flush=True)
 
-class NotedCases(PreparedCases):
+class StoppingCases(NotedCases):
     stop_at = None
 
     def _prepare(self, index):
-        prepared.append(self.refs[index].case_id)
         if self.refs[index].case_id == self.stop_at:
             tell(stopped_at=self.stop_at)
             sys.stdin.readline()
@@ -99,7 +103,7 @@ class NotedCases(PreparedCases):
 
 tell(ready=True)
 for line in sys.stdin:
-    order, prepared, warnings = json.loads(line), [], []
+    order = json.loads(line)
     choose.memory_folder = lambda *, min_free_bytes: (Path(order["place"]), "")
     if "remove" in order:
         os.unlink(order["remove"])
@@ -110,20 +114,17 @@ for line in sys.stdin:
         VolumeRef(case_id=ref["case_id"], images=tuple(map(Path, ref["images"])), label=Path(ref["label"]))
         for ref in order["refs"]
     ]
-    cases = NotedCases(
-        refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.append
-    )
+    cases = StoppingCases(refs, config)
     cases.stop_at = order.get("stop_at")
     answer = {}
     if "num_steps" in order:
-        with Feed(cases, config, seed=3) as feed:
-            answer["digests"] = [batch_digest(batch) for batch in itertools.islice(feed, order["num_steps"])]
+        with Feed(cases, config, seed=3, **order.get("feed", {})) as feed:
+            batches = list(itertools.islice(feed, order["num_steps"]))
+        answer.update(digests=list(map(batch_digest, batches)), by_draw=digests_by_draw(batches))
     else:
-        facts = cases.fill(
-            num_threads=order["num_threads"], on_case=lambda *_: None, should_stop=lambda: False
-        )
+        facts = fill(cases, order["num_threads"])
         answer.update(num_found=facts.num_found, num_kept=facts.num_kept)
-    tell(prepared=prepared, warnings=warnings, **answer)
+    tell(prepared=cases.prepared, warnings=cases.warnings, **answer)
 """
 
 

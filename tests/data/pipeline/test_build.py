@@ -1,5 +1,4 @@
 import contextlib
-import gc
 import itertools
 import threading
 from dataclasses import replace
@@ -9,38 +8,24 @@ import pytest
 import torch
 
 from shared.batches import assert_equal_batches
+from shared.noted_cases import NotedCases
 from voxelocity.core.cases import Cases
-from voxelocity.core.errors import ConfigError, DatasetError, ScanError
+from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
+from voxelocity.data.pipeline import DataConfig, Feed, build
 from voxelocity.observe import SpanRecorder
 
 
 def prepared(refs, config):
-    warnings = []
-    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.append)
-    assert not warnings
+    cases = NotedCases(refs, config)
+    assert not cases.warnings
     return cases
 
 
 def take(refs, config, count, **options):
     with Feed(prepared(refs, config), config, seed=3, **options) as feed:
         return list(itertools.islice(feed, count))
-
-
-@pytest.mark.parametrize(
-    ("tier", "num_threads"),
-    [("none", 0), ("disk", 0), ("memory", 2), ("disk", 3), ("disk blosc2", 2), ("lmdb", 2), ("lmdb blosc2", 0)],
-)
-def test_batches_are_the_same_for_any_tier_and_number_of_threads(blob_refs, data_config, tier, num_threads):
-    reference = take(blob_refs, data_config("memory", 0), 6)
-    assert_equal_batches(take(blob_refs, data_config(tier, num_threads), 6), reference)
-
-
-def test_a_feed_started_later_goes_on_with_the_same_batches(blob_refs, data_config):
-    config = data_config()
-    assert_equal_batches(take(blob_refs, config, 3, start_step=4), take(blob_refs, config, 7)[4:])
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
@@ -167,9 +152,8 @@ def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
     blob_refs, data_config, monkeypatch, engine, num_threads
 ):
     """Filled on the device, next to cases that stay there, and on the CPU with a copy."""
-    config = data_config(num_threads=num_threads, engine=engine)
+    config = data_config(num_threads=num_threads, cache={"device_max_bytes": 2**20 * (engine == "auto")}, engine=engine)
     if engine == "auto":
-        config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": 2**20})})
         monkeypatch.setattr(build, "chosen_engine", lambda engine, device: "triton")
         monkeypatch.setattr(build, "filling_device", lambda engine, device: device)
         monkeypatch.setattr(build, "augment", lambda *_, **__: None)
@@ -194,12 +178,8 @@ def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, 
         pytest.skip("no CUDA device")
     made = []
     for engine, max_bytes in (("triton", device_max_bytes), ("numba", 0)):
-        config = data_config(num_threads=2, engine=engine)
-        config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": max_bytes})})
-        cases = PreparedCases(
-            blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=lambda _: None
-        )
-        with Feed(cases, config, seed=3, device="cuda") as feed:
+        config = data_config(num_threads=2, cache={"device_max_bytes": max_bytes}, engine=engine)
+        with Feed(NotedCases(blob_refs, config), config, seed=3, device="cuda") as feed:
             made.append(list(itertools.islice(feed, 6)))
     for ours, theirs in zip(*made, strict=True):
         assert (ours.step, ours.draws, ours.regions) == (theirs.step, theirs.draws, theirs.regions)
@@ -240,8 +220,7 @@ def test_a_feed_uses_the_device_that_is_current_or_named_and_no_other(blob_refs,
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     last = torch.device("cuda", torch.cuda.device_count() - 1)
-    config = data_config(num_threads=3)
-    config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": device_max_bytes})})
+    config = data_config(num_threads=3, cache={"device_max_bytes": device_max_bytes})
     reserved_bytes = torch.cuda.memory_reserved(0)
     with torch.cuda.device(last if name == "cuda" else 0):
         feed = Feed(prepared(blob_refs, config), config, seed=3, device="cuda" if name == "cuda" else last)
@@ -259,34 +238,6 @@ def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path
     config = data_config()
     with Feed(cases, config, seed=3) as feed:
         assert_equal_batches(list(itertools.islice(feed, 3)), take(blob_refs, config, 3))
-
-
-def test_every_epoch_visits_every_case_once(blob_refs, data_config):
-    draws = [draw for batch in take(blob_refs, data_config(), 5) for draw in batch.draws]
-    for epoch in range(3):
-        assert sorted(d.case for d in draws if d.epoch == epoch) == list(range(5))
-
-
-def test_a_forgotten_feed_ends_its_threads(blob_refs, data_config):
-    before = set(threading.enumerate())
-    config = data_config(num_threads=2)
-    feed = Feed(prepared(blob_refs, config), config, seed=3)
-    next(feed)
-    started = set(threading.enumerate()) - before
-    assert started
-    del feed
-    gc.collect()
-    for thread in started:
-        thread.join(timeout=5)
-    assert not any(thread.is_alive() for thread in started)
-
-
-def test_a_broken_case_surfaces_where_its_batch_would_be(blob_refs, data_config, tmp_path):
-    broken = tmp_path / "broken.nii.gz"
-    broken.write_bytes(blob_refs[0].images[0].read_bytes()[:200])
-    refs = [type(blob_refs[0])(case_id="broken", images=(broken,), label=blob_refs[0].label)]
-    with pytest.raises(ScanError, match=r"broken\.nii\.gz"):
-        take(refs, data_config(num_threads=2), 1)
 
 
 def test_a_case_without_label_is_refused_by_name(blob_refs, data_config):
@@ -323,9 +274,8 @@ def test_effects_of_the_users_own_change_the_batches(blob_refs, data_config, num
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = data_config("memory", num_threads)
-    effects = [{"factory": "effects_of_mine:Dark", "probability": 1.0}]
-    changed = DataConfig.parse({**config.to_plain(), "augment": {**config.augment.to_plain(), "effects": effects}})
-    for plain, dark in zip(take(blob_refs, config, 2), take(blob_refs, changed, 2), strict=True):
+    darkened = data_config("memory", num_threads, effects=[{"factory": "effects_of_mine:Dark", "probability": 1.0}])
+    for plain, dark in zip(take(blob_refs, config, 2), take(blob_refs, darkened, 2), strict=True):
         lower = (plain.image - dark.image).mean(dim=(1, 2, 3, 4))
         assert ((lower > 5.0) & (lower < 6.0)).all()
         assert torch.equal(plain.label, dark.label)

@@ -19,23 +19,6 @@ pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.mark.parametrize("tier", SHARED)
-def test_a_builder_killed_in_the_middle_of_a_case_leaves_whole_entries_and_the_next_goes_on(
-    blob_refs, data_config, wanted, place, start_worker, tier
-):
-    config = data_config(tier)
-    held = NotedCases(blob_refs, config)
-    killed = start_worker()
-    killed.ask(config, blob_refs, place, num_threads=1, stop_at="case_3")
-    assert killed.hear() == {"stopped_at": "case_3"}
-    killed.process.send_signal(signal.SIGKILL)
-    assert killed.process.wait() == -signal.SIGKILL
-    cases = NotedCases(blob_refs, config)
-    facts = fill(cases)
-    assert (facts.num_found, sorted(cases.prepared)) == (3, ["case_3", "case_4"])
-    assert_whole(held, wanted)
-
-
-@pytest.mark.parametrize("tier", SHARED)
 def test_of_two_builders_one_is_killed_while_the_other_waits_for_its_case(
     blob_refs, data_config, wanted, place, start_worker, tier
 ):
@@ -104,10 +87,8 @@ def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_hol
     blob_refs, data_config, tiny_disk, place, tier
 ):
     disk, worker = tiny_disk
-    config = data_config(tier)
     # Without a budget for memory to go on in: `test_full.py` has that.
-    changes = {"folder": str(disk / "cache"), "max_bytes": 0}
-    config = config.model_copy(update={"cache": config.cache.model_copy(update=changes)})
+    config = data_config(tier, cache={"folder": str(disk / "cache"), "max_bytes": 0})
     worker.ask(config, blob_refs, place, num_threads=1)
     first = worker.hear()
     assert 0 < first["num_kept"] < 5
@@ -128,15 +109,13 @@ def test_a_file_system_in_memory_that_gets_full_goes_on_behind_or_without_more(
     blob_refs, data_config, tiny_disk, has_folder
 ):
     disk, worker = tiny_disk
-    config = data_config("memory")
-    folder = config.cache.folder if has_folder else ""
-    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": folder})})
+    config = data_config("memory", cache={} if has_folder else {"folder": ""})
     worker.ask(config, blob_refs, disk, num_threads=1)
     answer = worker.hear()
     (warning,) = answer["warnings"]
     if has_folder:
         assert answer["num_kept"] == 5
-        assert f"the cache continues in the disk tier in {folder}" in warning
+        assert f"the cache continues in the disk tier in {config.cache.folder}" in warning
     else:
         assert 0 < answer["num_kept"] < 5
         assert "cache.shared: no space for case" in warning

@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
+from shared.noted_cases import NotedCases
+from voxelocity.data.pipeline import Feed, build
 
 
 @pytest.fixture
@@ -16,10 +17,8 @@ def first_batches(blob_refs, data_config, monkeypatch):
 
     def take(number, engine="auto", **options):
         meanwhile.clear()
-        config = data_config("memory", 0)
-        config = DataConfig.parse({**config.to_plain(), "augment": {**config.augment.to_plain(), "engine": engine}})
-        cases = PreparedCases(blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=print)
-        with Feed(cases, config, seed=3, **options) as feed:
+        config = data_config(engine=engine)
+        with Feed(NotedCases(blob_refs, config), config, seed=3, **options) as feed:
             batches = list(itertools.islice(feed, number))
         return batches, len(meanwhile)
 

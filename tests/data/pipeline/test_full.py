@@ -6,10 +6,11 @@ import os
 
 import lmdb
 import pytest
-import torch
 
+from shared.batches import assert_equal_batches
+from shared.noted_cases import NotedCases
 from voxelocity.data.cache import LmdbTier, entry_files
-from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.data.pipeline import Feed
 
 NUM_KEPT = 2
 
@@ -56,14 +57,13 @@ class FullEnvironment:
 
 
 def take(refs, config, count, full=None):
-    told = []
-    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=told.append)
+    cases = NotedCases(refs, config)
     if full is not None:
         full(cases._cache._tiers[0], NUM_KEPT)
     with Feed(cases, config, seed=3) as feed:
         batches = list(itertools.islice(feed, count))
     kept = sum(cases._cache.get(key) is not None for key in cases._keys)
-    return batches, told, kept
+    return batches, cases.warnings, kept
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,8 @@ def test_a_place_that_gets_full_is_told_and_the_batches_stay_the_same(
 ):
     reference, told, _ = take(blob_refs, data_config("memory"), 6)
     assert told == []
-    config = data_config(tier, num_threads=2)
-    config = config.model_copy(update={"cache": config.cache.model_copy(update=changes)})
-    batches, told, kept = take(blob_refs, config, 6, full_after)
-    for ours, theirs in zip(batches, reference, strict=True):
-        assert (ours.step, ours.draws, ours.regions) == (theirs.step, theirs.draws, theirs.regions)
-        assert torch.equal(ours.image, theirs.image)
-        assert torch.equal(ours.label, theirs.label)
+    batches, told, kept = take(blob_refs, data_config(tier, num_threads=2, cache=changes), 6, full_after)
+    assert_equal_batches(batches, reference)
     assert kept == num_kept
     assert len(told) == 1
     assert all(words in told[0] for words in said)

@@ -1,18 +1,15 @@
 """The same patches for one training process or four, whoever caches what."""
 
 import itertools
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from shared.forked import ForkedPython
+from shared.batches import digests_by_draw
 from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 
-SCRIPT = Path(__file__).parent / "rank_process.py"
 NUM_STEPS = 5
 
 
@@ -20,10 +17,8 @@ NUM_STEPS = 5
 def parted(data_config):
     """The path's configuration with batches of four patches, and the cache in this many parts."""
 
-    def make(num_parts=4, *, tier="disk", **changes):
-        config = data_config(tier)
-        cache = config.cache.model_copy(update={"num_parts": num_parts})
-        return config.model_copy(update={"cache": cache, "batch_size": 4, **changes})
+    def make(num_parts=4, **cache):
+        return data_config("disk", cache={"num_parts": num_parts, **cache}).model_copy(update={"batch_size": 4})
 
     return make
 
@@ -33,69 +28,37 @@ def prepared(refs, config):
 
 
 def by_draw(refs, config, count, **options):
-    """Patches by step, epoch, case and draw."""
-    patches = {}
     with Feed(prepared(refs, config), config, seed=3, **options) as feed:
-        for batch in itertools.islice(feed, count):
-            for draw, image, label in zip(batch.draws, batch.image, batch.label, strict=True):
-                key = f"{batch.step}/{draw.epoch}/{draw.case_id}/{draw.draw}"
-                patches |= {f"{key}/image": image.numpy(), f"{key}/label": label.numpy()}
-    return patches
-
-
-def start(job):
-    return ForkedPython(SCRIPT.read_text(), [json.dumps(job)])
+        return digests_by_draw(itertools.islice(feed, count))
 
 
 @pytest.mark.slow
-def test_patches_of_four_processes_together_are_those_of_one(blob_refs, parted, tmp_path):
+def test_patches_of_four_processes_together_are_those_of_one(blob_refs, parted, start_worker, tmp_path):
     """Bit for bit, with one cache that all read, and with a cache in parts of which each keeps one."""
 
     def config_of(rank, num_parts):
-        config = parted(num_parts)
-        folder = tmp_path / "common" if num_parts == 1 else tmp_path / f"rank{rank}"
-        return config.model_copy(update={"cache": config.cache.model_copy(update={"folder": str(folder)})})
+        return parted(num_parts, folder=str(tmp_path / ("common" if num_parts == 1 else f"rank{rank}")))
 
-    job = {
-        "cases": [(ref.case_id, str(ref.images[0]), str(ref.label)) for ref in blob_refs],
-        "world_size": 4,
-        "num_steps": NUM_STEPS,
-    }
-    processes = [
-        start(
-            {
-                **job,
-                "rank": rank,
-                "out": str(tmp_path / f"out{rank}"),
-                "configs": {str(num_parts): config_of(rank, num_parts).to_plain() for num_parts in (1, 4)},
-            }
-        )
-        for rank in range(4)
-    ]
-    for process in processes:
-        _, told = process.communicate(timeout=200)
-        assert process.returncode == 0, told
+    workers = [start_worker() for _ in range(4)]
     for num_parts in (1, 4):
-        alone = by_draw(blob_refs, config_of("alone", num_parts), NUM_STEPS)
-        shares = [np.load(tmp_path / f"out{rank}_{num_parts}.npz") for rank in range(4)]
-        assert [len(share.files) for share in shares] == [2 * NUM_STEPS] * 4
-        together = {name: share[name] for share in shares for name in share.files}
-        assert together.keys() == alone.keys()
-        for name, values in alone.items():
-            assert together[name].tobytes() == values.tobytes(), name
+        for rank, worker in enumerate(workers):
+            options = {"rank": rank, "world_size": 4}
+            worker.ask(config_of(rank, num_parts), blob_refs, tmp_path, num_steps=NUM_STEPS, feed=options)
+        answers = [worker.hear() for worker in workers]
+        assert [answer["warnings"] for answer in answers] == [[]] * 4
+        assert [len(answer["by_draw"]) for answer in answers] == [NUM_STEPS] * 4
+        together = {name: digest for answer in answers for name, digest in answer["by_draw"].items()}
+        assert together == by_draw(blob_refs, config_of("alone", num_parts), NUM_STEPS)
     held = [set(DiskTier(tmp_path / f"rank{rank}").keys()) for rank in range(4)]
     assert sorted(map(len, held)) == [1, 1, 1, 2]
     assert len(set.union(*held)) == 5, "each case is kept by one of them"
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_cases_in_parts_make_the_same_batches_for_any_number_of_ranks(blob_refs, parted, world_size):
     config = parted(4)
     shares = [by_draw(blob_refs, config, 3, rank=rank, world_size=world_size) for rank in range(world_size)]
-    together = {name: values for share in shares for name, values in share.items()}
-    alone = by_draw(blob_refs, config, 3)
-    assert together.keys() == alone.keys()
-    assert all(np.array_equal(together[name], values) for name, values in alone.items())
+    assert {name: digest for share in shares for name, digest in share.items()} == by_draw(blob_refs, config, 3)
 
 
 def test_a_rank_needs_its_own_parts_before_it_begins_and_draws_from_these_alone(blob_refs, parted):
@@ -118,9 +81,7 @@ def test_the_size_of_a_case_is_told_by_its_headers_before_it_is_prepared(blob_re
 
 
 def test_a_rank_of_a_rotating_cache_needs_the_window_of_its_epoch(blob_refs, data_config):
-    config = data_config("memory")
-    rotating = config.cache.model_copy(update={"tier": "rotating", "num_cases": 3})
-    config = config.model_copy(update={"cache": rotating})
+    config = data_config("rotating")
     draws = RankDraws(prepared(blob_refs, config), config, seed=3)
     assert len(draws.cases_from(0)) == 3
     assert set(draws.cases_from(0)) == {draw.case for draw in draws.draws(0)}

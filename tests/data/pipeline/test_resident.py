@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from shared.batches import assert_equal_batches
+from shared.noted_cases import NotedCases
+from shared.raising import raising
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentVolume
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.cache import DeviceFront
 from voxelocity.data.cache.device import DeviceTier
-from voxelocity.data.pipeline import Feed, PreparedCases, build
+from voxelocity.data.pipeline import Feed, build
 from voxelocity.data.pipeline.supply import ResidentSupply, open_resident_supply
 
 CPU = torch.device("cpu")
@@ -31,33 +33,28 @@ def in_front(data_config):
     """The path's configuration with cases on the device in front of a tier."""
 
     def make(max_bytes, tier="memory", num_threads=0, **augment):
-        config = data_config(tier, num_threads, **augment)
-        return config.model_copy(
-            update={"cache": config.cache.model_copy(update={"device_max_bytes": max_bytes})}
-        )  # fmt: skip
+        return data_config(tier, num_threads, cache={"device_max_bytes": max_bytes}, **augment)
 
     return make
 
 
-def take(refs, config, count, warn=pytest.fail):
-    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warn)
+def take(refs, config, count):
+    cases = NotedCases(refs, config)
     with Feed(cases, config, seed=3) as feed:
-        return list(itertools.islice(feed, count)), feed
+        return list(itertools.islice(feed, count)), feed, cases.warnings
 
 
-@pytest.mark.parametrize(
-    ("tier", "num_threads"), [("memory", 0), ("memory", 3), ("disk", 2), ("disk blosc2", 0), ("lmdb", 2), ("none", 0)]
-)
+@pytest.mark.parametrize(("tier", "num_threads"), [("memory", 3), ("disk blosc2", 0), ("lmdb", 2), ("none", 0)])
 def test_batches_from_the_device_are_those_from_the_tier_behind_it(blob_refs, in_front, tier, num_threads):
-    ours, feed = take(blob_refs, in_front(2**20, tier, num_threads), 6)
+    ours, feed, told = take(blob_refs, in_front(2**20, tier, num_threads), 6)
+    assert told == []
     assert_equal_batches(ours, take(blob_refs, in_front(0), 6)[0])
     assert all(isinstance(feed._supply._front._tier.get(str(case)), ResidentVolume) for case in range(5))
 
 
 def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_refs, in_front):
-    told = []
     # Any two of the five cases fit (17,280 to 21,120 bytes), no three do: whichever thread is first.
-    ours, feed = take(blob_refs, in_front(45_000, num_threads=2), 9, told.append)
+    ours, feed, told = take(blob_refs, in_front(45_000, num_threads=2), 9)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
     assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 2
     assert len(told) == 1
@@ -70,15 +67,12 @@ def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_r
 
 
 def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_refs, in_front, monkeypatch):
-    def exhausted(*args, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    told = []
     with monkeypatch.context() as patched:
+        exhausted = raising(torch.OutOfMemoryError("CUDA out of memory"))
         patched.setattr("voxelocity.data.cache.device.torch.empty", exhausted)
-        cases = prepared_of(blob_refs, in_front(2**40), told)
+        cases = NotedCases(blob_refs, in_front(2**40))
         assert open_resident_supply(cases, 2**40, CPU) is None
-    assert told == [
+    assert cases.warnings == [
         "cache.device: cpu has no 1099.5 GB left; lower data.cache.device_max_bytes; continuing with cases copied from "
         "the tier behind it for each batch"
     ]
@@ -87,22 +81,15 @@ def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_
 @pytest.mark.parametrize(("free_bytes", "has_room"), [(2_000_000, True), (1_999_998, False)])
 def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, monkeypatch, free_bytes, has_room):
     monkeypatch.setattr("voxelocity.data.pipeline.supply._free_bytes", lambda _: free_bytes)
-    told = []
-    cases = prepared_of(blob_refs, in_front(10**6), told)
+    cases = NotedCases(blob_refs, in_front(10**6))
     supply = open_resident_supply(cases, 10**6, CPU)
     assert isinstance(supply, ResidentSupply) is has_room
     if not has_room:
-        assert told == [
+        assert cases.warnings == [
             "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave less than half of that for "
             "the network; lower data.cache.device_max_bytes; continuing with cases copied from the tier behind it for "
             "each batch"
         ]
-
-
-def prepared_of(refs, config, told):
-    return PreparedCases(
-        refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=told.append
-    )  # fmt: skip
 
 
 class Cases:
@@ -153,10 +140,11 @@ def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
 
 
 def test_an_engine_of_the_cpu_keeps_cases_off_another_device_and_says_so(blob_refs, in_front):
-    config, told = in_front(2**20, engine="torch"), []
-    with Feed(prepared_of(blob_refs, config, told), config, device="meta") as feed:
+    config = in_front(2**20, engine="torch")
+    cases = NotedCases(blob_refs, config)
+    with Feed(cases, config, device="meta") as feed:
         assert feed._supply is None
-    assert told == [
+    assert cases.warnings == [
         "feed: data.cache.device_max_bytes is not used because the augmentation engine fills batches on the CPU, not "
         "on meta; choose data.augment.engine: auto"
     ]
@@ -168,8 +156,8 @@ def test_kernels_read_resident_voxels_in_place(blob_refs, in_front, monkeypatch)
     resident = []
     make = build.ResidentSource
     monkeypatch.setattr(build, "ResidentSource", lambda **of: (resident.append(1), make(**of))[1])
-    ours, _ = take(blob_refs, in_front(2**20, engine="triton"), 2)
+    ours, *_ = take(blob_refs, in_front(2**20, engine="triton"), 2)
     assert len(resident) == 6, "a sample each"
-    theirs, _ = take(blob_refs, in_front(0, engine="triton"), 2)
+    theirs, *_ = take(blob_refs, in_front(0, engine="triton"), 2)
     assert len(resident) == 6
     assert_equal_batches(ours, theirs)

@@ -3,12 +3,9 @@
 Not on the number of threads or processes, the tier that keeps the cases, or where a run was stopped and resumed.
 """
 
-import itertools
-
 import pytest
 
-from shared.batches import batch_digest
-from voxelocity.data.pipeline import Feed, PreparedCases
+from shared.noted_cases import NotedCases, drawn
 
 TIERS = ("none", "memory", "memory that is low", "disk", "disk blosc2", "lmdb", "lmdb blosc2", "rotating")
 NUM_STEPS = 9
@@ -33,22 +30,27 @@ def config_of(data_config, monkeypatch):
     return make
 
 
+@pytest.fixture(scope="module")
+def drawn_before():
+    return {}
+
+
 @pytest.fixture
-def reference(blob_refs, config_of):
+def reference(blob_refs, config_of, drawn_before):
     """The stream as it is drawn without a cache, case by case in the thread that asks; one of its own where it rotates,
     as other cases are drawn then."""
 
     def make(tier):
-        config = config_of("rotating" if tier == "rotating" else "none")
-        return draw(blob_refs, config, NUM_STEPS)
+        kind = "rotating" if tier == "rotating" else "none"
+        if kind not in drawn_before:
+            drawn_before[kind] = draw(blob_refs, config_of(kind), NUM_STEPS)
+        return drawn_before[kind]
 
     return make
 
 
 def draw(refs, config, num_steps, start_step=0):
-    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=lambda text: None)
-    with Feed(cases, config, seed=3, start_step=start_step) as feed:
-        return [batch_digest(batch) for batch in itertools.islice(feed, num_steps)]
+    return drawn(NotedCases(refs, config), config, num_steps, start_step=start_step)
 
 
 @pytest.mark.parametrize("num_threads", [1, 8])

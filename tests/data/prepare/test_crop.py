@@ -46,13 +46,6 @@ def test_scan_of_zeros_or_without_border_is_kept_whole(make_volume, value: int) 
     assert CropToNonzero()(volume) is volume
 
 
-def test_holes_do_not_matter(make_volume) -> None:
-    image = np.ones((5, 5, 5), np.float32)
-    image[1:4, 1:4, 1:4] = 0
-    volume = make_volume(image)
-    assert CropToNonzero()(volume) is volume
-
-
 def test_putting_back_fills_with_zeros() -> None:
     array = np.full((2, 2, 2), 9, np.uint8)
     restored = undo_crop(array, {"step": "crop", "start": [1, 0, 2], "shape": [4, 3, 4]})

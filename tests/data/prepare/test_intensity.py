@@ -42,11 +42,6 @@ def test_large_values_close_together_keep_their_digits() -> None:
     assert np.allclose(scaled, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1.25), atol=1e-6)
 
 
-def test_constant_channel_becomes_zero() -> None:
-    image = np.full(SHAPE, 7, np.int16)
-    assert not ScaleIntensity(IntensityConfig())(_volume(image)).intensities().any()
-
-
 def test_zero_voxels_can_be_left_out_as_in_monai() -> None:
     rng = np.random.default_rng(0)
     image = (rng.normal(50, 9, SHAPE) * (rng.random(SHAPE) < 0.5)).astype(np.float32)
@@ -79,16 +74,11 @@ def test_none_passes_the_volume_on() -> None:
     assert ScaleIntensity(IntensityConfig(mode="none"))(volume) is volume
 
 
-@pytest.mark.parametrize("mode", ["zscore", "none"])
-def test_description_agrees_with_the_result(mode: str) -> None:
-    volume, stage = _volume(np.zeros(SHAPE, np.int16)), ScaleIntensity(IntensityConfig(mode=mode))
-    assert stage.describe(volume.spec).spec == stage(volume).spec
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_constant_that_rounds_becomes_zero(make_volume, dtype) -> None:
-    volume = make_volume(np.full((1, 40, 50, 60), 0.1, dtype))
-    assert (ScaleIntensity(IntensityConfig(mode="zscore"))(volume).image == 0.0).all()
+@pytest.mark.parametrize(
+    "image", [np.full(SHAPE, 7, np.int16), *(np.full((1, 40, 50, 60), 0.1, d) for d in ("f4", "f8"))]
+)
+def test_a_constant_becomes_zero_also_if_it_rounds(image: np.ndarray) -> None:
+    assert not ScaleIntensity(IntensityConfig(mode="zscore"))(_volume(image)).intensities().any()
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint8])

@@ -10,8 +10,6 @@ from voxelocity.data.prepare import interpolate
 from voxelocity.data.prepare.interpolate import resample_label, sample_along, sample_positions
 from voxelocity.data.prepare.numba_resample import resample_label_compiled
 
-BOTH = pytest.mark.parametrize("resample", [resample_label, resample_label_compiled])
-
 
 @given(num_before=st.integers(1, 50), num_after=st.integers(1, 50), step=st.floats(0.1, 10))
 def test_positions_share_the_center_and_stay_inside(num_before: int, num_after: int, step: float) -> None:
@@ -58,16 +56,6 @@ def test_order_in_memory_is_kept() -> None:
     assert sampled.strides[1:] == (4, 16, 32)
 
 
-def test_both_ways_of_filling_agree_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = np.random.default_rng(0).random((3, 7, 11)).astype(np.float32)
-    positions = sample_positions(7, 10, 0.7)
-    pieces = sample_along(array, positions, 1)
-    monkeypatch.setattr(interpolate, "_LONG_LINE_VALUES", 1)
-    assert np.array_equal(sample_along(array, positions, 1), pieces)
-    peer = ndimage.map_coordinates(array, np.meshgrid(range(3), positions, range(11), indexing="ij"), order=1)
-    assert np.allclose(pieces, peer, rtol=1e-4)
-
-
 def _shares(label: np.ndarray, positions) -> np.ndarray:
     """Slow reference: the interpolated indicator of every class, (k, x, y, z)."""
     at = np.meshgrid(*positions, indexing="ij")
@@ -102,33 +90,25 @@ def test_each_voxel_takes_the_class_of_the_largest_share(shape, new_shape, num_c
     _assert_agrees(label, tuple(sample_positions(n, m, n / m) for n, m in zip(shape, new_shape, strict=True)))
 
 
-@BOTH
-def test_background_wins_a_tie_with_one_class(resample) -> None:
-    label = np.array([0, 1], np.uint8).reshape(2, 1, 1)
-    positions = (np.array([0.5]), np.zeros(1), np.zeros(1))
-    assert resample(label, positions).item() == 0
-
-
-@BOTH
-def test_lower_class_wins_a_tie_of_two(resample) -> None:
-    label = np.array([2, 1], np.uint8).reshape(2, 1, 1)
-    assert resample(label, (np.array([0.5]), np.zeros(1), np.zeros(1))).item() == 1
-
-
-@BOTH
-def test_foreground_can_win_against_a_larger_class_beside_the_background(resample) -> None:
-    label = np.array([0, 1, 2, 2], np.uint8).reshape(4, 1, 1)
-    assert resample(label, (np.array([0.2, 1.4, 1.6]), np.zeros(1), np.zeros(1))).ravel().tolist() == [0, 1, 2]
-
-
-def test_label_without_foreground_stays_empty() -> None:
-    positions = tuple(sample_positions(4, 6, 4 / 6) for _ in range(3))
-    assert not resample_label(np.zeros((4, 4, 4), np.uint8), positions).any()
+@pytest.mark.parametrize("resample", [resample_label, resample_label_compiled])
+@pytest.mark.parametrize(
+    ("line", "at", "found"),
+    [
+        ([0, 1], [0.5], [0]),
+        ([2, 1], [0.5], [1]),
+        ([0, 1, 2, 2], [0.2, 1.4, 1.6], [0, 1, 2]),
+    ],
+    ids=["background wins a tie", "the lower class wins a tie", "next to a larger class"],
+)
+def test_the_class_between_two_voxels_is_known(resample, line, at, found) -> None:
+    label = np.array(line, np.uint8).reshape(-1, 1, 1)
+    assert resample(label, (np.array(at), np.zeros(1), np.zeros(1))).ravel().tolist() == found
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["totalseg_ct/label_auto.nii.gz", "spine_mri/label_vert.nii.gz"])
-@pytest.mark.parametrize("step", [0.8, 2.1])
+@pytest.mark.parametrize(
+    ("name", "step"), [("totalseg_ct/label_auto.nii.gz", 0.8), ("spine_mri/label_vert.nii.gz", 2.1)]
+)
 def test_real_labels_of_many_classes(load, name: str, step: float) -> None:
     folder = f"small_ct_mr_samples/{name.split('/')[0]}"
     label = load(f"{folder}/image.nii.gz", f"small_ct_mr_samples/{name}").label[20:60, 10:40]

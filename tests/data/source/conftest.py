@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-PROJECT_ROOT = Path(__file__).resolve().parents[3]
 
 Touch = Callable[..., None]
 WriteJson = Callable[..., Path]
@@ -66,12 +63,3 @@ def nnunet(touch: Touch) -> dict[str, Any]:
         "numTraining": 3,
         "file_ending": ".nii.gz",
     }
-
-
-@pytest.fixture
-def data_folder() -> Path:
-    """The real data sets, or a skip that says what is absent."""
-    folder = Path(os.environ.get("VOXELOCITY_DATA", PROJECT_ROOT.parent / "shared" / "data")).absolute()
-    if not folder.is_dir():
-        pytest.skip(f"real data are absent: {folder} (set VOXELOCITY_DATA)")
-    return folder

@@ -101,9 +101,7 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path, msd, write_json, list
         ({"training": [{"image": "x", "label": "z", "fold": "0"}]}, r"has \"fold\": '0'; write a whole number from 0"),
         ({"training": [{"image": "x", "label": "z", "fold": -1}]}, r'has "fold": -1; write a whole number from 0'),
         ({"training": [{"image": "x", "label": "z", "fold": True}]}, r'has "fold": True; write a whole number from 0'),
-        ({"labels": {}}, r'"labels" has the values \[\] and no 0'),
         ({"labels": {"background": "0"}}, r'"labels" has the key "background"; write the voxel value'),
-        ({"labels": {"0": "background", "-1": "x"}}, r'"labels" gives "x" the value -1'),
         ({"labels": ["background"]}, r'"labels" is a list; write it in the form'),
         ({"name": 4}, r'"name" is a number; write it in the form'),
     ],
@@ -121,7 +119,7 @@ def test_missing_keys_are_named(tmp_path, msd, write_json, key):
     del msd[key]
     write_json(msd)
     wanted = "channel_names" if key == "modality" else key
-    with pytest.raises(DatasetError, match=rf'"{wanted}" is missing; add it in the form'):
+    with pytest.raises(DatasetError, match=rf'"{wanted}" is missing; add it in the form "{wanted}": [\[{{]'):
         open_cases(tmp_path)
 
 
@@ -273,13 +271,4 @@ def test_a_missing_image_folder_is_named(tmp_path, nnunet, write_json):
     with pytest.raises(
         DatasetError, match=r"imagesTr cannot be read \(No such file.*\); put the images there, or list"
     ):
-        open_cases(tmp_path)
-
-
-def test_two_entries_for_one_case_are_refused(tmp_path, nnunet):
-    (tmp_path / "dataset.json").write_text(
-        '{"channel_names": {"0": "T1"}, "labels": {"background": 0, "lesion": 1},'
-        '"dataset": {"a": {"images": ["x"], "label": "y"}, "a": {"images": ["v"], "label": "w"}}}'
-    )
-    with pytest.raises(DatasetError, match=r'dataset\.json: "a" appears twice in one object'):
         open_cases(tmp_path)

@@ -57,11 +57,6 @@ def test_a_top_level_without_fields_is_refused(tmp_path, text, found):
         Description.read(tmp_path / "dataset.json")
 
 
-def test_a_missing_field_is_shown_as_it_should_be(tmp_path):
-    with pytest.raises(DatasetError, match=r'"labels" is missing; add it in the form "labels": \{"0": "background"'):
-        described(tmp_path).require("labels", dict)
-
-
 @pytest.mark.parametrize(("value", "kind"), [([], "a list"), ("x", "a string"), (True, "true"), (None, "null")])
 def test_a_field_of_the_wrong_type_is_named(tmp_path, value, kind):
     with pytest.raises(DatasetError, match=rf'"labels" is {kind}; write it in the form'):

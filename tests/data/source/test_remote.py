@@ -118,7 +118,12 @@ def opened(url, **options):
     return open_cases(root), waits, caught
 
 
-def same(one, other):
+LABEL_VALUES = (0, 1, 2)
+
+
+def assert_same(*refs):
+    """Two cases have the same voxels on the same grid."""
+    one, other = (read_case(ref, label_values=LABEL_VALUES) for ref in refs)
     assert np.array_equal(one.image, other.image)
     assert np.array_equal(one.label, other.label)
     assert one.grid == other.grid
@@ -148,9 +153,9 @@ def test_a_remote_data_set_has_the_cases_and_voxels_of_the_local_one(server, own
     assert {name for name, _ in server.sent} == {"dataset.json"}
     assert read_header(found.refs[0].images[0]).grid == read_header(wanted.refs[0].images[0]).grid
     for one, other in zip(found, wanted, strict=True):
-        same(read_case(one, label_values=found.label_values), read_case(other, label_values=wanted.label_values))
+        assert_same(one, other)
     num_sent = len(server.sent)
-    read_case(found.refs[0], label_values=found.label_values)
+    read_case(found.refs[0], label_values=LABEL_VALUES)
     assert len(server.sent) == num_sent, "kept"
 
 
@@ -158,20 +163,15 @@ def test_a_mirror_that_was_made_before_is_opened_by_its_path_and_follows_changes
     first = open_cases(server.url)
     root = first.root
     before = os.stat(first.refs[0].images[0])
-    read_case(first.refs[0], label_values=first.label_values)
+    read_case(first.refs[0], label_values=LABEL_VALUES)
     # As in another process.
     monkeypatch.setattr(staging, "_stages", {})
     again = open_cases(root)
     assert again.refs == first.refs
     assert os.stat(first.refs[0].images[0]).st_ctime_ns == before.st_ctime_ns, "keys of caches stay"
-    read_case(again.refs[0], label_values=again.label_values)
+    read_case(again.refs[0], label_values=LABEL_VALUES)
     shutil.copy(own_msd / "imagesTr" / "case_3.nii.gz", own_msd / "imagesTr" / "case_0.nii.gz")
-    changed = open_cases(server.url)
-    wanted = open_cases(own_msd)
-    same(
-        read_case(changed.refs[0], label_values=wanted.label_values),
-        read_case(wanted.refs[0], label_values=wanted.label_values),
-    )
+    assert_same(open_cases(server.url).refs[0], open_cases(own_msd).refs[0])
     assert os.stat(first.refs[0].images[0]).st_ctime_ns != before.st_ctime_ns
 
 
@@ -179,14 +179,11 @@ def test_a_mirror_that_was_made_before_is_opened_by_its_path_and_follows_changes
 def test_a_fault_of_the_connection_costs_waiting_and_nothing_else(server, own_msd, fault, monkeypatch):
     monkeypatch.setattr(remote, "_CHUNK_BYTES", 5000)
     cases, waits, _ = opened(server.url)
-    ref, wanted = cases.refs[0], open_cases(own_msd)
+    ref = cases.refs[0]
     server.faults[ref.images[0].name] = [fault, "", fault]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        same(
-            read_case(ref, label_values=cases.label_values),
-            read_case(wanted.refs[0], label_values=wanted.label_values),
-        )
+        assert_same(ref, open_cases(own_msd).refs[0])
     assert not server.faults[ref.images[0].name]
     if fault in ("error", "cut", "other"):
         assert waits
@@ -223,7 +220,7 @@ def test_of_a_large_file_a_header_needs_the_beginning_alone(server, own_msd, mon
     assert ranges[:2] == ["bytes=0-599"] * 2, "too little is asked for again"
     assert len(ranges) == 3, "what is no header comes again as a whole, whose checksum is known"
     assert [part for name, part in server.sent if name == whole.name] == ["bytes=0-599"]
-    same(read_case(second, label_values=(0, 1, 2)), read_case(open_cases(own_msd).refs[1], label_values=(0, 1, 2)))
+    assert_same(second, open_cases(own_msd).refs[1])
 
 
 def test_files_come_ahead_of_their_readers_and_no_further(server, monkeypatch):
@@ -282,9 +279,9 @@ def test_a_refusal_is_reported_at_once(server):
     assert waits == []
 
 
-def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
+def test_what_is_here_already_is_read_without_a_connection(server, own_msd, monkeypatch):
     cases = open_cases(server.url)
-    before = read_case(cases.refs[0], label_values=cases.label_values)
+    assert_same(cases.refs[0], open_cases(own_msd).refs[0])
     server.shutdown()
     server.server_close()
     monkeypatch.setattr(staging, "_stages", {})
@@ -292,7 +289,7 @@ def test_what_is_here_already_is_read_without_a_connection(server, monkeypatch):
     with pytest.warns(UserWarning, match="using the list of files from the last time"):
         again = open_cases(cases.root)
     assert again.refs == cases.refs
-    same(read_case(again.refs[0], label_values=again.label_values), before)
+    assert_same(again.refs[0], open_cases(own_msd).refs[0])
 
 
 def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkeypatch):
@@ -306,11 +303,7 @@ def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkey
     (content / f".{name}.part").write_bytes(b"of an older file" * 500)
     shutil.copy(own_msd / "imagesTr" / "case_3.nii.gz", own_msd / "imagesTr" / name)
     cases, _, _ = opened(server.url)
-    wanted = open_cases(own_msd)
-    same(
-        read_case(cases.refs[0], label_values=wanted.label_values),
-        read_case(wanted.refs[0], label_values=wanted.label_values),
-    )
+    assert_same(cases.refs[0], open_cases(own_msd).refs[0])
 
 
 def test_a_malformed_description_is_reported_at_its_place_and_not_as_a_lost_connection(server, own_msd):

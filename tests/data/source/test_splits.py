@@ -55,11 +55,6 @@ def test_declared_patients_win_over_names():
     assert [ref.fold for ref in assign_folds(refs, num_folds=5)[0]] == [0, 1, 2, 3]
 
 
-def test_every_default_fold_can_be_trained_with_two_cases_or_more():
-    refs, num_folds = assign_folds(refs_of(["a", "b"]), num_folds=5)
-    assert {ref.fold for ref in refs} == set(range(num_folds)) == {0, 1}
-
-
 def test_a_validated_case_has_the_fold_that_validates_it(write_json):
     path = write_json([{"train": ["a", "b"], "val": ["c"]}, {"train": ["c", "b"], "val": ["a"]}], "splits_final.json")
     assert read_splits(path, ["a", "b", "c"]) == ({"c": 0, "a": 1}, 2)
@@ -94,12 +89,6 @@ def test_splits_that_contradict_the_cases_are_refused(write_json, splits, text):
     with pytest.raises(DatasetError, match=text) as caught:
         read_splits(path, ["a", "b", "c"])
     assert str(caught.value).startswith(f"source: {path}: ")
-
-
-def test_a_malformed_splits_file_is_located(tmp_path):
-    (tmp_path / "splits_final.json").write_text("[\n{]")
-    with pytest.raises(DatasetError, match=r"splits_final\.json: not valid JSON at line 2, column 2"):
-        assign_folds(refs_of(["a", "b"]), num_folds=5, splits_file=tmp_path / "splits_final.json")
 
 
 def numbered(start, stop, form):

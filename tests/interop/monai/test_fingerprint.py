@@ -29,6 +29,7 @@ from monai.transforms import (
 )
 
 from shared.forked import run_python
+from shared.raising import raising
 from voxelocity.core.errors import DatasetError
 from voxelocity.interop.monai.fingerprint import fingerprint, item_identity, source_facts
 from voxelocity.interop.monai.sources import FolderFacts
@@ -258,10 +259,7 @@ def test_a_folder_counts_with_every_file_in_it(tmp_path):
 
 
 def test_a_word_that_names_a_folder_that_may_not_be_listed_is_only_a_word(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", raising(PermissionError(13, "Permission denied")))
     assert source_facts({"home": str(tmp_path)}) == [f"{tmp_path}:13"]
 
 

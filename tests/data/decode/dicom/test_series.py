@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
+from shared.examples import examples
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import holds_series, read_header, read_scan
 
@@ -220,7 +221,7 @@ def test_bytes_changed_at_random_end_in_our_error_or_in_a_volume(tmp_path):
     files = write_series(tmp_path, VOXELS)
     whole = files[1].read_bytes()
     rng = np.random.default_rng(1)
-    for _ in range(60):
+    for _ in range(examples(100)):
         content = bytearray(whole)
         for place in rng.integers(132, len(whole), 4):
             content[place] = rng.integers(256)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import SPACING_MM, write_series
+from shared.examples import examples
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import label_values_in, read_case, read_header, read_scan, write_segmentation
@@ -160,7 +161,7 @@ def test_bytes_changed_at_random_end_in_our_error_or_in_a_label(tmp_path, series
         write_contours(path, series, {"a": [(2, SQUARE), (3, SQUARE)]})
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
-    for _ in range(100):
+    for _ in range(examples(100)):
         content = bytearray(whole)
         for place in rng.integers(132, len(whole), 8):
             content[place] = rng.integers(256)

@@ -55,10 +55,6 @@ def test_a_bare_function_and_a_random_container_end_the_part_that_is_cached() ->
         assert parts.random[0] is boundary
 
 
-def test_a_lambda_transform_is_deterministic() -> None:
-    assert len(split(Compose([Lambdad("a", lambda x: x)])).fixed) == 1
-
-
 @pytest.mark.parametrize("lazy", [True, None])
 def test_a_lazy_chain_is_refused_with_the_cure(lazy: bool | None) -> None:
     with pytest.raises(ChainError, match=rf"lazy={lazy} cannot be split: .*Set lazy=False"):

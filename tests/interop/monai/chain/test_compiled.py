@@ -13,7 +13,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from monai.data import MetaTensor, set_track_meta
+from monai.data import MetaTensor
 from monai.transforms import (
     Compose,
     CropForegroundd,
@@ -29,6 +29,7 @@ from monai.transforms import (
     ScaleIntensityd,
 )
 
+from shared.lowered import metadata_tracked
 from voxelocity.interop.monai.chain import ChainError, CompiledChain, compile
 from voxelocity.interop.monai.difference import differences_of
 
@@ -141,11 +142,8 @@ def test_items_without_metadata_are_kept_apart(tmp_path: Path) -> None:
     chain = compile(Compose([ScaleIntensityd("a")]), cache=tmp_path)
     item = {"a": np.random.default_rng(0).random((1, 4, 4))}
     assert type(chain(item)["a"]) is MetaTensor
-    set_track_meta(False)
-    try:
+    with metadata_tracked(False):
         assert type(chain(item)["a"]) is torch.Tensor
-    finally:
-        set_track_meta(True)
 
 
 def test_neither_the_item_nor_what_is_kept_is_changed() -> None:

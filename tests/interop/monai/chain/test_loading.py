@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from monai.data import list_data_collate, set_track_meta
+from monai.data import list_data_collate
 from monai.data.meta_tensor import MetaTensor
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd
 from monai.utils.misc import set_determinism
 from torch.utils.data import DataLoader
 
+from shared.lowered import metadata_tracked
 from shared.small_lowerings import SMALL
 from voxelocity.interop.monai.chain.loading import Batches, batches, start_batch
 from voxelocity.interop.monai.difference import differences_of
@@ -111,14 +112,6 @@ def test_nothing_is_drawn_ahead_unless_asked_for() -> None:
         epoch.close()
 
 
-def test_an_epoch_that_is_left_leaves_no_thread() -> None:
-    for batch in _batches(Numbers(20), 3, batch_size=2):
-        assert batch.shape == (2, 1, 2, 2)
-        break
-    gc.collect()
-    assert _threads() == []
-
-
 def test_an_interrupt_leaves_no_thread() -> None:
     class Interrupted(Numbers):
         def sketch(self, index: int) -> Sketch:
@@ -179,11 +172,8 @@ def _turns() -> list[Any]:
 
 @pytest.mark.parametrize("is_tracked", [True, False])
 def test_a_batch_is_what_monai_collates(is_tracked: bool) -> None:
-    set_track_meta(is_tracked)
-    try:
+    with metadata_tracked(is_tracked):
         theirs, ours = _both(_turns(), _items(5))
-    finally:
-        set_track_meta(True)
     assert type(theirs["image"]) is type(ours["image"]) is (MetaTensor if is_tracked else torch.Tensor)
     assert [(one.largest, one.words) for one in differences_of(theirs, ours)] == [(0.0, "")] * 3
     if is_tracked:

@@ -93,24 +93,6 @@ def test_items_are_of_one_kind_from_the_first_time_on(sets, tmp_path):
     assert torch.equal(item["image"].affine, image.affine)
 
 
-def test_a_change_of_a_loaded_item_does_not_reach_the_file(sets, filled, tmp_path):
-    dataset = sets.PersistentDataset([1], Compose([filled(32), RandLambda(lambda x: x.add_(100))]), tmp_path)
-    assert first_values(dataset) == [101]
-    before = entries(tmp_path)[0].read_bytes()
-    assert first_values(dataset) == first_values(dataset) == [101]
-    assert entries(tmp_path)[0].read_bytes() == before
-
-
-def test_a_damaged_file_is_told_and_made_again(sets, filled, tmp_path):
-    sets.PersistentDataset([1], Compose([filled(8)]), tmp_path)[0]
-    path = entries(tmp_path)[0]
-    path.write_bytes(path.read_bytes()[:-100])
-    dataset = sets.PersistentDataset([1], Compose([filled(8)]), tmp_path)
-    with pytest.warns(UserWarning, match=rf"PersistentDataset: {path} cannot be loaded .*its item is prepared again"):
-        assert first_values(dataset) == [1]
-    assert first_values(dataset) == [1]
-
-
 def test_set_data_removes_its_own_files_and_no_others(sets, filled, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "model.pt").write_bytes(b"mine")

@@ -11,6 +11,7 @@ from monai.transforms import Invertd, Spacing, Spacingd
 from monai.transforms.spatial.array import SpatialResample
 
 from shared.examples import examples
+from shared.raising import raising
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 pytestmark = pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid:UserWarning")
@@ -99,11 +100,7 @@ def test_a_label_of_turned_axes_keeps_to_monai_where_rounding_decides(make_image
 def test_a_volume_whose_axes_keep_their_directions_never_reaches_monai(make_image, make_affine, monkeypatch, angle):
     image = make_image((2, 7, 8, 9), make_affine((1, 1.3, 2.1), (1, 0, 2), (1, 0, 1), angle))
     fast = faster(Spacing((0.9, 1.7, 1.1)))
-
-    def refuse(*arguments, **options):
-        raise AssertionError("MONAI was asked")
-
-    monkeypatch.setattr(SpatialResample, "__call__", refuse)
+    monkeypatch.setattr(SpatialResample, "__call__", raising(AssertionError("MONAI was asked")))
     assert len(fast(image)) == 2
     with pytest.raises(AssertionError, match="MONAI was asked"):
         faster(Spacing((0.9, 1.7, 1.1), diagonal=True))(make_image((1, 5, 5, 5), make_affine(angle=0.5)))

@@ -18,10 +18,6 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_archive_as_torch_wrote_it_is_whole(archive: Path) -> None:
-    assert first_damaged(archive) == ""
-
-
 @pytest.mark.parametrize("record", ["item/data/0", "item/data/1", "item/data.pkl"])
 def test_one_changed_bit_is_found_with_its_record(archive: Path, record: str) -> None:
     with zipfile.ZipFile(archive) as opened:
@@ -30,10 +26,3 @@ def test_one_changed_bit_is_found_with_its_record(archive: Path, record: str) ->
     data[data.index(stored) + len(stored) // 2] ^= 1
     archive.write_bytes(data)
     assert first_damaged(archive) == record
-
-
-def test_a_cut_or_empty_archive_is_refused(archive: Path) -> None:
-    for num_bytes in (archive.stat().st_size // 2, 0):
-        archive.write_bytes(archive.read_bytes()[:num_bytes])
-        with pytest.raises(zipfile.BadZipFile):
-            first_damaged(archive)

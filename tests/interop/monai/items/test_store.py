@@ -19,6 +19,7 @@ import torch
 from monai.data import MetaTensor
 from torch.utils.serialization import config
 
+from shared.raising import raising
 from voxelocity.core.errors import OutputError
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, bytes_of
 
@@ -77,12 +78,9 @@ def test_threads_that_ask_for_one_item_make_it_once(store: ItemStore) -> None:
 
 
 def test_an_item_that_cannot_be_made_is_tried_again(store: ItemStore) -> None:
-    def fail() -> Any:
-        raise ValueError("scan 3 is broken")
-
     for _ in range(2):
         with pytest.raises(ValueError, match="scan 3 is broken"):
-            store.get_or_make(KEY, fail)
+            store.get_or_make(KEY, raising(ValueError("scan 3 is broken")))
     assert store.get_or_make(KEY, lambda: 5) == 5
 
 
@@ -237,11 +235,8 @@ def test_a_folder_that_is_removed_is_filled_again(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_once_and_the_items_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     store = FolderItems(tmp_path, warn=_never)
-    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("os.replace", raising(OSError(28, "No space left on device")))
     with pytest.warns(UserWarning, match="cannot be written") as told:
         assert [store.get_or_make(KEY, lambda number=number: number) for number in range(3)] == [0, 1, 2]
     assert [str(one.message) for one in told] == [

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from monai.data import MetaTensor, set_track_meta
+from monai.data import MetaTensor
 
 from parity.case import item_of
-from voxelocity.interop.monai.difference import differences_of
+from shared.lowered import assert_equal, both, metadata_tracked
 from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.items import is_exact
 from voxelocity.interop.monai.lower.sketch import Sketch, finish
@@ -38,17 +38,6 @@ def _link(name: str, dtype: torch.dtype) -> Any:
     return made[name]()
 
 
-def _both(chain: list[Any], item: dict[str, Any]) -> tuple[Any, Any]:
-    """MONAI's result of the chain, and ours, still drawn."""
-    theirs, ours = copy.deepcopy(item), item
-    for transform in copy.deepcopy(chain):
-        theirs = transform(theirs)
-    for transform in chain:
-        assert LOWERINGS[type(transform)].why_not(transform) == ""
-        ours = LOWERINGS[type(transform)].apply(transform, ours)
-    return theirs, ours
-
-
 @given(
     chain=st.lists(st.tuples(LINKS, st.sampled_from(DTYPES)), min_size=1, max_size=5),
     dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
@@ -56,8 +45,7 @@ def _both(chain: list[Any], item: dict[str, Any]) -> tuple[Any, Any]:
 )
 def test_casts_anywhere_in_a_chain_equal_monais(chain: list[tuple[str, torch.dtype]], dtype: Any, kind: str) -> None:
     item = item_of(0, shape=(5, 4, 3), dtype=dtype, kind=kind)
-    theirs, ours = _both([_link(*link) for link in chain], item)
-    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    assert_equal(*both([_link(*link) for link in chain], item))
 
 
 @pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
@@ -67,8 +55,7 @@ def test_ensured_types_equal_monais(kind: str, track_meta: bool | None, data_typ
     item = item_of(0, shape=(5, 4, 3), kind=kind) | {"spacing": [1, 2.5], "age": 4}
     ensure = mt.EnsureTyped((*KEYS, "spacing", "age"), data_type, track_meta=track_meta, device="cpu")
     for chain in ([ensure], [mt.Flipd(KEYS, 1), ensure], [mt.Flipd(KEYS, 1), ensure, mt.Flipd(KEYS, 1)]):
-        theirs, ours = _both(chain, item)
-        assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+        assert_equal(*both(chain, item))
 
 
 @pytest.mark.parametrize("track_meta", [True, None])
@@ -77,9 +64,9 @@ def test_tensors_equal_monais_and_the_items_own_keep_their_history(track_meta: b
     item["image"] = mt.Flip(0)(item["image"])
     to_tensor = mt.ToTensord(KEYS, dtype=torch.float64, track_meta=track_meta)
     for chain in ([to_tensor], [mt.Flipd(KEYS, 1), to_tensor]):
-        theirs, ours = _both(chain, item)
+        theirs, ours = both(chain, item)
         found = finish(ours)
-        assert not [d for d in differences_of(theirs, found) if d.words or d.largest]
+        assert_equal(theirs, found)
         assert len(item["image"].applied_operations) == 1
         if isinstance(found["image"], MetaTensor) and len(chain) == 2:
             assert found["image"].applied_operations == []
@@ -88,7 +75,7 @@ def test_tensors_equal_monais_and_the_items_own_keep_their_history(track_meta: b
 def test_plain_tensors_with_a_history_in_the_item_are_left_to_monai() -> None:
     plain = mt.ToTensord(KEYS, track_meta=False)
     assert LOWERINGS[mt.ToTensord].why_not(plain).startswith("track_meta=False: ")
-    theirs, ours = _both([mt.Flip(1), mt.ToTensor(track_meta=False)], item_of(0, shape=(5, 4, 3))["image"])
+    theirs, ours = both([mt.Flip(1), mt.ToTensor(track_meta=False)], item_of(0, shape=(5, 4, 3))["image"])
     assert type(theirs) is type(finish(ours)) is torch.Tensor
     assert torch.equal(theirs, finish(ours))
 
@@ -105,14 +92,12 @@ def test_array_forms_equal_monais() -> None:
         mt.Identity(),
     ):
         theirs = transform(flip(image))
-        ours = finish(LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flip].apply(flip, image)))
-        assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
+        assert_equal(theirs, LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flip].apply(flip, image)))
 
 
 def test_arrays_stay_arrays_and_what_is_no_tensor_is_refused_by_to_device_as_in_monai() -> None:
     item = item_of(0, shape=(5, 4, 3), kind="array")
-    theirs, ours = _both([mt.CastToTyped(KEYS, np.float64)], item)
-    assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
+    assert_equal(*both([mt.CastToTyped(KEYS, np.float64)], item))
     with pytest.raises(ValueError, match="img must be PyTorch Tensor"):
         LOWERINGS[mt.ToDeviced].apply(mt.ToDeviced(KEYS, "cpu"), item)
 
@@ -125,7 +110,7 @@ def test_common_casts_make_nothing_before_the_end() -> None:
         mt.ToTensord(KEYS),
     ]
     item = item_of(0, shape=(5, 4, 3), dtype=np.int16)
-    _, ours = _both(chain, item)
+    _, ours = both(chain, item)
     for key in KEYS:
         assert isinstance(ours[key], Sketch)
         assert ours[key].source.data_ptr() == item[key].data_ptr()
@@ -153,12 +138,8 @@ def test_a_type_is_exact_where_it_holds_every_value() -> None:
 
 
 def test_without_tracking_casts_come_as_plain_tensors() -> None:
-    set_track_meta(False)
-    try:
-        theirs, ours = _both([mt.Flipd(KEYS, 0), mt.EnsureTyped(KEYS)], item_of(0, shape=(5, 4, 3)))
-        assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
-    finally:
-        set_track_meta(True)
+    with metadata_tracked(False):
+        assert_equal(*both([mt.Flipd(KEYS, 0), mt.EnsureTyped(KEYS)], item_of(0, shape=(5, 4, 3))))
 
 
 @pytest.mark.parametrize(
@@ -179,9 +160,8 @@ def test_items_have_the_values_that_monai_leaves_them_and_no_voxel_is_touched(tr
     theirs = transform(FLIP(copy.deepcopy(item)))
     ours = LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flipd].apply(FLIP, item))
     assert isinstance(ours["image"], Sketch)
-    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
-    theirs, ours = transform(copy.deepcopy(item)), LOWERINGS[type(transform)].apply(transform, item)
-    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    assert_equal(theirs, ours)
+    assert_equal(transform(copy.deepcopy(item)), LOWERINGS[type(transform)].apply(transform, item))
 
 
 def test_a_copy_goes_its_own_way() -> None:

@@ -11,11 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from monai.data import MetaTensor, set_track_meta
+from monai.data import MetaTensor
 
 from parity.case import item_of
-from shared.lowered import check_lowered_alike
-from voxelocity.interop.monai.difference import differences_of
+from shared.lowered import assert_equal, both, check_lowered_alike, metadata_tracked
 from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
@@ -87,12 +86,9 @@ def test_random_crops_equal_monais(
 @pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
 def test_without_tracking_crops_come_as_plain_tensors_like_monais(kind: str) -> None:
     item = item_of(0, shape=(7, 5, 4), kind=kind)
-    set_track_meta(False)
-    try:
-        several = mt.RandSpatialCropSamplesd(("image",), (3, 3, 3), 2, random_size=False).set_random_state(1)
+    several = mt.RandSpatialCropSamplesd(("image",), (3, 3, 3), 2, random_size=False).set_random_state(1)
+    with metadata_tracked(False):
         found = check_lowered_alike(several, item)
-    finally:
-        set_track_meta(True)
     assert type(found[0]["image"]) is torch.Tensor
 
 
@@ -196,24 +192,16 @@ def test_a_pad_after_a_crop_is_filled_and_does_not_show_what_the_crop_left_out()
         mt.SpatialPadd(KEYS, (6, 6, 6), value=5),
         mt.Flipd(KEYS, 0),
     ]
-    theirs, ours = copy.deepcopy(item), item
-    for transform in copy.deepcopy(chain):
-        theirs = transform(theirs)
-    for transform in chain:
-        ours = LOWERINGS[type(transform)].apply(transform, ours)
-    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    assert_equal(*both(chain, item))
 
 
 @pytest.mark.parametrize("value", [0.5, -1000.0, float("nan")])
 def test_a_pad_after_a_cast_is_filled_in_the_type_of_the_cast(value: float) -> None:
     item = item_of(0, shape=(5, 4, 3), dtype=np.uint8)
     chain = [mt.Flipd(KEYS, 0), mt.CastToTyped(("image",), np.float32), mt.SpatialPadd(("image",), 7, value=value)]
-    theirs, ours = copy.deepcopy(item), item
-    for transform in chain:
-        theirs = transform(theirs)
-        ours = LOWERINGS[type(transform)].apply(transform, ours)
+    theirs, ours = both(chain, item)
     assert finish(ours)["image"].dtype == torch.float32
-    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    assert_equal(theirs, ours)
 
 
 @pytest.mark.parametrize(

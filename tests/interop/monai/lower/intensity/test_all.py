@@ -15,10 +15,10 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from monai.data.meta_obj import get_track_meta, set_track_meta
 from monai.data.meta_tensor import MetaTensor
 
 from parity.compare import compare
+from shared.lowered import metadata_tracked
 from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 
@@ -133,12 +133,8 @@ def test_a_lowered_transform_gives_what_monai_gives(name: str, form: str, data: 
         given_data = {"image": image, "other": other.abs(), "name": "case"}
     if hasattr(transform, "set_random_state"):
         transform.set_random_state(data.draw(st.integers(0, 2**31)))
-    was_tracked = get_track_meta()
-    set_track_meta(data.draw(flag))
-    try:
+    with metadata_tracked(data.draw(flag)):
         agree(transform, given_data, SPIKE_TOLERANCE if "Spike" in name else TOLERANCE)
-    finally:
-        set_track_meta(was_tracked)
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -11,10 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from monai.data import set_track_meta
 
 from parity.case import item_of
-from shared.lowered import check_lowered_alike
+from shared.lowered import check_lowered_alike, metadata_tracked
 from voxelocity.data.augment.steps import Crop, Fill
 from voxelocity.interop.monai.lower import lowerings
 from voxelocity.interop.monai.lower.sketch import finish
@@ -115,10 +114,7 @@ def test_values_that_are_no_number_and_no_range_are_not_lowered(value: Any) -> N
 
 
 def test_without_tracking_results_are_plain_tensors() -> None:
-    set_track_meta(False)
-    try:
-        transform = mt.RandCoarseDropoutd(KEYS, 3, 3, prob=1.0).set_random_state(0)
+    transform = mt.RandCoarseDropoutd(KEYS, 3, 3, prob=1.0).set_random_state(0)
+    with metadata_tracked(False):
         found = check_lowered_alike(transform, item_of(0, shape=(7, 6, 5)), TOLERANCE)
-        assert type(found["image"]) is torch.Tensor
-    finally:
-        set_track_meta(True)
+    assert type(found["image"]) is torch.Tensor

@@ -23,7 +23,7 @@ def made(transform: Any, image: torch.Tensor, seed: int = 11) -> np.ndarray[Any,
     return finish(SEEDED[type(transform)].apply(transform, image)).numpy()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "transform",
     [
@@ -111,13 +111,6 @@ def test_a_plane_of_any_number_dtype_gets_seeded_noise() -> None:
     kept = made(mt.RandGaussianNoise(prob=1.0, dtype=None), torch.zeros(1, 30, 31, dtype=torch.float64))
     assert kept.dtype == np.float64
     assert kept.std() > 0
-
-
-def test_the_comparison_says_that_seeded_noise_leaves_another_state() -> None:
-    transform = mt.RandGaussianNoise(prob=1.0)
-    transform.set_random_state(0)
-    _, _, differences = compare(transform, SEEDED[mt.RandGaussianNoise], torch.zeros(1, 6, 6, 6))
-    assert [difference.words for difference in differences if difference.key == "R"] == ["drawn from differently"]
 
 
 def test_without_a_change_seeded_noise_draws_as_monai() -> None:

@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monai.data import set_track_meta
 from monai.transforms import Affine, Affined, RandAffine, RandAffined, RandRotate, RandRotated, Rotate, Rotated
 
-from parity.compare import compare
 from shared.examples import is_thorough
-from shared.monai_items import assert_parity, make_item
+from shared.lowered import check_lowered_alike, metadata_tracked
+from shared.monai_items import make_item
 from voxelocity.data.augment.steps import Flip
 from voxelocity.interop.monai.lower import Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
@@ -76,13 +75,8 @@ def test_rand_affined_gives_what_monai_gives(
         **ranges(shape, share),
     )
     transform.set_random_state(seed)
-    set_track_meta(is_tracked)
-    try:
-        assert LOWERINGS[RandAffined].why_not(transform) == ""
-        _, _, differences = compare(transform, LOWERINGS[RandAffined], item)
-        assert_parity(differences, exact_keys(mode), TOLERANCE)
-    finally:
-        set_track_meta(True)
+    with metadata_tracked(is_tracked):
+        check_lowered_alike(transform, item, TOLERANCE, exact_keys(mode))
 
 
 @settled
@@ -102,8 +96,7 @@ def test_rand_affine_called_again_and_again_gives_what_monai_gives(shape, seed, 
     )
     transform.set_random_state(seed)
     for _ in range(3):
-        _, _, differences = compare(transform, LOWERINGS[RandAffine], item["image"])
-        assert_parity(differences, [""] if mode == "nearest" else [], TOLERANCE)
+        check_lowered_alike(transform, item["image"], TOLERANCE, [""] if mode == "nearest" else [])
         transform(item["image"])
 
 
@@ -127,11 +120,9 @@ def test_affined_gives_what_monai_gives(shape, seed, mode, padding, size, align_
     told |= {"spatial_size": size, "align_corners": align_corners}
     item = make_item(shape, seed=seed)
     transform = Affined(keys=["image", "label"], mode=mode, padding_mode=padding, **told)
-    _, _, differences = compare(transform, LOWERINGS[Affined], item)
-    assert_parity(differences, exact_keys(mode), TOLERANCE)
+    check_lowered_alike(transform, item, TOLERANCE, exact_keys(mode))
     alone = Affine(mode=mode[0], padding_mode=padding, normalized=normalized, image_only=True, **told)
-    _, _, differences = compare(alone, LOWERINGS[Affine], item["image"])
-    assert_parity(differences, [""] if mode[0] == "nearest" else [], TOLERANCE)
+    check_lowered_alike(alone, item["image"], TOLERANCE, [""] if mode[0] == "nearest" else [])
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
@@ -142,8 +133,7 @@ def test_places_halfway_between_two_voxels_take_the_neighbor_that_monai_takes(nu
     for side, size in itertools.product(range(1, 14, step), range(1, 17, step)):
         item = make_item((side,) * num_spatial, seed=side)
         transform = RandAffine(prob=0.0, spatial_size=(size,) * num_spatial, mode="nearest", padding_mode=padding)
-        _, _, differences = compare(transform, LOWERINGS[RandAffine], item["label"])
-        assert_parity(differences, [""], TOLERANCE)
+        check_lowered_alike(transform, item["label"], TOLERANCE, [""])
 
 
 def test_keys_of_one_shape_share_their_places_and_others_have_their_own():
@@ -222,8 +212,7 @@ def test_rand_rotated_gives_what_monai_gives(shape, seed, prob, padding, keeps_s
         align_corners=align_corners,
     )
     transform.set_random_state(seed)
-    _, _, differences = compare(transform, LOWERINGS[RandRotated], item)
-    assert_parity(differences, ["label"], ROTATION_TOLERANCE)
+    check_lowered_alike(transform, item, ROTATION_TOLERANCE, ["label"])
 
 
 @settled
@@ -246,7 +235,5 @@ def test_rotate_in_all_its_forms_gives_what_monai_gives(shape, seed, mode, paddi
     drawn.set_random_state(seed)
     exact = ["", "image", "label"] if mode == "nearest" else []
     for transform, data in ((Rotate(**told), item["image"]), (drawn, item["image"])):
-        _, _, differences = compare(transform, LOWERINGS[type(transform)], data)
-        assert_parity(differences, exact, ROTATION_TOLERANCE)
-    _, _, differences = compare(Rotated(keys=["image", "label"], **told), LOWERINGS[Rotated], item)
-    assert_parity(differences, exact, ROTATION_TOLERANCE)
+        check_lowered_alike(transform, data, ROTATION_TOLERANCE, exact)
+    check_lowered_alike(Rotated(keys=["image", "label"], **told), item, ROTATION_TOLERANCE, exact)

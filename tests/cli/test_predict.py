@@ -43,7 +43,7 @@ def rows_of(folder):
 
 def scan(path, *, num_channels=None):
     """A scan of noise; four axes where a number of channels is given."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     shape = SHAPE if num_channels is None else (*SHAPE, num_channels)
     voxels = np.random.default_rng(len(path.name)).standard_normal(shape).astype(np.float32)
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), path)
@@ -99,6 +99,14 @@ def test_no_prediction_goes_over_the_scan_of_another_case(predict, model, tmp_pa
     ended = predict(tmp_path / "run", *scans, out=tmp_path / "z")
     assert_refused(ended, "case 'b'", f"over the scan {scans[0]}")
     assert [path.read_bytes() for path in scans] == before
+
+
+def test_no_scan_is_replaced_by_its_probabilities(predict, model, tmp_path):
+    file = scan(tmp_path / "out" / "probabilities" / "a.nii.gz")
+    before = file.read_bytes()
+    ended = predict(model("CT"), file, out=tmp_path / "out", options=["--probabilities"])
+    assert_refused(ended, f"the prediction of case 'a' would be written as {file}, over the scan {file}")
+    assert file.read_bytes() == before
 
 
 def test_predictions_beside_their_scans_under_other_names_are_written_again_and_again(predict, model, tmp_path):

@@ -15,7 +15,7 @@ from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
-from voxelocity.infer.outputs import OutputFormat, make_folder
+from voxelocity.infer.outputs import Output, OutputFormat, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.contract import EAGER
@@ -109,6 +109,8 @@ def predict_files(
         on_failure=on_failure,
         warn=tell,
     )
+    if probabilities:
+        check_no_scan_is_replaced(job.refs, job.out / PROBABILITIES_FOLDER, Output(format="nii.gz"))
     _check(job, devices, runtime, tell)
     on_start(job)
     inside = [PROBABILITIES_FOLDER] * probabilities + [PREVIEWS_FOLDER] * previews

@@ -8,7 +8,9 @@ import torch
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer import ModelSpec, Predictor, open_model, save_keep_largest, save_model, split_models
+from voxelocity.infer.models.ensemble import StackedPreparations
 from voxelocity.infer.models.open import open_models
 from voxelocity.step import build_network
 
@@ -104,6 +106,13 @@ def test_models_that_turn_a_scan_differently_are_refused(tmp_path):
     with pytest.raises(ScanError, match=r"case 'x': .* \(voxels of one number lie up to 16 mm apart\)"):
         predictor(open_models(folders)).predict(turned)
     predictor(open_models(folders)).predict(scan())
+
+
+@pytest.mark.parametrize("highs", [(2.0,), (2.0, 1.0)])
+def test_what_an_ensemble_prepares_is_described(highs):
+    values = [{"intensity": {**WINDOW, "high": high}, "dtype": "smallest"} for high in highs]
+    stacked = StackedPreparations([Preparation(PrepareConfig.parse(each, where="a test")) for each in values])
+    assert stacked.describe(scan().spec).spec == stacked(scan()).spec
 
 
 def test_leading_models_are_told_from_scans(tmp_path):

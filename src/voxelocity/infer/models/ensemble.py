@@ -83,7 +83,9 @@ class StackedPreparations:
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         effects = [stage.describe(spec) for stage in self._stages]
-        stacked = replace(effects[0].spec, num_channels=sum(effect.spec.num_channels for effect in effects))
+        num_channels = sum(effect.spec.num_channels for effect in effects)
+        dtype = effects[0].spec.dtype if len(effects) == 1 else "float32"
+        stacked = replace(effects[0].spec, num_channels=num_channels, dtype=dtype)
         scratch_bytes = max(effect.scratch_bytes for effect in effects) + stacked.image_bytes
         return StageEffect(spec=stacked, scratch_bytes=scratch_bytes)
 

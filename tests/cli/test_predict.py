@@ -156,6 +156,19 @@ def test_a_series_with_a_missing_slice_does_not_stop_the_others(predict, model, 
     assert names_in(tmp_path / "out") == ["whole.dcm"]
 
 
+def test_a_series_without_what_its_segmentation_must_repeat_does_not_stop_the_others(predict, model, tmp_path):
+    def cut(index, dataset):
+        del dataset.StudyInstanceUID
+
+    write_series(tmp_path / "all" / "a", np.zeros((8, 9, 10), np.int16), edit=cut)
+    write_series(tmp_path / "all" / "b", np.zeros((8, 9, 10), np.int16))
+    ended = predict(model("CT"), tmp_path / "all", out=tmp_path / "out")
+    assert ended.status == 1
+    assert "no DICOM SEG can be made for the series" in ended.out
+    assert names_in(tmp_path / "out") == ["b.dcm"]
+    assert list(rows_of(tmp_path / "out")) == ["b"]
+
+
 def test_no_slice_is_replaced_by_the_segmentation_of_its_series(predict, model, tmp_path):
     files = write_series(tmp_path / "p1", np.zeros((8, 9, 10), np.int16))
     files[0].rename(tmp_path / "p1" / "p1.dcm")

@@ -43,7 +43,7 @@ def rows_of(folder):
 
 def scan(path, *, num_channels=None):
     """A scan of noise; four axes where a number of channels is given."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     shape = SHAPE if num_channels is None else (*SHAPE, num_channels)
     voxels = np.random.default_rng(len(path.name)).standard_normal(shape).astype(np.float32)
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), path)
@@ -101,6 +101,14 @@ def test_no_prediction_goes_over_the_scan_of_another_case(predict, model, tmp_pa
     assert [path.read_bytes() for path in scans] == before
 
 
+def test_no_scan_is_replaced_by_its_probabilities(predict, model, tmp_path):
+    file = scan(tmp_path / "out" / "probabilities" / "a.nii.gz")
+    before = file.read_bytes()
+    ended = predict(model("CT"), file, out=tmp_path / "out", options=["--probabilities"])
+    assert_refused(ended, f"the prediction of case 'a' would be written as {file}, over the scan {file}")
+    assert file.read_bytes() == before
+
+
 def test_predictions_beside_their_scans_under_other_names_are_written_again_and_again(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii")
     run, before = model("CT"), file.read_bytes()
@@ -146,6 +154,19 @@ def test_a_series_with_a_missing_slice_does_not_stop_the_others(predict, model, 
     assert ended.status == 1
     assert "1 slice(s) are missing between CT_004.dcm at 110 mm and CT_003.dcm" in ended.out
     assert names_in(tmp_path / "out") == ["whole.dcm"]
+
+
+def test_a_series_without_what_its_segmentation_must_repeat_does_not_stop_the_others(predict, model, tmp_path):
+    def cut(index, dataset):
+        del dataset.StudyInstanceUID
+
+    write_series(tmp_path / "all" / "a", np.zeros((8, 9, 10), np.int16), edit=cut)
+    write_series(tmp_path / "all" / "b", np.zeros((8, 9, 10), np.int16))
+    ended = predict(model("CT"), tmp_path / "all", out=tmp_path / "out")
+    assert ended.status == 1
+    assert "no DICOM SEG can be made for the series" in ended.out
+    assert names_in(tmp_path / "out") == ["b.dcm"]
+    assert list(rows_of(tmp_path / "out")) == ["b"]
 
 
 def test_no_slice_is_replaced_by_the_segmentation_of_its_series(predict, model, tmp_path):

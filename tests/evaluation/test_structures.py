@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import write_series
+from voxelocity.core import staging
 from voxelocity.core.errors import InputError
 from voxelocity.data.decode import read_header, write_scan, write_segmentation
 from voxelocity.evaluation import evaluate
@@ -72,6 +73,17 @@ def test_segments_on_both_sides_lie_on_the_scan_that_the_data_set_lists(study):
     found = evaluate(study.predictions, study.table(), labels=study.folder / "raw").scores
     assert [score.dice for score in found] == [score.dice for score in expected]
     assert found[0].hd95_mm == pytest.approx(expected[0].hd95_mm)
+
+
+def test_segments_on_a_server_are_brought_here(study, monkeypatch):
+    monkeypatch.setattr(staging, "_stages", {})
+    expected = evaluate(study.predictions, study.table()).scores
+    files = [study.folder / "set" / case / "seg.dcm" for case in ("a", "b")]
+    contents = {file: file.rename(study.folder / f"{file.parent.name}.content") for file in files}
+    for file in files:
+        file.touch()
+    staging.register(study.folder / "set", lambda path, is_whole: contents.get(path, path))
+    assert evaluate(study.predictions, study.table()).scores == expected
 
 
 def test_names_that_nothing_declares_are_classes_of_their_own(study):

@@ -14,6 +14,7 @@ from voxelocity.infer import ModelSpec, Predictor, open_model, predict_files, sa
 from voxelocity.infer import export as exporting
 from voxelocity.infer.export import export_run
 from voxelocity.infer.models.exported import ExportedNetwork
+from voxelocity.infer.runtimes import onnxruntime
 from voxelocity.infer.runtimes.contract import NamedForward
 from voxelocity.step import build_network
 
@@ -107,6 +108,15 @@ def test_without_its_data_set_a_run_is_compared_on_noise_and_that_is_said(run, t
     assert "No validation case was compared" in (tmp_path / "out" / "parity.html").read_text()
 
 
+def test_a_run_that_was_never_validated_is_exported_with_a_warning(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "scores.json").unlink()
+    warnings = []
+    export(copy, tmp_path / "out", "onnx", max_cases=0, warn=warnings.append)
+    (warning,) = warnings
+    assert f"export: the run in {copy} did not finish: its network was never validated" in warning
+
+
 def test_an_export_that_answers_wrongly_is_not_kept(run, tmp_path, monkeypatch):
     original = ExportedNetwork.__call__
     monkeypatch.setattr(ExportedNetwork, "__call__", lambda self, windows: original(self, windows) + 0.5)
@@ -144,6 +154,12 @@ def test_an_unknown_format_is_refused_with_the_known_ones(run, tmp_path):
         export(run, tmp_path / "out", "tflite")
     with pytest.raises(ConfigError, match="--to tensorrt cannot be used here: TensorRT needs a CUDA device, not cpu"):
         export(run, tmp_path / "out", "tensorrt")
+
+
+def test_what_compares_an_onnx_model_is_asked_for_before_it_is_built(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "why_not_on_gpu", lambda: "it computes on CPUs only")
+    with pytest.raises(ConfigError, match="--to onnx cannot be used here: it computes on CPUs only"):
+        export(run, tmp_path / "out", "onnx", device=torch.device("cuda"))
 
 
 @pytest.fixture

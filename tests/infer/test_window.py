@@ -341,6 +341,26 @@ def test_a_device_too_full_for_what_is_next_to_the_sums_is_helped_out_by_main_me
     torch.testing.assert_close(ours, expected, rtol=0.0, atol=0.0)
 
 
+def test_a_tile_that_finds_no_room_on_its_way_to_the_sink_is_an_error_of_its_volume_alone(monkeypatch):
+    class Full(Probabilities):
+        def take(self, sums_kxyz, weights_xyz, box):
+            if self.shape[0] == 21:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().take(sums_kxyz, weights_xyz, box)
+
+    def no_room(self, total):
+        raise ScanError("there is no room")
+
+    monkeypatch.setattr(Accumulators, "moved_off_device", no_room)
+    both, sinks = with_sinks([image(1, side, 6, 4) for side in (20, 21, 20)], Full)
+    first, second, third = stitch_volumes(Counting(), both, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
+    first.check()
+    third.check()
+    assert sinks[2].result().isfinite().all()
+    with pytest.raises(ScanError, match="there is no room"):
+        second.check()
+
+
 def air(*, value=-1.0, second=-1.0):
     """A scan of which one end holds a single value, and the other a second one."""
     volume = image(2, 60, 9, 4)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.quantities import listed
+from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import (
     format_of,
@@ -54,6 +55,8 @@ def read_pair(
     Raises:
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
     """
+    # The kind of a DICOM file shows only in its content, which a server may still have.
+    truth_path = staged(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := _names_in(file)) is not None}
     labels = labels or _found_labels(files, named)

@@ -27,7 +27,7 @@ from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, OPENVINO_WEI
 from voxelocity.infer.models.open import open_model
 from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
 from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.runtimes import openvino, program, tensorrt
+from voxelocity.infer.runtimes import onnxruntime, openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
 from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
@@ -68,7 +68,7 @@ def export_run(
         factory: as in `open_model`.
         overwrite: whether to replace an export in `out`.
         note: called with each step and its result.
-        warn: called with what keeps the comparison from validation cases.
+        warn: called for a run that was never validated, and with what keeps the comparison from validation cases.
 
     Raises:
         ConfigError: the format is not known, or something that it needs is missing.
@@ -81,6 +81,9 @@ def export_run(
     if not isinstance(spec, ModelSpec) or spec.exported is not None:
         raise InputError(f"export: {run} is not a run of voxelocity; name the folder that `voxelocity train` wrote")
     _check_out(out, overwrite=overwrite)
+    # The export no longer shows that its run did not finish.
+    for doubt in model.doubts:
+        warn(f"export: {doubt}")
     task = task_of(model, device)
     with _building_folder(out) as folder:
         watch = Stopwatch()
@@ -108,7 +111,7 @@ def _checked_format(to: str, device: torch.device) -> ExportFormat:
         raise ConfigError(f"config: --to {to!r} is not known; choose {', '.join(formats)}")
     match form:
         case "onnx":
-            why_not = program.why_not_onnx(device)
+            why_not = onnxruntime.why_not_loaded(device)
         case "openvino":
             why_not = openvino.why_not_loaded(device)
         case "pt2":

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from voxelocity.core.device import Device, numbered
+from voxelocity.core.errors import ScanError
 from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
-from voxelocity.infer.outputs import OutputFormat, make_folder
+from voxelocity.infer.outputs import Output, OutputFormat, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.contract import EAGER
@@ -109,6 +110,8 @@ def predict_files(
         on_failure=on_failure,
         warn=tell,
     )
+    if probabilities:
+        check_no_scan_is_replaced(job.refs, job.out / PROBABILITIES_FOLDER, Output(format="nii.gz"))
     _check(job, devices, runtime, tell)
     on_start(job)
     inside = [PROBABILITIES_FOLDER] * probabilities + [PREVIEWS_FOLDER] * previews
@@ -135,14 +138,18 @@ def predict_files(
     start_s = time.perf_counter()
     spec = job.model.spec
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
-    with PredictionWriter(job, kept_largest, previews, on_case) as writer:
+
+    def fail(case_id: str, error: ScanError) -> None:
+        on_failure(case_id, job.fail(case_id, error))
+
+    with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:
         for prediction in share_scans(
             predictors,
             job.usable_refs,
             stop=stop,
             num_threads=num_threads,
             num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
-            on_failure=lambda case_id, error: on_failure(case_id, job.fail(case_id, error)),
+            on_failure=fail,
         ):
             _tell_doubts(prediction.scan, job, tell)
             writer.write(prediction)

@@ -53,6 +53,7 @@ class Output:
 
         Raises:
             OutputError: the file cannot be written.
+            ScanError: as `write_segmentation`.
         """
         if self.format == "dicom-seg":
             assert isinstance(header, SeriesHeader), "checked before the first prediction"

@@ -131,17 +131,17 @@ class Stitched:
         self.seconds["blend"] += system_clock() - start_s - (self.seconds["restore"] - restored_s)
 
     def _add(self, logits_kxyz: Values, box: Region) -> None:
-        if len(self.boxes) == 1:
-            self._sums[self._next_tiles[0]] = arrays.float32_copy(logits_kxyz)
-        else:
-            try:
+        try:
+            if len(self.boxes) == 1:
+                self._sums[self._next_tiles[0]] = arrays.float32_copy(logits_kxyz)
+            else:
                 self._blend(logits_kxyz, box)
-            except ScanError as error:
-                self.fail(error)
-                return
-        self._num_added += 1
-        while self._next_tiles and self._next_tiles[0].complete_after <= self._num_added:
-            self._hand_over(self._next_tiles.popleft())
+            self._num_added += 1
+            while self._next_tiles and self._next_tiles[0].complete_after <= self._num_added:
+                self._hand_over(self._next_tiles.popleft())
+        # No place has room for the sums.
+        except ScanError as error:
+            self.fail(error)
         if self.is_complete:
             self._free()
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.errors import ScanError
 from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.whole_file import write_whole
 from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.predictor import STAGES, Prediction
+from voxelocity.infer.predictor import STAGES, OnFailure, Prediction
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import peak_device_bytes, peak_host_bytes
 from voxelocity.report import cut_slices, preview_png
@@ -59,6 +60,7 @@ class PredictionWriter:
         kept_largest: classes of which only the largest component is kept.
         previews: whether to write a picture of each scan.
         on_case: called with each prediction that was written, in the calling thread.
+        on_failure: likewise, with the case and the error of each that the format of the predictions cannot hold.
 
     Attributes:
         scans: what was written.
@@ -71,16 +73,18 @@ class PredictionWriter:
         kept_largest: Sequence[int],
         previews: bool,
         on_case: Callable[[PredictedScan], None],
+        on_failure: OnFailure,
     ) -> None:
         self.scans: list[PredictedScan] = []
         self.figures: list[SliceFigure] = []
-        self._job, self._kept_largest, self._on_case = job, kept_largest, on_case
+        self._job, self._kept_largest = job, kept_largest
+        self._on_case, self._on_failure = on_case, on_failure
         self._writes_previews = previews
         columns = _columns(job.model.spec)
         self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._writing: Future[PredictedScan] | None = None
+        self._writing: tuple[str, Future[PredictedScan]] | None = None
 
     def __enter__(self) -> PredictionWriter:
         return self
@@ -91,14 +95,20 @@ class PredictionWriter:
     def write(self, prediction: Prediction) -> None:
         """Begins to write this prediction, once the one before it is written."""
         self.finish()
-        self._writing = self._thread.submit(self._write, prediction)
+        self._writing = prediction.scan.case_id, self._thread.submit(self._write, prediction)
 
     def finish(self) -> None:
         """Waits for the prediction that is being written."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        scan = writing.result()
+        case_id, written = writing
+        try:
+            scan = written.result()
+        # Of its series, which may lack what a DICOM SEG must repeat; what a disk refuses ends the command.
+        except ScanError as error:
+            self._on_failure(case_id, error)
+            return
         self.scans.append(scan)
         self._on_case(scan)
 

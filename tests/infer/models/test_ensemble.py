@@ -8,7 +8,9 @@ import torch
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer import ModelSpec, Predictor, open_model, save_keep_largest, save_model, split_models
+from voxelocity.infer.models.ensemble import StackedPreparations
 from voxelocity.infer.models.open import open_models
 from voxelocity.step import build_network
 
@@ -16,14 +18,14 @@ CPU = torch.device("cpu")
 WINDOW = {"mode": "window", "low": -2.0, "high": 2.0}
 
 
-def save(folder, seed, *, labels=("background", "a", "b"), intensity=WINDOW, crop="none"):
+def save(folder, seed, *, labels=("background", "a", "b"), intensity=WINDOW, crop="none", orientation="RAS"):
     folder.mkdir()
     spec = ModelSpec.parse(
         {
             "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
             "channels": ["CT"],
             "labels": dict(enumerate(labels)),
-            "prepare": {"intensity": intensity, "crop": crop, "dtype": "float32"},
+            "prepare": {"intensity": intensity, "crop": crop, "orientation": orientation, "dtype": "float32"},
             "window": {"shape_voxel": [8, 8, 8], "batch_size": 3},
             "precision": {"compute": "float32"},
         }
@@ -96,6 +98,21 @@ def test_models_that_crop_a_scan_differently_are_refused(tmp_path):
     folders = [save(tmp_path / crop, 0, crop=crop) for crop in ("none", "nonzero")]
     with pytest.raises(ScanError, match=r"case 'x': .* crop it to \(17, 12, 9\) and \(12, 12, 9\) voxels"):
         predictor(open_models(folders)).predict(scan(num_empty=5))
+
+
+def test_models_that_turn_a_scan_differently_are_refused(tmp_path):
+    folders = [save(tmp_path / orientation, 0, orientation=orientation) for orientation in ("RAS", "keep")]
+    turned = scan().with_(grid=Grid.of((17, 12, 9), np.diag([-1.0, 1.0, 1.0, 1.0])))
+    with pytest.raises(ScanError, match=r"case 'x': .* \(voxels of one number lie up to 16 mm apart\)"):
+        predictor(open_models(folders)).predict(turned)
+    predictor(open_models(folders)).predict(scan())
+
+
+@pytest.mark.parametrize("highs", [(2.0,), (2.0, 1.0)])
+def test_what_an_ensemble_prepares_is_described(highs):
+    values = [{"intensity": {**WINDOW, "high": high}, "dtype": "smallest"} for high in highs]
+    stacked = StackedPreparations([Preparation(PrepareConfig.parse(each, where="a test")) for each in values])
+    assert stacked.describe(scan().spec).spec == stacked(scan()).spec
 
 
 def test_leading_models_are_told_from_scans(tmp_path):

@@ -158,6 +158,15 @@ def test_process_fn_cannot_change_the_weights_of_later_calls():
     assert torch.equal(sliding_window_inference(*arguments), expected)
 
 
+def test_the_divisor_stays_that_of_the_first_call_when_process_fn_changes_its_weights():
+    arguments = (noise(1, 1, 9, 9), (4, 4), 1, placed, 0.5, "gaussian")
+    ours, theirs = (
+        f(*arguments, process_fn=lambda answers, _, weights: (answers, weights.mul_(0.5)))
+        for f in (sliding_window_inference, peer)
+    )
+    close(ours, theirs)
+
+
 def test_condition_arguments_and_keywords_reach_the_predictor():
     inputs, condition = noise(2, 1, 7, 5), noise(2, 1, 7, 5, seed=1)
 

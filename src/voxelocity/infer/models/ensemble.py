@@ -17,6 +17,9 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeSpec
 from voxelocity.infer.model import ForeignNetwork, Model
 
+# As for two channels of one case (`data.decode.case`).
+_SHARED_GRID_VOXEL = 0.25
+
 
 def mean_of(models: Sequence[Model]) -> Model:
     """One model whose logits are the mean of the logits of all.
@@ -80,7 +83,9 @@ class StackedPreparations:
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         effects = [stage.describe(spec) for stage in self._stages]
-        stacked = replace(effects[0].spec, num_channels=sum(effect.spec.num_channels for effect in effects))
+        num_channels = sum(effect.spec.num_channels for effect in effects)
+        dtype = effects[0].spec.dtype if len(effects) == 1 else "float32"
+        stacked = replace(effects[0].spec, num_channels=num_channels, dtype=dtype)
         scratch_bytes = max(effect.scratch_bytes for effect in effects) + stacked.image_bytes
         return StageEffect(spec=stacked, scratch_bytes=scratch_bytes)
 
@@ -91,7 +96,7 @@ class StackedPreparations:
         """The volume with the channels of each preparation, as float32 if there are several.
 
         Raises:
-            ScanError: as the preparations, or two of them crop the scan differently.
+            ScanError: as the preparations, or two of them crop or turn the scan differently.
         """
         prepared = [stage(volume) for stage in self._stages]
         if len(prepared) == 1:
@@ -101,6 +106,13 @@ class StackedPreparations:
                 raise ScanError(
                     f"infer: case '{volume.case_id}': the models of the ensemble crop it to {prepared[0].grid.shape} "
                     f"and {other.grid.shape} voxels, so their predictions cannot be averaged; predict with each alone"
+                )
+            apart_mm = prepared[0].grid.largest_difference_mm(other.grid)
+            if apart_mm > _SHARED_GRID_VOXEL * min(prepared[0].grid.spacing_mm):
+                raise ScanError(
+                    f"infer: case '{volume.case_id}': the models of the ensemble turn or crop it in other ways (voxels "
+                    f"of one number lie up to {apart_mm:.4g} mm apart), so their predictions cannot be averaged; "
+                    "predict with each alone"
                 )
         return prepared[0].with_(image=np.concatenate([each.intensities() for each in prepared]), scaling=())
 

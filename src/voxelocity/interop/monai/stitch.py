@@ -123,7 +123,8 @@ class Canvas:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._grid, self._weights = grid, weights
+        # A copy, because a process_fn may change the weights in later calls.
+        self._grid, self._weights = grid, None if weights is None else weights.clone()
         self._window = tuple(answer.shape[2:])
         shape = grid.num_images, answer.shape[1], *self._scaled(grid.shape)
         self.sum = torch.zeros(shape, dtype=dtype, device=device)

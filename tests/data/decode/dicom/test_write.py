@@ -8,7 +8,7 @@ import pydicom
 import pytest
 
 from shared.dicom_series import write_series
-from voxelocity.core.errors import OutputError
+from voxelocity.core.errors import OutputError, ScanError
 from voxelocity.data.decode import read_header, write_segmentation
 
 NAMES = ("liver", "never seen", "kidney\\left " + "x" * 80)
@@ -78,7 +78,7 @@ def test_a_series_that_cannot_be_referred_to_is_named(tmp_path):
 
     write_series(tmp_path / "ct", np.zeros((4, 5, 6), np.int16), edit=edit)
     header = read_header(tmp_path / "ct")
-    with pytest.raises(OutputError, match=r"for the series in .*ct \(.*StudyInstanceUID.*\).* or write \.nii\.gz"):
+    with pytest.raises(ScanError, match=r"for the series in .*ct \(.*StudyInstanceUID.*\).* or write \.nii\.gz"):
         write_segmentation(tmp_path / "a.dcm", np.zeros(header.grid.shape, np.uint8), header, NAMES)
     assert not (tmp_path / "a.dcm").exists()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.errors import OutputError
+from voxelocity.core.errors import OutputError, ScanError
 from voxelocity.core.volume import Array
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.dicom.files import read_dataset
@@ -40,9 +40,8 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
         names: of the classes, without the background.
 
     Raises:
-        OutputError: highdicom is not installed, the series lacks what the object must repeat, or the file cannot be
-            written.
-        ScanError: a file of the series cannot be read.
+        OutputError: highdicom is not installed, or the file cannot be written.
+        ScanError: a file of the series cannot be read, or the series lacks what the object must repeat.
     """
     if not can_write_segmentations():
         raise OutputError(
@@ -56,7 +55,7 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
             warnings.simplefilter("ignore")
             segmentation = _segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise OutputError(
+        raise ScanError(
             f"decode: {path}: no DICOM SEG can be made for the series in {like.path} ({error}); complete the "
             "attributes of its files, or write .nii.gz"
         ) from None

@@ -4,6 +4,8 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +42,20 @@ def test_patches_grow_as_the_training_comes_on(blob_refs, data_config, num_threa
     assert_equal_batches(batches[2:], plain[2:])
     assert [batch.draws for batch in batches] == [batch.draws for batch in plain]
     assert_equal_batches(take(blob_refs, grown, 4), plain)
+
+
+def test_scans_that_keep_their_spacing_are_rotated_in_millimeters(blob_refs, data_config, tmp_path):
+    files = []
+    for path in blob_refs[0].files:
+        files.append(tmp_path / path.name)
+        nib.save(nib.Nifti1Image(np.asarray(nib.load(path).dataobj), np.diag([1.0, 1.0, 4.0, 1.0])), files[-1])
+    thick = [VolumeRef(case_id="thick", images=(files[0],), label=files[1])]
+    config = data_config(affine_probability=1.0, rotation_share=1.0)
+    at_its_own, kept = (
+        config.model_copy(update={"prepare": config.prepare.model_copy(update={"spacing_mm": spacing_mm})})
+        for spacing_mm in ((1.0, 1.0, 4.0), "keep")
+    )
+    assert_equal_batches(take(thick, kept, 2), take(thick, at_its_own, 2))
 
 
 def test_batches_have_the_shapes_and_dtypes_they_promise(blob_refs, data_config):

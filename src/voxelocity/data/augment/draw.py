@@ -26,7 +26,7 @@ def sample(
     num_channels: int,
     patch_shape: Index3,
     config: AugmentConfig,
-    spacing_mm: Spacing | None = None,
+    spacing_mm: Spacing | Sequence[Spacing] | None = None,
     swapped_classes: Sequence[int] = (),
 ) -> AugmentParams:
     """Parameters for these draws. Those of one draw depend only on (seed, epoch, case, draw) and the arguments.
@@ -37,8 +37,8 @@ def sample(
         num_channels: c.
         patch_shape: (x, y, z) of the patches, which an elastic deformation spans.
         config: how often and how strong; if it is not enabled, the result changes nothing.
-        spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimeters; without it voxels count as
-            cubes.
+        spacing_mm: along (x, y, z), of all patches or of each draw. Rotations are then rigid in millimeters; without
+            it voxels count as cubes.
         swapped_classes: for each class index, its replacement if a patch is flipped across the volume's x axis, from
             left to right (`core.laterality.swapped_classes`); empty for none.
     """
@@ -54,10 +54,11 @@ def sample(
         votes=config.label_interpolation == "vote",
         gamma_keeps_moments=config.gamma_keeps == "moments",
     )
-    spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
+    spacing = np.array((1.0, 1.0, 1.0) if spacing_mm is None else spacing_mm, dtype=np.float64)
+    spacings = np.broadcast_to(spacing, (len(draws), 3))
     for row, draw in enumerate(draws):
         rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-        _fill_row(params, row, rng, config.at(draw.epoch), spacing)
+        _fill_row(params, row, rng, config.at(draw.epoch), spacings[row])
     return params
 
 

@@ -280,7 +280,7 @@ class _Assembler:
             num_channels=volumes[0].spec.num_channels,
             patch_shape=patch.shape_voxel,
             config=self.config.augment,
-            spacing_mm=None if spacing_mm == "keep" else spacing_mm,
+            spacing_mm=[volume.grid.spacing_mm for volume in volumes] if spacing_mm == "keep" else spacing_mm,
             swapped_classes=self.swapped_classes,
         )
         regions = tuple(self._region(volume, draw, patch) for volume, draw in zip(volumes, draws, strict=True))

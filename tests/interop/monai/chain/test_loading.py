@@ -13,7 +13,7 @@ import pytest
 import torch
 from monai.data import list_data_collate
 from monai.data.meta_tensor import MetaTensor
-from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd
+from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd, ScaleIntensityd
 from monai.utils.misc import set_determinism
 from torch.utils.data import DataLoader
 
@@ -21,7 +21,7 @@ from shared.lowered import metadata_tracked
 from shared.small_lowerings import SMALL
 from voxelocity.interop.monai.chain.loading import Batches, batches, start_batch
 from voxelocity.interop.monai.difference import differences_of
-from voxelocity.interop.monai.lower import Sketch
+from voxelocity.interop.monai.lower import Lowerings, Sketch, lowerings
 from voxelocity.interop.monai.lower.sketch import finish
 from voxelocity.interop.monai.lower.walk import Walker
 
@@ -155,9 +155,9 @@ def _items(num: int, side: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-def _both(transforms: list[Any], items: list[Any]) -> tuple[Any, Any]:
+def _both(transforms: list[Any], items: list[Any], known: Lowerings = SMALL) -> tuple[Any, Any]:
     chain = Compose(transforms)
-    walker = Walker(chain.transforms, lowerings=SMALL)
+    walker = Walker(chain.transforms, lowerings=known)
     chain.set_random_state(3)
     theirs = list_data_collate([finish(walker.sketch(item)) for item in items])
     chain.set_random_state(3)
@@ -186,6 +186,20 @@ def test_samples_of_several_items_stand_one_after_the_other() -> None:
     crops = RandSpatialCropSamplesd(["image", "label"], 2, 3, random_size=False)
     theirs, ours = _both([crops, *_turns()], _items(2))
     assert ours["image"].shape == (6, 2, 2, 2, 2)
+    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+
+
+def test_intensities_are_those_of_the_items_if_the_batch_has_another_dtype() -> None:
+    chain = [*_turns(), ScaleIntensityd("image"), EnsureTyped("image", dtype=torch.float64)]
+    theirs, ours = _both(chain, _items(3), lowerings())
+    assert ours["image"].dtype == torch.float64
+    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+
+
+def test_values_that_no_transform_takes_stay_what_they_are() -> None:
+    items = [{**item, "plain": torch.ones(1, 4, 4, 4)} for item in _items(2)]
+    theirs, ours = _both([RandSpatialCropSamplesd("image", 2, 3, random_size=False)], items, lowerings())
+    assert type(ours["plain"]) is type(theirs["plain"]) is torch.Tensor
     assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
 
 

@@ -201,10 +201,13 @@ def _timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:
 
 
 def _is_uniform(values: Sequence[Any]) -> bool:
-    """Whether all are sketches of one shape, dtype and device, as patches of a batch are."""
+    """Whether all are sketches of one shape, dtype and device that fill a tensor of it, as patches of a batch are."""
     first = values[0]
     return isinstance(first, Sketch) and all(
         isinstance(value, Sketch)
+        and value.kept is None
+        # Voxels that only move are converted as they are written; intensities are computed in float32 alone.
+        and (value.filled_dtype == value.dtype or value.filled_dtype != torch.float32)
         and (value.shape, value.dtype, value.source.device) == (first.shape, first.dtype, first.source.device)
         for value in values
     )

@@ -215,6 +215,18 @@ def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_
     assert len(events(run, "run_started")) == 2
 
 
+def test_how_ranks_share_a_run_may_change_when_it_is_resumed(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3, {"parallel.max_bytes": [1e12]})
+    record = run / "run.yaml"
+    # As if two ranks had begun it.
+    record.write_text(re.sub(r"max_bytes:\n *- 1000000000000.0", r"max_bytes: [1.0e+12, 1.0e+12]", record.read_text()))
+    with pytest.raises(InputError, match=r"parallel.max_bytes has 2 values for 1 rank"):
+        run_in(run, resume=True)
+    run_in(run, {"parallel.max_bytes": []}, resume=True)
+    assert_same_weights(run, whole_run)
+
+
 def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole_run, run)
@@ -627,3 +639,17 @@ def test_a_launcher_that_repeats_the_command_continues_the_run(run_in, stop_afte
     assert all(torch.equal(value, continued[name]) for name, value in whole.items())
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "checkpoint"] == [3, 6]
+
+
+def test_a_launcher_that_repeats_the_command_overwrites_what_another_job_has_left(
+    whole_run, run_in, stop_after, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    # The first start ended before it came to overwrite anything.
+    stop_after(run, 3, overwrite=True)
+    assert steps_saved(run) == [3]
+    run_in(run, overwrite=True)
+    assert steps_saved(run) == [3, 6]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from voxelocity.core.errors import ConfigError, RankLostError, VoxelocityError
-from voxelocity.observe import span
+from voxelocity.observe import cpu_budget, span
 from voxelocity.parallel.place import Place, read_place
 from voxelocity.parallel.watchdog import Watchdog
 
@@ -270,6 +270,8 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
             yield world
         return
     _meet(place, uses_gpu=uses_gpu)
+    # torchrun gives each rank one thread, other launchers all cores.
+    torch.set_num_threads(cpu_budget())
     try:
         with _watched(place) as world:
             yield world

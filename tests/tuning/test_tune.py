@@ -433,8 +433,15 @@ def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_
         def led(self, work):
             return "the leader's result"
 
-    monkeypatch.setattr(tuning, "joined", lambda: contextlib.nullcontext(Follower()))
-    assert run() == "the leader's result"
+    timeouts = []
+
+    def joined(*, timeout):
+        timeouts.append(timeout)
+        return contextlib.nullcontext(Follower())
+
+    monkeypatch.setattr(tuning, "joined", joined)
+    assert run(time_budget_s=86_400.0) == "the leader's result"
+    assert timeouts[0].total_seconds() > 86_400.0, "the others wait as long as the first one tunes"
     assert not (tmp_path / "tune").exists()
 
 

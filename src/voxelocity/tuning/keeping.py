@@ -42,7 +42,7 @@ def keep_settings(
     stays = {
         key: value
         for key, value in ({} if before is None else before.values).items()
-        if key not in values and (key not in searched or own[key] == value)
+        if key not in values and (key not in searched or own.get(key) == value)
     }
     tuned = Tuned(
         values={**stays, **values},

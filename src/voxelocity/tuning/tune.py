@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ LEARNING_RATE = "learning-rate"
 _DICE_BUDGET_S = 600.0
 # A trial that has not ended after this long hangs.
 _TRIAL_LIMIT_S = 900.0
+# The other ranks wait for the one that tunes. In milliseconds, it is still an int32.
+_LONGEST = timedelta(days=20)
 # Settings that lower the memory may make a run longer by this share.
 _MEMORY_MARGIN = 0.03
 # What the page says of a plan.
@@ -134,7 +137,7 @@ def tune(
     """
     _check(goal, memory_limit_bytes, only, train_s)
     folder = (cache_folder or default_cache_folder()).expanduser()
-    with joined() as world, world.limited(math.inf):
+    with joined(timeout=_LONGEST) as world, world.limited(math.inf):
 
         def led() -> Tuning:
             shown = console or PlainConsole()

@@ -247,9 +247,7 @@ def _meet(place: Place, *, uses_gpu: bool, timeout: timedelta) -> None:
 
 
 @contextlib.contextmanager
-def joined(
-    place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT
-) -> Iterator[World]:
+def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[World]:
     """The world of this process within the block; waits for all of its ranks.
 
     Each rank takes the GPU of its number on its machine, and its share of the cores.

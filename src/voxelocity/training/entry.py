@@ -136,8 +136,8 @@ def train(
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
         console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
-        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. If it had
-        # not come that far, the run that it was to overwrite is still there.
+        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. What the
+        # command was to overwrite is still there if it had not come that far.
         repeats = world.place.num_restarts > 0 and folder.holds_run
         if world.from_leader(repeats and (not overwrite or folder.was_begun_by(read_job()))):
             resume, overwrite = True, False

@@ -16,10 +16,13 @@ from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLos
 from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.infer import Predictor
 from voxelocity.observe.interleaved_timing import Times
+from voxelocity.parallel import Place
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.opening import Start, opened
+from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 
@@ -655,3 +658,25 @@ def test_a_launcher_that_repeats_the_command_overwrites_what_another_job_has_lef
     assert steps_saved(run) == [3]
     run_in(run, overwrite=True)
     assert steps_saved(run) == [3, 6]
+
+
+def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_msd, tiny_plan, tmp_path):
+    class NewRank:
+        """Of a run whose earlier sessions took 100 s, and whose leader began this one 5 s ago."""
+
+        place, is_leader, is_alone = Place(rank=1, size=2), False, True
+        answers = [5.0, 100.0]
+
+        def set_silence(self, silence_s):
+            pass
+
+        def from_leader(self, value):
+            return self.answers.pop(0)
+
+    planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
+    start = Start(planned=planned, saved=None, point=None, is_finished=False, skipped=frozenset(), timings={})
+    with opened(
+        start, RunFolder(tmp_path / "run"), NewRank(), overwrite=False, console=Console(quiet=True),
+        clock=lambda: 50.0, begin_s=50.0, device="cpu", stop=StopRequest(), sinks=(),
+    ) as session:  # fmt: skip
+        assert session.log.elapsed_s() == 105.0

@@ -196,6 +196,8 @@ def opened(
             EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=begin_s, clock=clock) as log,
             stop,
         ):
+            # A rank that was not there before has no events of earlier sessions, but follows the time of the run.
+            log.earlier_s = world.from_leader(log.earlier_s)
             session = Session(
                 planned=planned,
                 folder=folder,

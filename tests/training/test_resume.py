@@ -661,17 +661,18 @@ def test_a_launcher_that_repeats_the_command_overwrites_what_another_job_has_lef
 
 
 def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_msd, tiny_plan, tmp_path):
+    answers = [5.0, 100.0]
+
     class NewRank:
         """Of a run whose earlier sessions took 100 s, and whose leader began this one 5 s ago."""
 
         place, is_leader, is_alone = Place(rank=1, size=2), False, True
-        answers = [5.0, 100.0]
 
         def set_silence(self, silence_s):
             pass
 
         def from_leader(self, value):
-            return self.answers.pop(0)
+            return answers.pop(0)
 
     planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
     start = Start(planned=planned, saved=None, point=None, is_finished=False, skipped=frozenset(), timings={})

@@ -31,6 +31,14 @@ def test_a_folder_that_is_no_data_set_is_named(voxelocity, tmp_path):
     assert "empty" in ended.err
 
 
+def test_a_work_folder_is_tuned_by_one_process(voxelocity, tmp_path, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    ended = voxelocity("tune", tmp_path, "--undo")
+    assert ended.status == 2
+    assert "start it without launch" in " ".join(ended.err.split())
+
+
 def test_a_plan_without_tuned_settings_says_so_in_its_record(voxelocity, tiny_msd, tiny_sets):
     import json
 

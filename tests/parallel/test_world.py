@@ -5,18 +5,20 @@ import json
 import torch
 
 from shared.ranks import finish, start_ranks
+from voxelocity.observe import cpu_budget
 from voxelocity.parallel import ALONE
 
 _EXCHANGE = """
 import json, sys
 import torch
+torch.set_num_threads(7)
 from voxelocity.core.errors import RankLostError
 from voxelocity.parallel import joined
 def print_found(kind, error, traceback):
     print(json.dumps({**found, "raised": [str(error), *error.__notes__]}))
 sys.excepthook = print_found
 with joined() as world:
-    rank = world.place.rank
+    rank, num_threads = world.place.rank, torch.get_num_threads()
     def fail_on(failing):
         if rank in failing:
             raise ValueError(f"of rank {rank}")
@@ -29,6 +31,7 @@ with joined() as world:
     weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     network = world.wrapped(torch.nn.Linear(2, 1, bias=False), bucket_mb=1.0)
     found = {
+        "num_threads": num_threads,
         "from_leader": world.from_leader({"rank": rank}),
         "gather": world.gather(rank),
         "agree": world.agree([rank + 0.25, -1.5], flag=rank == 1),
@@ -53,6 +56,7 @@ def test_two_ranks_exchange_values_and_hear_of_each_others_failures(tmp_path):
     found = [json.loads(out) for _, out, _ in ended]
     for rank, each in enumerate(found):
         assert each["raised"] == ["planted", f"raised on rank {rank} of 2"]
+        assert each["num_threads"] == cpu_budget(num_local_ranks=2), "whatever the launcher set"
         assert each["from_leader"] == {"rank": 0}
         assert each["gather"] == each["together"] == [0, 1]
         assert each["agree"] == [[0.25, -1.5], True]

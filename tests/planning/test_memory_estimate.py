@@ -9,6 +9,8 @@ import torch
 import voxelocity as vx
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.planning import memory_estimate
+from voxelocity.planning.config import plan_with
+from voxelocity.planning.library_memory import measure
 from voxelocity.planning.memory_estimate import (
     PARTS,
     LibraryMemory,
@@ -113,6 +115,12 @@ def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
 def test_libraries_are_measured_by_a_small_training(planned):
     found = measure_libraries(planned)
     assert 50 * MIB < found.preparing_bytes < found.training_bytes < 4096 * MIB
+
+
+def test_libraries_are_measured_with_effects_that_need_the_channels_of_the_run(planned):
+    effects = [{"factory": "voxelocity.data.augment.color:ColorAndStain", "probability": 1.0}]
+    plan = plan_with(planned.plan, {"data.augment.effects": effects}, where="test")
+    assert measure(plan, torch.device("cpu"), num_channels=3)["training_bytes"] > 50 * MIB
 
 
 def test_a_process_that_fails_says_why(planned):

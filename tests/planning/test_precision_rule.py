@@ -36,7 +36,9 @@ class FakeTimer:
         return Times(seconds=found)
 
 
-def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet", regions=()):
+def settled(
+    timer, on=CPU, overrides=None, budget_s=0.0, kept=None, tuned=None, patch=(16, 16, 16), network="unet", regions=()
+):
     request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(
         data=replace(DATA, regions=regions),
@@ -44,6 +46,8 @@ def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 1
         request=request,
         overrides=overrides or {},
         kept=kept or {},
+        tuned=tuned or {},
+        tuned_reasons=dict.fromkeys(tuned or {}, "tuned"),
         time_steps=timer,
     )
     facts.settled |= {
@@ -238,3 +242,11 @@ def test_what_does_not_fit_together_is_left_to_the_check_of_the_plan(overrides, 
     choices = settled(timer, patch=patch, overrides=overrides)
     assert timer.asked == []
     assert choices["precision.channels_last"].measured is None
+
+
+def test_the_step_is_timed_in_the_number_format_that_was_tuned():
+    timer = FakeTimer()
+    choices = settled(timer, tuned={"precision.compute": "float32"})
+    _, ways, _ = timer.asked[0]
+    assert ways["as planned"].precision.compute == "float32"
+    assert choices["precision.compute"].value == "float32"

@@ -62,8 +62,12 @@ def test_a_key_that_no_rule_settles_is_taken_too(plan, keep):
 
 
 def test_a_value_of_its_own_has_its_own_reason(plan, keep):
-    keep({"optimizer.learning_rate": 0.5}, reasons={"optimizer.learning_rate": "tuned on Friday: a range test"})
-    assert choice(plan(), "optimizer.learning_rate").reason.startswith("tuned on Friday")
+    reasons = {"optimizer.learning_rate": "tuned on Friday: a range test"}
+    keep({"optimizer.learning_rate": 0.5, THREADS: 3}, reasons=reasons)
+    found = choice(plan(), "optimizer.learning_rate")
+    assert found.reason.startswith("tuned on Friday")
+    # That of the other settings is not one of this value.
+    assert found.measured is None
 
 
 def test_the_user_wins_and_can_turn_it_off(plan, keep):

@@ -28,14 +28,19 @@ def mean_square(answer, label):
     return (answer - label).square().mean()
 
 
-def train(out, make=make_batch, *, resume=False, clock=None, loss=mean_square, job_values=None, **values):
+def train(
+    out, make=make_batch, *, resume=False, overwrite=False, clock=None, loss=mean_square, job_values=None, **values
+):
     config = FitConfig(
         batch_size=4, optimizer=OptimizerConfig(name="adamw", learning_rate=0.1), **{"steps": 20, **values}
     )
     torch.manual_seed(0)
     network = torch.nn.Linear(2, 2)
     options = {} if clock is None else {"clock": clock}
-    call = Call(data=out, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True), resume=resume)
+    call = Call(
+        data=out, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True), resume=resume,
+        overwrite=overwrite,
+    )  # fmt: skip
     with open_run(call, out, {"of": "a line"}, **options) as run:
         step = TrainingStep(
             network,
@@ -74,6 +79,21 @@ def test_a_signal_leaves_a_state_that_continues_exactly(tmp_path):
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert [event["is_resumed"] for event in events if event["event"] == "run_started"] == [False, True]
     assert sum(event["num_steps"] for event in events if event["event"] == "steps") == 20
+
+
+def test_a_launcher_that_repeats_the_command_overwrites_only_what_another_job_has_left(tmp_path, monkeypatch):
+    def begun():
+        events = read_events(tmp_path / "events.jsonl")
+        return [event["is_resumed"] for event in events if event["event"] == "run_started"]
+
+    train(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    # The first start ended before it came to overwrite anything.
+    train(tmp_path, overwrite=True)
+    assert begun() == [False]
+    train(tmp_path, overwrite=True)
+    assert begun() == [False, True]
 
 
 def test_a_time_budget_ends_the_training(tmp_path):

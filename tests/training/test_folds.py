@@ -10,7 +10,15 @@ import pytest
 from rich.console import Console
 
 import voxelocity
-from voxelocity.core.errors import DatasetError, InputError, InterruptedRunError, NonFiniteLossError, OutputError
+from voxelocity.core.errors import (
+    CheckpointError,
+    DatasetError,
+    InputError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    OutputError,
+    RankLostError,
+)
 from voxelocity.evaluation import pool_runs
 from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run
@@ -109,6 +117,32 @@ def test_a_fold_that_fails_does_not_stop_the_others(copied, tiny_msd, options, c
     shutil.rmtree(copied / "fold_2")
     calls.does[2] = NonFiniteLossError("broke 2", case_ids=["a"], step=1)
     assert train_folds(voxelocity.open(tiny_msd), copied, **options).evaluation is None
+
+
+def test_a_launcher_that_repeats_the_command_keeps_the_folds_of_its_job(copied, tiny_msd, options, calls, monkeypatch):
+    (copied / "fold_2" / "events.jsonl").write_text("")
+    for fold in (0, 2):
+        with (copied / f"fold_{fold}" / "run.yaml").open("a") as record:
+            record.write("job: '7'\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with pytest.raises(InputError, match="fold_2"):
+        # Nothing was trained, so fold 2 is still unfinished.
+        train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    # Fold 0 is finished, fold 1 is of an earlier job.
+    assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, False, True), (2, True, False)]
+
+
+def test_a_rank_that_prints_nothing_else_says_why_its_fold_failed(
+    copied, tiny_msd, options, calls, monkeypatch, capsys
+):
+    shutil.rmtree(copied / "fold_0")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for error, is_shown in ((CheckpointError("none is left"), True), (RankLostError("another failed"), False)):
+        calls.does = {0: error}
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+        assert (str(error) in capsys.readouterr().out) is is_shown
 
 
 def test_a_request_to_stop_stops_all_folds(copied, tiny_msd, options, calls):

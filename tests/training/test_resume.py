@@ -13,12 +13,16 @@ from safetensors.torch import load_file
 
 import voxelocity
 from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.infer import Predictor
 from voxelocity.observe.interleaved_timing import Times
+from voxelocity.parallel import Place
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.opening import Start, opened
+from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 
@@ -213,6 +217,19 @@ def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_
     assert_same_weights(run, whole_run)
     assert [event["num_steps"] for event in events(run, "steps")] == [3, 3]
     assert len(events(run, "run_started")) == 2
+
+
+def test_how_ranks_share_a_run_may_change_when_it_is_resumed(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3, {"parallel.max_bytes": [1e12]})
+    record = parse_yaml((run / "run.yaml").read_text())
+    # As if two ranks had begun it.
+    record["plan"]["parallel"]["max_bytes"] *= 2
+    (run / "run.yaml").write_text(yaml_text(record))
+    with pytest.raises(InputError, match=r"parallel.max_bytes has 2 values for 1 rank"):
+        run_in(run, resume=True)
+    run_in(run, {"parallel.max_bytes": []}, resume=True)
+    assert_same_weights(run, whole_run)
 
 
 def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tmp_path):
@@ -627,3 +644,40 @@ def test_a_launcher_that_repeats_the_command_continues_the_run(run_in, stop_afte
     assert all(torch.equal(value, continued[name]) for name, value in whole.items())
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "checkpoint"] == [3, 6]
+
+
+def test_a_launcher_that_repeats_the_command_overwrites_what_another_job_has_left(
+    whole_run, run_in, stop_after, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    # The first start ended before it came to overwrite anything.
+    stop_after(run, 3, overwrite=True)
+    assert steps_saved(run) == [3]
+    run_in(run, overwrite=True)
+    assert steps_saved(run) == [3, 6]
+
+
+def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_msd, tiny_plan, tmp_path):
+    answers = [5.0, 100.0]
+
+    class NewRank:
+        """Of a run whose earlier sessions took 100 s, and whose leader began this one 5 s ago."""
+
+        place, is_leader, is_alone = Place(rank=1, size=2), False, True
+
+        def set_silence(self, silence_s):
+            pass
+
+        def from_leader(self, value):
+            return answers.pop(0)
+
+    planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
+    start = Start(planned=planned, saved=None, point=None, is_finished=False, skipped=frozenset(), timings={})
+    with opened(
+        start, RunFolder(tmp_path / "run"), NewRank(), overwrite=False, console=Console(quiet=True),
+        clock=lambda: 50.0, begin_s=50.0, device="cpu", stop=StopRequest(), sinks=(),
+    ) as session:  # fmt: skip
+        assert session.log.elapsed_s() == 105.0

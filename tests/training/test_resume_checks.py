@@ -15,6 +15,7 @@ from voxelocity.training.resume import (
     in_short,
     other_data,
     other_path,
+    resumed_keys,
     saved_run_record,
 )
 
@@ -114,6 +115,13 @@ def test_options_that_are_left_out_or_equal_differ_in_nothing(saved, tiny_plan):
 )
 def test_an_option_that_differs_is_named_with_both_values(saved, given, line):
     assert conflicting_options(saved, **{**NOT_GIVEN, **given}) == [line]
+
+
+def test_how_ranks_share_the_work_and_how_a_plan_is_made_may_differ(saved):
+    given = {"parallel.balance": "equal", "parallel": {"silence_s": 60.0}, "planner.measure": "never"}
+    assert conflicting_options(saved, **{**NOT_GIVEN, "overrides": given}) == []
+    keys = resumed_keys(saved, {**given, "train.steps": 8})
+    assert (keys["parallel.balance"], keys["parallel.silence_s"], keys["train.steps"]) == ("equal", 60.0, 6)
 
 
 def test_an_unknown_key_is_named_as_ever(saved):

@@ -178,13 +178,15 @@ def test_a_log_that_cannot_be_written_names_the_file(tmp_path):
 
 
 def test_a_trial_is_no_rank_of_the_program_that_started_it(trial, monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"):
+    ranks = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    of_launchers = {*ranks, "TORCHELASTIC_RUN_ID", "SLURM_RESTART_COUNT"}
+    for name in of_launchers:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("MY_VARIABLE", "kept")
     lines = "answer.write_text(json.dumps({'measurements': {'s': [1.0]}, 'about': dict(os.environ)}))"
     variables = trial(lines).about
     assert variables["MY_VARIABLE"] == "kept"
-    assert not {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"} & variables.keys()
+    assert not of_launchers & variables.keys()
 
 
 def test_outcomes_survive_being_written():

@@ -14,8 +14,11 @@ import voxelocity as vx
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, VoxelocityError
 from voxelocity.tuning import tune as tuning
+from voxelocity.tuning.by_dice import tune_by_dice
 from voxelocity.tuning.dice import Length, affordable, compare_by_dice, rung_length
+from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import PAGE, RECORD, tuning_document
+from voxelocity.tuning.trial import TrialLimits
 from voxelocity.tuning.tune import TrialScale, plan_to_tune, tune
 
 pytest.importorskip("optuna")
@@ -136,6 +139,37 @@ def test_what_is_no_better_than_the_plan_changes_nothing_and_forgets_an_earlier_
     assert json.loads(Path(result.kept).read_text())["values"] == {}
 
 
+def test_what_a_tuning_did_not_search_or_began_with_stays_tuned(run, tiny_msd, tiny_plan, tmp_path):
+    found = run().values[THREADS]
+    keys = {**tiny_plan, "planner.measure": "never"}
+
+    def next_plan():
+        return vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache")
+
+    assert run(only=["data.feed.num_batches_ahead"], overwrite=True).values == {}
+    base = next_plan().plan
+    assert base.data.feed.num_threads == found
+    # The settings of the run, which were tuned, are the quickest.
+    assert run(base=base, overwrite=True).values == {}
+    assert next_plan().plan.data.feed.num_threads == found
+    result = run(goal="memory", only=["window.batch_size"], overwrite=True)
+    assert result.values == {"window.batch_size": 1}
+    planned = next_plan()
+    assert (planned.plan.data.feed.num_threads, planned.plan.window.batch_size) == (found, 1)
+    reasons = {choice.key: choice.reason for choice in planned.choices}
+    assert "for throughput" in reasons[THREADS]
+    assert "for memory" in reasons["window.batch_size"]
+
+
+def test_where_nothing_can_be_kept_nothing_is_said_to_be(run, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "measured").write_text("a file")
+    with pytest.warns(UserWarning, match="measured is full or cannot be written"):
+        result = run()
+    assert result.values
+    assert result.kept is None
+
+
 def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
     assert run(keep=False).kept is None
     assert not list((tmp_path / "cache").glob("measured/*.json"))
@@ -150,6 +184,7 @@ def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
         ({"only": ["learning-rate", THREADS]}, "test of its own"),
         ({"only": ["data.feed.num_thread"]}, "did you mean 'data.feed.num_threads'"),
         ({"only": [THREADS], "goal": "time-to-dice"}, "leave it out"),
+        ({"only": ["learning-rate"], "train_s": 60.0}, "not of learning-rate; leave it out"),
         ({"time_budget_s": -1.0}, "negative"),
     ],
 )
@@ -202,10 +237,17 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps({"measurements": {"learning_rate
     assert result.kept is None
     assert result.values["optimizer.learning_rate"] == pytest.approx(10 ** (-6 + 0.06 * 60) / 10, rel=0.5)
     assert "Loss while the learning rate grows" in (result.folder / PAGE).read_text()
-    kept = run(only=["learning-rate"], keep=True)
     keys = {**tiny_plan, "planner.measure": "never"}
+    planned = vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache")
+    keep_settings(
+        planned, {"data.batch_size": 3}, searched=["data.batch_size"], goal="time to a Dice", ratios=[], peak_bytes=0,
+        cache=tmp_path / "cache",
+    )  # fmt: skip
+    kept = run(only=["learning-rate"], keep=True)
+    assert kept.planned.plan.data.batch_size == 3, "the rate is for the batch that later plans have"
     plan = vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=tmp_path / "cache").plan
     assert plan.optimizer.learning_rate == kept.values["optimizer.learning_rate"]
+    assert plan.data.batch_size == 3
 
 
 def test_rungs_and_pairs_together_take_the_budget():
@@ -229,7 +271,7 @@ def test_fewer_candidates_are_compared_where_time_is_short():
 def by_dice(own_msd, tiny_plan, tmp_path, monkeypatch):
     """The comparison with trainings in this process, whose Dice is planted by batch size; two folds, not declared."""
     import voxelocity.tuning.dice as dice
-    from voxelocity.tuning.trial import TrialLimits, TrialOutcome
+    from voxelocity.tuning.trial import TrialOutcome
 
     keys = {**tiny_plan, "planner.measure": "never", "train.steps": 2}
     description = json.loads((own_msd / "dataset.json").read_text())
@@ -325,6 +367,34 @@ def test_trainings_of_an_earlier_call_are_not_repeated(by_dice):
     assert [run.scores for run in second.after] == [run.scores for run in first.after]
 
 
+def test_trainings_are_repeated_where_they_are_to_be_overwritten(by_dice, tmp_path):
+    _, made, planned = by_dice
+
+    def tuned(*, overwrite):
+        tune_by_dice(
+            planned, tmp_path / "tune", budget=Length(steps=60), num_pairs=2, limits=TrialLimits(seconds=60.0),
+            environ={}, keep_in=None, say=lambda text: None, overwrite=overwrite,
+            found=[{}, {"data.batch_size": 1}],
+        )  # fmt: skip
+        return len(made)
+
+    assert [tuned(overwrite=False), tuned(overwrite=False), tuned(overwrite=True)] == [2, 2, 4]
+
+
+def test_every_gpu_that_a_training_may_take_is_limited(monkeypatch, tmp_path):
+    from voxelocity.tuning import measure_training
+
+    limited = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(measure_training, "limit_device_memory", lambda *given: limited.append(given))
+    monkeypatch.setattr(measure_training, "open_cases", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measure_training.measure(
+            {"device_limit_bytes": 10**9, "dataset": "data", "num_folds": 2, "out": "run"}, tmp_path / "answer"
+        )
+    assert [(str(device), limit) for device, limit in limited] == [("cuda:0", 10**9), ("cuda:1", 10**9)]
+
+
 def test_the_plan_itself_as_the_best_needs_no_pairs(by_dice):
     compare, _made, _planned = by_dice
     result = compare([{}, {"data.batch_size": 1}])
@@ -363,9 +433,25 @@ def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_
         def led(self, work):
             return "the leader's result"
 
-    monkeypatch.setattr(tuning, "joined", lambda: contextlib.nullcontext(Follower()))
-    assert run() == "the leader's result"
+    timeouts = []
+
+    def joined(*, timeout):
+        timeouts.append(timeout)
+        return contextlib.nullcontext(Follower())
+
+    monkeypatch.setattr(tuning, "joined", joined)
+    assert run(time_budget_s=86_400.0) == "the leader's result"
+    assert timeouts[0].total_seconds() > 86_400.0, "the others wait as long as the first one tunes"
     assert not (tmp_path / "tune").exists()
+
+
+def test_a_trial_has_the_threads_of_a_rank(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert "OMP_NUM_THREADS" not in tuning.trial_environ(), "the user's own"
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tuning, "cpu_budget", lambda: 6)
+    assert tuning.trial_environ()["OMP_NUM_THREADS"] == "6"
 
 
 @pytest.mark.nightly

@@ -99,7 +99,8 @@ def train(
         "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
     }  # fmt: skip
     if folds:
-        _show_folds(train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common))
+        result = train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common)
+        _show_folds(result, console)
         return
     chosen = chosen_fold if options.is_given(context, "fold") else AUTO
     _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
@@ -117,13 +118,11 @@ def _show_run(result: RunResult, console: PlainConsole) -> None:
     )
 
 
-def _show_folds(result: FoldsResult) -> None:
+def _show_folds(result: FoldsResult, console: PlainConsole) -> None:
     """The pooled scores, and which folds have none; status 1 if a fold failed."""
-    from voxelocity.core.console import PlainConsole
     from voxelocity.evaluation import evaluation_view
     from voxelocity.evaluation.page import PAGE
 
-    console = PlainConsole()
     if result.evaluation is not None:
         console.print(evaluation_view(result.evaluation), highlight=False)
         console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)

@@ -86,6 +86,7 @@ def tune(
     """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
     if specs is not None or algos or undo or any(dataset.glob("*/algo_object.json")):
         _refuse_options_of_runs(context)
+        _refuse_ranks()
         names = [name.strip() for name in algos.split(",") if name.strip()] or None
         if undo:
             _put_back(dataset, names)
@@ -142,6 +143,16 @@ def _refuse_options_of_runs(context: typer.Context) -> None:
             raise ConfigError(
                 f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or leave it out"
             )
+
+
+def _refuse_ranks() -> None:
+    """Returns if this process is alone; several would write the same files."""
+    from voxelocity.parallel import read_place
+
+    if not read_place().is_alone:
+        raise ConfigError(
+            "tune: one process tunes a work folder of Auto3DSeg; start it without launch, torchrun, srun or mpirun"
+        )
 
 
 def _customize(

@@ -40,6 +40,9 @@ class EventLog:
         begin_s: what `clock` showed when the run began; now if not given.
         clock: returns seconds.
 
+    Attributes:
+        earlier_s: seconds of the run before this session.
+
     Raises:
         OutputError: the file already holds something, or cannot be written.
     """
@@ -65,7 +68,7 @@ class EventLog:
         log = cls.__new__(cls)
         log._open(Path(path), begin_s=begin_s, clock=clock)
         with open(path, "rb") as file:
-            whole_bytes, log._earlier_s = _last_whole_event(file.read())
+            whole_bytes, log.earlier_s = _last_whole_event(file.read())
         os.ftruncate(log._descriptor, whole_bytes)
         return log
 
@@ -73,7 +76,7 @@ class EventLog:
         self.path = path
         self._clock = clock
         self._begin_s = clock() if begin_s is None else begin_s
-        self._earlier_s = 0.0
+        self.earlier_s = 0.0
         self._writing = threading.Lock()
         self._listeners: list[Callable[[Mapping[str, Any]], None]] = []
         try:
@@ -85,7 +88,7 @@ class EventLog:
 
     def elapsed_s(self) -> float:
         """Seconds of the run up to now, all sessions."""
-        return self._earlier_s + self._clock() - self._begin_s
+        return self.earlier_s + self._clock() - self._begin_s
 
     def write(self, event: str, /, **fields: Any) -> None:
         """Adds one event with the time of the run.

@@ -6,7 +6,6 @@ time: a missing or damaged file costs one more measurement.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -36,10 +35,13 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | No
     return record
 
 
-def keep_measured(folder: Path, about: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Keeps `values` for `read_measured`; if the folder is full or protected, the next run measures again."""
-    with contextlib.suppress(OutputError):
+def keep_measured(folder: Path, about: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Keeps `values` for `read_measured`; False if the folder is full or protected: the next run measures again."""
+    try:
         write_whole(measured_path(folder, about), json.dumps({**about, **values}, indent=1).encode())
+    except OutputError:
+        return False
+    return True
 
 
 def measured_path(folder: Path, about: Mapping[str, Any]) -> Path:

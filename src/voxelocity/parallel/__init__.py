@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from voxelocity.core.first_use import first_use
 from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
-from voxelocity.parallel.place import Place, read_place
+from voxelocity.parallel.place import Place, read_job, read_place
 
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
@@ -30,6 +30,7 @@ __all__ = [
     "decide_by_measurement",
     "even_shares",
     "joined",
+    "read_job",
     "read_place",
     "shard",
     "shared_out",

@@ -51,6 +51,11 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     return replace(place, num_restarts=sum(restarts))
 
 
+def read_job(environ: Mapping[str, str] = os.environ) -> str:
+    """What names the launcher's job, the same after each of its restarts; "" if it does not say."""
+    return environ.get("TORCHELASTIC_RUN_ID") or environ.get("SLURM_JOB_ID", "")
+
+
 def _of_launcher(environ: Mapping[str, str]) -> Place:
     if "RANK" in environ and "WORLD_SIZE" in environ:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")

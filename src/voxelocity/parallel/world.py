@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from voxelocity.core.errors import ConfigError, RankLostError, VoxelocityError
-from voxelocity.observe import span
+from voxelocity.observe import cpu_budget, span
 from voxelocity.parallel.place import Place, read_place
 from voxelocity.parallel.watchdog import Watchdog
 
@@ -217,7 +217,7 @@ def _watched(place: Place) -> Iterator[World]:
         yield World(place, watchdog)
 
 
-def _meet(place: Place, *, uses_gpu: bool) -> None:
+def _meet(place: Place, *, uses_gpu: bool, timeout: timedelta) -> None:
     """Forms the group of all ranks; errors as `joined`."""
     if uses_gpu:
         num_gpus = torch.cuda.device_count()
@@ -235,7 +235,7 @@ def _meet(place: Place, *, uses_gpu: bool) -> None:
         os.environ.setdefault("MASTER_PORT", str(port))
     try:
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=_TIMEOUT
+            "cpu:gloo,cuda:nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
         said = str(error).partition("\n")[0]
@@ -247,7 +247,7 @@ def _meet(place: Place, *, uses_gpu: bool) -> None:
 
 
 @contextlib.contextmanager
-def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[World]:
+def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[World]:
     """The world of this process within the block; waits for all of its ranks.
 
     Each rank takes the GPU of its number on its machine, and its share of the cores.
@@ -255,6 +255,7 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
     Args:
         place: of this process; from the launcher's environment if not given.
         uses_gpu: whether tensors on GPUs are exchanged.
+        timeout: after which an exchange fails in which a rank waits for another.
 
     Raises:
         ConfigError: the environment says something impossible, or there are fewer GPUs than ranks.
@@ -269,7 +270,9 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False) -> Iterator[Wo
         with _watched(place) as world:
             yield world
         return
-    _meet(place, uses_gpu=uses_gpu)
+    _meet(place, uses_gpu=uses_gpu, timeout=timeout)
+    # torchrun gives each rank one thread, other launchers all cores.
+    torch.set_num_threads(cpu_budget())
     try:
         with _watched(place) as world:
             yield world

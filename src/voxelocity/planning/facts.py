@@ -40,7 +40,7 @@ class PlanFacts:
             by measuring or from the memory that was free, or what a run must share with another.
         kept_reason: why they are.
         tuned: values by dotted key that were tuned on this machine; they win over rules.
-        tuned_reasons: why each is taken. `tuned_measured` is the measurement behind them.
+        tuned_reasons: why each is taken. `tuned_measured` has the measurement behind it, if there is one.
         time_steps: measures how long a step takes; None where rules choose without measuring.
         room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
@@ -57,7 +57,7 @@ class PlanFacts:
     kept_reason: str = "as when the run began"
     tuned: Mapping[str, Any] = field(default_factory=dict)
     tuned_reasons: Mapping[str, str] = field(default_factory=dict)
-    tuned_measured: Measured | None = None
+    tuned_measured: Mapping[str, Measured | None] = field(default_factory=dict)
     time_steps: StepTimer | None = None
     room_bytes: int = 0
     planned_bytes: int = 0
@@ -83,7 +83,7 @@ class PlanFacts:
         elif key in self.kept:
             value, reason, measured = self.kept[key], self.kept_reason, None
         elif key in self.tuned:
-            value, reason, measured = self.tuned[key], self.tuned_reasons[key], self.tuned_measured
+            value, reason, measured = self.tuned[key], self.tuned_reasons[key], self.tuned_measured.get(key)
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(
@@ -104,7 +104,7 @@ class PlanFacts:
     def section(self, name: str) -> dict[str, Any]:
         """What is known so far of a section of the plan: settled values, and given keys not settled yet."""
         values = dict(self.settled.get(name, {}))
-        for key, value in {**self.kept, **self.overrides}.items():
+        for key, value in {**self.tuned, **self.kept, **self.overrides}.items():
             if key.startswith(f"{name}."):
                 set_value(values, key.removeprefix(f"{name}."), value)
         return values

@@ -28,8 +28,11 @@ _SIDE = 16
 _TINY = NetworkConfig(name="dynunet", widths=(4, 8, 16), strides=((2, 2, 2), (2, 2, 2)))
 
 
-def measure(plan: Plan, device: torch.device) -> dict[str, int]:
-    """Peaks of this process's main memory once a case is prepared, and after two steps."""
+def measure(plan: Plan, device: torch.device, *, num_channels: int) -> dict[str, int]:
+    """Peaks of this process's main memory once a case is prepared, and after two steps.
+
+    Cases have as many channels as those of the run, which the user's own augmentation may need.
+    """
     importlib.import_module("voxelocity.training")
     if plan.network.name == "custom":
         find_factory(plan.network.factory, key="network.factory")
@@ -46,7 +49,7 @@ def measure(plan: Plan, device: torch.device) -> dict[str, int]:
     tiny = plan_with(plan, keys, where="plan")
     with tempfile.TemporaryDirectory() as folder:
         cases = PreparedCases(
-            [_case(Path(folder), plan)],
+            [_case(Path(folder), plan, num_channels)],
             label_values=[0, 1],
             prepare=plan.data.prepare,
             cache=tiny.data.cache,
@@ -54,7 +57,7 @@ def measure(plan: Plan, device: torch.device) -> dict[str, int]:
         )
         cases.fill(num_threads=1, on_case=lambda *_: None, should_stop=lambda: False)
         preparing = peak_host_bytes()
-        network = build_network(_TINY, num_channels=1, num_classes=2, seed=0).train()
+        network = build_network(_TINY, num_channels=num_channels, num_classes=2, seed=0).train()
         step = TrainingStep(
             network, build_loss(plan.loss), optimizer=plan.optimizer, precision=plan.precision, device=device
         )
@@ -64,16 +67,17 @@ def measure(plan: Plan, device: torch.device) -> dict[str, int]:
     return {"preparing_bytes": preparing, "training_bytes": peak_host_bytes()}
 
 
-def _case(folder: Path, plan: Plan) -> VolumeRef:
+def _case(folder: Path, plan: Plan, num_channels: int) -> VolumeRef:
     """A scan that must be resampled, if the plan resamples."""
     spacing = plan.data.prepare.spacing_mm
     affine = np.diag([*(1.25 * np.array((1.0, 1.0, 1.0) if spacing == "keep" else spacing)), 1.0])
     voxels = np.arange((2 * _SIDE) ** 3, dtype=np.int16).reshape([2 * _SIDE] * 3) % 100
     for name, values in (("image", voxels), ("label", (voxels > 50).astype(np.uint8))):
         nibabel.save(nibabel.Nifti1Image(values, affine), folder / f"{name}.nii.gz")
-    return VolumeRef(case_id="made up", images=(folder / "image.nii.gz",), label=folder / "label.nii.gz")
+    return VolumeRef(case_id="made up", images=(folder / "image.nii.gz",) * num_channels, label=folder / "label.nii.gz")
 
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
-    print(json.dumps(measure(Plan.parse(given["plan"], where="plan"), torch.device(given["device"]))))
+    plan, device = Plan.parse(given["plan"], where="plan"), torch.device(given["device"])
+    print(json.dumps(measure(plan, device, num_channels=given["num_channels"])))

@@ -212,11 +212,12 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
         warnings.warn(why_not, UserWarning, stacklevel=3)
     if tuned is None:
         return facts
-    values, reasons, measured = dict(tuned.values), {key: tuned.reason(key) for key in tuned.values}, tuned.measured
+    values, reasons = dict(tuned.values), {key: tuned.reason(key) for key in tuned.values}
+    measured = {key: tuned.measured for key in values if key not in tuned.reasons}
     if saved_plan is not None:
         # The run may have begun before they were tuned.
         before = flatten(Plan, saved_plan.to_plain())
-        values, measured = {key: before[key] for key in values}, None
+        values, measured = {key: before[key] for key in values}, {}
         reasons = dict.fromkeys(values, "as when the run began")
     facts = _ruled(
         replace(

@@ -72,9 +72,14 @@ def measure_libraries(planned: Planned) -> LibraryMemory:
     Raises:
         InputError: it failed.
     """
+    given = {
+        "plan": planned.plan.to_plain(),
+        "device": planned.machine.device,
+        "num_channels": planned.cases.num_channels,
+    }
     done = subprocess.run(
         [sys.executable, "-m", "voxelocity.planning.library_memory"],
-        input=json.dumps({"plan": planned.plan.to_plain(), "device": planned.machine.device}),
+        input=json.dumps(given),
         env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:

@@ -5,6 +5,7 @@ The file may be removed at any time; the rules then choose again.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,15 +68,19 @@ class Tuned:
 
     def reason(self, key: str) -> str:
         """Why the plan takes the value of `key`, in words."""
+        return f"{self.found(key)}; --no-tuned leaves it to the rules"
+
+    def found(self, key: str) -> str:
+        """When the value of `key` was found, for what, and what it brought."""
         if key in self.reasons:
-            return f"{self.reasons[key]}; --no-tuned leaves it to the rules"
+            return self.reasons[key]
         gain = (
             f"measured here: with all tuned settings a run takes {self.ratio:.2f} times as long as with the rules' "
             f"({self.low:.2f} to {self.high:.2f}, n = {self.rounds})"
             if self.rounds
             else "the rules' settings did not fit into the memory that was allowed"
         )
-        return f"tuned on {self.date} for {self.goal}; {gain}; --no-tuned leaves it to the rules"
+        return f"tuned on {self.date} for {self.goal}; {gain}"
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self | None:
@@ -116,10 +121,18 @@ def tuned_key(plan: Mapping[str, Any], data: DatasetFingerprint, machine: Machin
     return about
 
 
-def keep_tuned(folder: Path, about: Mapping[str, Any], tuned: Tuned) -> Path:
-    """Keeps it for `read_tuned`, in place of what was kept before; returns the file."""
-    keep_measured(folder, about, plain_data(tuned, where="plan"))
-    return measured_path(folder, about)
+def keep_tuned(folder: Path, about: Mapping[str, Any], tuned: Tuned) -> Path | None:
+    """Keeps it for `read_tuned`, in place of what was kept before.
+
+    Returns:
+        The file; None, with a warning, if it cannot be written.
+    """
+    if keep_measured(folder, about, plain_data(tuned, where="plan")):
+        return measured_path(folder, about)
+    warnings.warn(
+        f"tune: {folder} is full or cannot be written, so later plans do not take what was found", stacklevel=2
+    )
+    return None
 
 
 def read_tuned(folder: Path, about: Mapping[str, Any]) -> Tuned | None:

@@ -26,7 +26,7 @@ from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
 from voxelocity.observe.sinks import Outlets, RunStart
-from voxelocity.parallel import World, even_shares, joined
+from voxelocity.parallel import World, even_shares, joined, read_job
 from voxelocity.recipes.call import Call
 from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
 from voxelocity.training.balancing import measured_shares
@@ -106,14 +106,17 @@ def open_run(
     folder.check()
     with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
         # A launcher that starts the program again, after a failure, continues its run.
-        resume = call.resume or world.place.num_restarts > 0
-        is_resumed = bool(world.led(lambda: _may_resume(folder, record, resume=resume, overwrite=call.overwrite)))
+        repeats, job = world.place.num_restarts > 0, read_job()
+        overwrite = call.overwrite and not (repeats and folder.was_begun_by(job))
+        is_resumed = bool(
+            world.led(lambda: _may_resume(folder, record, resume=call.resume or repeats, overwrite=overwrite))
+        )
         if world.is_leader:
             folder.open()
             notice = stack.enter_context(folder.locked())
             if not is_resumed:
                 folder.clear()
-                folder.write_record(record)
+                folder.write_record({**record, "job": job} if job else record)
         path = events_path(out, rank=world.place.rank)
         earlier = read_events(path) if is_resumed and path.exists() else []
         world.gather(0)
@@ -143,7 +146,7 @@ def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, o
         )
     found = read_mapping(folder.record, where="recipe", holds="the record of a run")
     wanted = parse_yaml(yaml_text(record))
-    different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    different = sorted(key for key in {*found, *wanted} - {"job"} if found.get(key) != wanted.get(key))
     if different:
         raise ConfigError(
             f"recipe: the run in {folder.path} was started with another value of {', '.join(different)} (see "

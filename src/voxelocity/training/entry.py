@@ -30,7 +30,7 @@ from voxelocity.observe import (
     system_clock,
 )
 from voxelocity.observe.sinks import Sink
-from voxelocity.parallel import joined
+from voxelocity.parallel import joined, read_job
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
@@ -110,7 +110,7 @@ def train(
         device: where to train. It is not part of the plan: a run may continue on another one, and says so.
         overrides: keys of the plan to fix, nested or dotted.
         resume: continue the run in `out` with its own plan; if you give fold, budget, seed or overrides, they must
-            match the run's.
+            match the run's. Keys of `parallel` and `planner` may differ.
         overwrite: replace any run that `out` holds.
         full_validation: never shorten the final validation to meet a time budget; with `resume` a finished run is
             validated again, in full.
@@ -136,8 +136,10 @@ def train(
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
         console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
-        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan.
-        if world.from_leader(world.place.num_restarts > 0 and folder.holds_run):
+        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. What the
+        # command was to overwrite is still there if it had not come that far.
+        repeats = world.place.num_restarts > 0 and folder.holds_run
+        if world.from_leader(repeats and (not overwrite or folder.was_begun_by(read_job()))):
             resume, overwrite = True, False
         start = world.led(
             lambda: start_of(

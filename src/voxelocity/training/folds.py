@@ -16,9 +16,18 @@ from rich.console import Console
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.console import PlainConsole
-from voxelocity.core.errors import ConfigError, DatasetError, InterruptedRunError, OutputError, VoxelocityError
+from voxelocity.core.errors import (
+    ConfigError,
+    DatasetError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    OutputError,
+    RankLostError,
+    VoxelocityError,
+)
 from voxelocity.evaluation import Evaluation, pool_runs, write_evaluation
 from voxelocity.observe.sinks import Sink
+from voxelocity.parallel import read_job, read_place
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.training.entry import train
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
@@ -93,10 +102,13 @@ def train_folds(
         cases.split(fold)
     folders = {fold: RunFolder(out / f"fold_{fold}") for fold in chosen}
     asked: dict[str, Any] = {"time_budget_s": time_budget_s, "seed": seed, "overrides": overrides}
-    begun = set() if overwrite else {fold for fold, folder in folders.items() if folder.holds_run}
+    place, begun = read_place(), {fold for fold, folder in folders.items() if folder.holds_run}
+    if overwrite:
+        # A launcher that starts the command again must not lose the folds that it has trained.
+        begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].was_begun_by(read_job())}
     for fold in begun:
         _check_begun(folders[fold], cases, fold=fold, start_from=start_from, **asked)
-    shared = _shared_keys(out, cases, except_folds=chosen if overwrite else ())
+    shared = _shared_keys(out, cases, except_folds=[*({*chosen} - begun)] if overwrite else ())
     failed: dict[int, str] = {}
     for fold, folder in folders.items():
         if fold in begun and folder.is_finished() and not full_validation:
@@ -105,16 +117,19 @@ def train_folds(
         console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
         try:
             train(
-                cases, folder.path, fold=fold, device=device, resume=fold in begun, overwrite=overwrite,
-                full_validation=full_validation, skip_broken=skip_broken, start_from=start_from, shared=shared,
-                console=console, spent_s=spent_s, sinks=make_sinks(), **asked,
+                cases, folder.path, fold=fold, device=device, resume=fold in begun,
+                overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
+                start_from=start_from, shared=shared, console=console, spent_s=spent_s, sinks=make_sinks(), **asked,
             )  # fmt: skip
         # What is wrong with the command or with the data set is wrong for every fold.
         except (InterruptedRunError, ConfigError, DatasetError):
             raise
         except VoxelocityError as error:
             failed[fold] = str(error)
-            console.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
+            # The cause is known to one rank, which may be one that prints nothing else.
+            is_common = isinstance(error, RankLostError | NonFiniteLossError)
+            says = PlainConsole() if place.rank > 0 and not is_common else console
+            says.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
         spent_s = 0.0
         shared = shared or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}

@@ -31,7 +31,7 @@ from voxelocity.observe import (
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.parallel import World
+from voxelocity.parallel import World, read_job
 from voxelocity.planning import DeviceChoice, Planned, SharedKeys, make_plan
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_table
@@ -41,6 +41,7 @@ from voxelocity.training.resume import (
     check_data,
     check_options,
     check_plan,
+    resumed_keys,
     run_to_resume,
     saved_run_record,
 )
@@ -102,7 +103,7 @@ def start_of(
         cases = check_data(folder, saved, cases)
     if saved is not None and resume:
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
+        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, resumed_keys(saved, overrides)
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
     planned = make_plan(
         cases,
@@ -195,6 +196,8 @@ def opened(
             EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=begin_s, clock=clock) as log,
             stop,
         ):
+            # A rank that was not there before has no events of earlier sessions, but follows the time of the run.
+            log.earlier_s = world.from_leader(log.earlier_s)
             session = Session(
                 planned=planned,
                 folder=folder,
@@ -229,7 +232,8 @@ def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: C
         return
     console.print(plan_table(start.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
-    begin = {} if start.point is None else {"start": start.point.to_plain()}
+    begin: dict[str, Any] = {} if start.point is None else {"start": start.point.to_plain()}
+    begin |= {"job": job} if (job := read_job()) else {}
     folder.write_record({"command": command, **begin, **saved_run_record(start.planned)})
 
 

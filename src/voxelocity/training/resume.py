@@ -25,6 +25,8 @@ from voxelocity.training.run_folder import RunFolder
 _NUM_NAMED = 3
 # Keys of a rotating cache that decide which cases an epoch trains on.
 _DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
+# How a plan is made and shared among ranks, not what it says.
+_FREE_SECTIONS = ("planner", "parallel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +185,7 @@ def check_plan(folder: RunFolder, saved: SavedRun, planned: Planned) -> None:
     cache, new_cache = before["data"]["cache"], now["data"]["cache"]
     drawing = _DRAWING_KEYS if "rotating" in (cache["tier"], new_cache["tier"]) else ()
     before["data"]["cache"] = {**new_cache, **{key: cache[key] for key in ("num_parts", *drawing)}}
-    # How a plan is made and shared among ranks, not what it says.
-    before["planner"], before["parallel"] = now["planner"], now["parallel"]
+    before |= {section: now[section] for section in _FREE_SECTIONS}
     lines = differing_keys(before, now)
     if saved.fold != planned.fold:
         lines.append(f"fold: {saved.fold} -> {planned.fold}")
@@ -246,9 +247,19 @@ def conflicting_options(
     if time_budget_s not in (AUTO, budget_s):
         lines.append(f"--time-budget {_budget_text(time_budget_s)} where {_budget_text(budget_s)} is stored")
     for key, value in read_overrides(overrides).items():
-        if value != stored[key]:
+        if value != stored[key] and not _is_free(key):
             lines.append(f"{key}={value} where {stored[key]} is stored")
     return lines
+
+
+def resumed_keys(saved: SavedRun, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of the run, with those that may change when it continues as they are given now."""
+    given = {key: value for key, value in flatten(Plan, overrides).items() if _is_free(key)}
+    return {**flatten(Plan, saved.plan.to_plain()), **given}
+
+
+def _is_free(key: str) -> bool:
+    return key.partition(".")[0] in _FREE_SECTIONS
 
 
 def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

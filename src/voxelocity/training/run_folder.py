@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import OutputError
-from voxelocity.core.plain import yaml_text
+from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
@@ -49,6 +49,15 @@ class RunFolder:
     def holds_run(self) -> bool:
         # Not `Path.is_file`, which raises an error where a folder above may not be entered; `check` names that folder.
         return os.path.isfile(self.record)
+
+    def was_begun_by(self, job: str) -> bool:
+        """Whether the run was begun by this job of a launcher (`parallel.read_job`), rather than before it."""
+        try:
+            record = parse_yaml(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # It is damaged, so nothing can continue it.
+            return False
+        return isinstance(record, dict) and record.get("job", "") == job
 
     def is_finished(self) -> bool:
         """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from voxelocity.core.quantities import count_text, dice_text, duration_text, val
 from voxelocity.planning import Planned
 from voxelocity.report import Document, comparison_document, write_figures, write_page
 from voxelocity.report.document import Block, Code, Section, Table, Text
-from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
+from voxelocity.tuning.dice import RUNS_FOLDER, DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves
 from voxelocity.tuning.result import PAGE, RECORD
@@ -53,6 +54,7 @@ def tune_by_dice(
     environ: Mapping[str, str],
     keep_in: Path | None,
     say: Callable[[str], None],
+    overwrite: bool = False,
     found: Sequence[Settings] | None = None,
 ) -> DiceTuning:
     """Compares candidates by short trainings and writes the page.
@@ -66,6 +68,7 @@ def tune_by_dice(
         environ: variables of the trainings.
         keep_in: the cache folder, for later plans to take what is better; None keeps nothing.
         say: called with a line after each training.
+        overwrite: train again what the folder holds.
         found: the candidates, the plan's own settings first; chosen if not given.
 
     Raises:
@@ -74,6 +77,8 @@ def tune_by_dice(
     """
     found, first = affordable(candidates(planned) if found is None else found, budget, num_pairs=num_pairs)
     with locked(folder):
+        if overwrite:
+            shutil.rmtree(folder / RUNS_FOLDER, ignore_errors=True)
         result = compare_by_dice(
             planned,
             folder,
@@ -90,8 +95,9 @@ def tune_by_dice(
             peaks = [one.outcome for one in result.trainings if one.settings == result.candidate]
             peak = max((outcome.peak_device_bytes or outcome.peak_host_bytes for outcome in peaks), default=0)
             kept = keep_settings(
-                planned, result.candidate, goal="time to a Dice", ratios=ratios, peak_bytes=peak, cache=keep_in
-            )
+                planned, result.candidate, searched={key for each in found for key in each}, goal="time to a Dice",
+                ratios=ratios, peak_bytes=peak, cache=keep_in,
+            )  # fmt: skip
         tuning = DiceTuning(folder=folder, planned=planned, found=result, kept=kept)
         document = dice_document(tuning)
         write_figures(document, folder / RECORD)

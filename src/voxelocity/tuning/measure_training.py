@@ -26,7 +26,9 @@ def measure(task: dict[str, Any], answer: Path) -> None:
     if task["device_limit_bytes"]:
         import torch
 
-        limit_device_memory(torch.device("cuda", torch.cuda.current_device()), task["device_limit_bytes"])
+        # The plan takes the one with the most free memory.
+        for number in range(torch.cuda.device_count()):
+            limit_device_memory(torch.device("cuda", number), task["device_limit_bytes"])
     result = train(
         open_cases(task["dataset"], num_folds=task["num_folds"]),
         task["out"],

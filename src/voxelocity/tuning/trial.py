@@ -45,7 +45,7 @@ _MEMORY_WORDS = (
 # What launchers tell their ranks: a trial is a program of its own, even where a rank starts it.
 _RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
-    "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
+    "SLURM_RESTART_COUNT", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
 )  # fmt: skip
 # Asks the kernel to end the command if we are killed (PR_SET_PDEATHSIG), then becomes the command.
 _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"

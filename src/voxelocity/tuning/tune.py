@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,15 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.observe import Clock, default_cache_folder, system_clock
+from voxelocity.observe import Clock, cpu_budget, default_cache_folder, system_clock
 from voxelocity.observe.environment import python_path
-from voxelocity.parallel import joined
+from voxelocity.parallel import joined, read_place
 from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan, read_overrides, tuned_key
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
-from voxelocity.tuning.dice import Length, TrialTrainer
+from voxelocity.tuning.dice import RUNS_FOLDER, Length, TrialTrainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
@@ -45,6 +47,8 @@ LEARNING_RATE = "learning-rate"
 _DICE_BUDGET_S = 600.0
 # A trial that has not ended after this long hangs.
 _TRIAL_LIMIT_S = 900.0
+# The other ranks wait for the one that tunes. In milliseconds, it is still an int32.
+_LONGEST = timedelta(days=20)
 # Settings that lower the memory may make a run longer by this share.
 _MEMORY_MARGIN = 0.03
 # What the page says of a plan.
@@ -131,15 +135,17 @@ def tune(
         OutputError: the folder cannot be written, or another process is tuning there.
         InputError: Optuna is not installed, or the data cannot be used.
     """
-    _check(goal, memory_limit_bytes, only)
+    _check(goal, memory_limit_bytes, only, train_s)
     folder = (cache_folder or default_cache_folder()).expanduser()
-    with joined() as world, world.limited(math.inf):
+    with joined(timeout=_LONGEST) as world, world.limited(math.inf):
 
         def led() -> Tuning:
             shown = console or PlainConsole()
             planned = plan_to_tune(
-                cases, fold=fold, seed=seed, device=device, overrides=overrides or {}, base=base, cache_folder=folder
-            )
+                cases, fold=fold, seed=seed, device=device, overrides=overrides or {}, base=base, cache_folder=folder,
+                # Its rate is kept next to what was tuned before, such as another batch size.
+                use_tuned=LEARNING_RATE in only,
+            )  # fmt: skip
             limits = trial_limits(planned.machine, memory_limit_bytes, time_budget_s)
             if LEARNING_RATE in only:
                 return find_learning_rate(
@@ -150,7 +156,7 @@ def tune(
             if goal == "time-to-dice":
                 return tune_by_dice(
                     planned, Path(out), budget=Length(seconds=time_budget_s or _DICE_BUDGET_S), num_pairs=num_pairs,
-                    limits=limits, environ=trial_environ(), keep_in=keep_in,
+                    limits=limits, environ=trial_environ(), keep_in=keep_in, overwrite=overwrite,
                     say=lambda text: shown.print(text, highlight=False),
                 )  # fmt: skip
             knobs = run_knobs(planned, fixed=read_overrides(overrides or {}), names=only)
@@ -160,6 +166,8 @@ def tune(
                 clock=clock, keep_in=keep_in,
             )  # fmt: skip
             if train_s and result.values:
+                if overwrite:
+                    shutil.rmtree(result.folder / RUNS_FOLDER, ignore_errors=True)
                 result = replace(result, runs=_both_trained(result, limits, train_s))
             elif run is not None:
                 result = replace(result, runs=(run,))
@@ -169,13 +177,18 @@ def tune(
         return world.led(led)
 
 
-def _check(goal: str, memory_limit_bytes: int, only: Sequence[str]) -> None:
+def _check(goal: str, memory_limit_bytes: int, only: Sequence[str], train_s: float) -> None:
     if goal not in GOALS:
         raise ConfigError(f"tune: the goal {goal!r} is not known; choose {', '.join(GOALS)}")
     if memory_limit_bytes < 0:
         raise ConfigError(f"tune: a memory limit of {memory_limit_bytes} bytes leaves nothing; give 8GB, or 0 for none")
     if LEARNING_RATE in only and len(only) > 1:
         raise ConfigError(f"tune: {LEARNING_RATE} is a test of its own; search {', '.join(only[1:])} in another call")
+    if train_s and (goal == "time-to-dice" or LEARNING_RATE in only):
+        raise ConfigError(
+            f"tune: --train shows curves of what throughput or memory finds, not of "
+            f"{LEARNING_RATE if LEARNING_RATE in only else goal}; leave it out"
+        )
     if goal == "time-to-dice" and only:
         raise ConfigError("tune: only searches settings by speed or memory; leave it out for time-to-dice")
 
@@ -200,10 +213,13 @@ def plan_to_tune(
     overrides: Mapping[str, Any],
     base: Plan | None,
     cache_folder: Path,
+    use_tuned: bool = False,
 ) -> Planned:
-    """The plan that a tuning begins with: the rules', or that of a run, with the user's keys; nothing tuned in it."""
+    """The plan that a tuning begins with: the rules', or that of a run, with the user's keys."""
     keys = {} if base is None else flatten(Plan, base.to_plain())
-    keys |= {**read_overrides(overrides), "planner.use_tuned": False}
+    keys |= read_overrides(overrides)
+    if not use_tuned:
+        keys["planner.use_tuned"] = False
     keys.setdefault("seed", seed)
     return make_plan(cases, fold=fold, device=device, overrides=keys, cache_folder=cache_folder)
 
@@ -268,8 +284,9 @@ def _kept(result: TuneResult, cache: Path) -> TuneResult:
     """The result, after later plans were made to take it."""
     peaks = [peak_bytes(trial.outcome, on_device=result.on_device) for trial in result.study.winner_trials]
     kept = keep_settings(
-        result.planned, result.values, goal=result.goal, ratios=result.time_ratios, peak_bytes=max(peaks), cache=cache
-    )
+        result.planned, result.values, searched=[knob.name for knob in result.knobs], goal=result.goal,
+        ratios=result.time_ratios, peak_bytes=max(peaks), cache=cache,
+    )  # fmt: skip
     return replace(result, kept=kept)
 
 
@@ -340,7 +357,10 @@ def _command(task: MeasureTask, private: Path) -> Callable[..., Sequence[str]]:
 
 def trial_environ() -> dict[str, str]:
     """Variables of a trial: it finds this package, and its threads wait as those of the command line do."""
+    # As many as a rank has, to which torchrun gives one.
+    threads = {} if read_place().is_alone else {"OMP_NUM_THREADS": str(cpu_budget())}
     return {
+        **threads,
         "PYTHONPATH": python_path(),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),

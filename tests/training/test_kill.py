@@ -142,18 +142,6 @@ def test_a_signal_while_training_saves_and_says_how_to_go_on(
     assert num_steps == 6
 
 
-def test_ctrl_c_before_the_run_began_ends_in_one_line(voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch):
-    def interrupted(*args, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("voxelocity.training.opening.make_plan", interrupted)
-    ended = voxelocity(*arguments_for(tiny_msd, tmp_path / "run", tiny_sets))
-    assert ended.status == 130
-    assert "Traceback" not in ended.err
-    assert len(ended.err.splitlines()) <= 2
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_signal_while_caching_stops_between_two_cases(voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch):
     prepare = PreparedCases._prepare
 

@@ -277,6 +277,7 @@ def test_halving_keeps_the_better_half_and_pairs_seeds(by_dice):
 
 def judged(ours, theirs, seconds):
     """The judgment of pairs whose Dice, by pair, and seconds to a Dice of 0.5 are planted."""
+
     class Planted(DiceResult):
         def labeled(self):
             return tuple(LabeledRun(label=str(each), each_to_target=(each,) * len(ours)) for each in (10.0, seconds))

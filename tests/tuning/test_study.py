@@ -66,7 +66,7 @@ def test_memory_that_is_never_free_ends_in_no_winner(study):
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_running_out_of_memory_at_any_trial_does_not_end_the_search(study, number):
     lines = f"if answer.name == '{number:03d}.json': raise MemoryError\nmeasured(seconds=settings['size'])"
-    result = study(lines).run()
+    result = study(lines, num_trials=8).run()
     kinds = {record.number: record.outcome.kind for record in result.trials}
     assert kinds[number] == "out_of_memory"
     assert result.winner is not None

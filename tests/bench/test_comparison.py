@@ -1,11 +1,10 @@
+import io
 import json
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
 from voxelocity.bench.comparison import BenchSide, Comparison, Figure, Record, compare, comparison_section
-from voxelocity.core.errors import OutputError
 from voxelocity.report import section_view
 
 
@@ -64,12 +63,6 @@ def test_a_peer_that_came_to_nothing_gives_a_ratio_that_json_can_keep():
     assert json.loads(json.dumps(plain, allow_nan=False))["sides"][1]["ours_better_by"]["median"] is None
 
 
-def test_two_sides_of_one_name_are_a_mistake_of_ours():
-    sides = [BenchSide(name="a", once=lambda: 1.0)] * 2
-    with pytest.raises(AssertionError, match="one name"):
-        compare("t", "u/s", sides, repeats=1)
-
-
 def test_of_rates_larger_is_better_and_of_everything_else_smaller():
     side = BenchSide(name="a", once=lambda: 1.0)
     units = {unit: compare("t", unit, [side], repeats=1).better for unit in ("patches/s", "s", "MiB (PSS)", "CPU-ms")}
@@ -101,11 +94,10 @@ RECORD = Record(
 )
 
 
-def shown(comparison, width=100):
-    console = Console(width=width, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    with console.file:
-        console.print(section_view(comparison_section(comparison)))
-    return console.export_text()
+def shown(comparison):
+    file = io.StringIO()
+    Console(width=100, file=file).print(section_view(comparison_section(comparison)))
+    return file.getvalue()
 
 
 def test_a_record_keeps_what_is_needed_to_repeat_it(tmp_path):
@@ -127,28 +119,14 @@ def test_a_record_does_not_say_whose_home_the_cache_lies_in(tmp_path, monkeypatc
     assert (kept["benchmark"], kept["folder"]) == ("memory-format", "~/cache")
 
 
-def test_a_record_that_cannot_be_written_says_where(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write '.*file/bench_transforms\.html'"):
-        RECORD.write(tmp_path / "file")
-
-
-def test_the_table_tells_median_spread_count_and_factor():
+def test_the_table_tells_median_spread_count_and_factor_and_names_a_peer_that_is_not_installed():
     lines = shown(COMPARISON).splitlines()
     (ours,) = [line.split() for line in lines if line.startswith("Voxelocity")]
     peer = next(line.split() for line in lines if line.startswith("MONAI"))
     assert ours == ["Voxelocity", "70", "60", "to", "80", "3"]
     assert peer == ["MONAI", "7", "6", "to", "8", "3", "10×"]
-
-
-def test_the_table_names_a_peer_that_is_not_installed():
-    text = shown(COMPARISON)
-    assert "TorchIO: not installed: torchio" in text
-    assert next(line for line in text.splitlines() if line.startswith("TorchIO ")).split() == ["TorchIO", "n/a"]
-
-
-def test_the_table_stays_within_60_columns():
-    assert all(len(line.rstrip()) <= 60 for line in shown(COMPARISON, width=60).splitlines())
+    assert next(line.split() for line in lines if line.startswith("TorchIO ")) == ["TorchIO", "n/a"]
+    assert any("TorchIO: not installed: torchio" in line for line in lines)
 
 
 def test_the_key_figure_leaves_out_other_ways_of_ours():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -121,33 +119,6 @@ def test_what_is_missing_or_differs_beside_an_undiagnosed_run_is_harm(runner):
     assert runner.is_unharmed(good)
     for bad in ({"num_equal": 1}, {"num_alone": 3}, {"is_last_untouched": False}, dict.fromkeys(good, 0)):
         assert not runner.is_unharmed({**good, **bad})
-
-
-def test_checkpoints_of_both_runs_are_compared_and_the_older_one_is_looked_after(runner, tmp_path, monkeypatch):
-    script = (
-        "import os, pathlib\n"
-        "folder = pathlib.Path('checkpoints')\n"
-        "folder.mkdir(exist_ok=True)\n"
-        "for step in range(1, int(os.environ['STEPS']) + 1):\n"
-        "    (folder / f'{step}.pt').write_text(os.environ.get('SEED', '') if step == 2 else 'weights')\n"
-        "(folder / 'last.pt').write_text('end')\n"
-    )
-    (tmp_path / "saving.py").write_text(script)
-    saving = runner.Saving(name="saving", stands_for="x", needs="os")
-
-    def diagnose(script, folder, *, seconds, environ, cwd):
-        old = (cwd / "checkpoints" / "last.pt").read_bytes()
-        subprocess.run([sys.executable, script], check=True, cwd=cwd, env={**environ, "STEPS": "3", "SEED": "1"})
-        (cwd / "checkpoints" / "last.pt").write_bytes(old)
-        phases = ["warm-up", "watched", "profiled", "resident", "unchanged"]
-        return {"facts": {"steps": [{"phase": phase} for phase in phases], "refused_writes": [{"path": "/x/last.pt"}]}}
-
-    monkeypatch.setattr(runner, "diagnose", diagnose)
-    found = runner.checkpoints(saving, tmp_path / "work", scripts=tmp_path, seconds=1, environ=dict(os.environ))
-    assert (found["steps"], found["undone_steps"]) == (3, 2)
-    assert (found["num_checkpoints"], found["num_equal"], found["num_alone"]) == (3, 2, 3)
-    assert found["is_last_untouched"]
-    assert found["refused"] == ["last.pt"]
 
 
 @pytest.mark.nightly

@@ -42,10 +42,3 @@ def test_tests_are_counted_by_module_with_those_that_were_skipped(gpu_check):
         {"what": "tests.a", "passed": 1, "failed": 1, "skipped": 0, "seconds": 2.5},
         {"what": "tests.b", "passed": 0, "failed": 0, "skipped": 1, "seconds": 0.0},
     ]
-
-
-def test_the_middle_epoch_tells_what_was_waited(gpu_check):
-    text = "".join(
-        f"epoch {number}: waited {waited} of 2.0 s\n" for number, waited in enumerate((2.0, 2.0, 0.6, 0.5, 0.1), 1)
-    )
-    assert gpu_check.waited_share(text) == 0.25

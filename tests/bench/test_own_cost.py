@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def own_cost():
@@ -38,7 +40,6 @@ def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):
     }
 
 
-@pytest.mark.nightly
 def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
     asked = []
 

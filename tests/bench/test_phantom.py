@@ -101,16 +101,13 @@ def test_a_folder_of_scans_that_does_not_exist_is_named(tmp_path, monkeypatch):
         real_data(None)
 
 
-def test_without_a_folder_of_scans_there_are_phantoms_only(tmp_path, monkeypatch):
+def test_without_a_folder_of_known_scans_there_are_phantoms_only(tmp_path, monkeypatch):
     monkeypatch.delenv("VOXELOCITY_DATA", raising=False)
     monkeypatch.setattr(phantom, "_NEXT_TO_CHECKOUT", tmp_path / "gone")
-    found = BenchFolders(work=tmp_path, data=real_data(None))
-    assert (found.data, found.hippocampus(), found.packed_scans()) == (None, (), ())
-
-
-def test_a_folder_without_the_known_scans_gives_none(tmp_path):
-    found = BenchFolders(work=tmp_path, data=tmp_path)
-    assert (found.hippocampus(), found.packed_scans()) == ((), ())
+    for data in (real_data(None), tmp_path):
+        found = BenchFolders(work=tmp_path, data=data)
+        assert (found.hippocampus(), found.packed_scans()) == ((), ())
+    assert real_data(None) is None
 
 
 @pytest.mark.data

@@ -44,21 +44,6 @@ def test_one_rank_and_two_train_alike(script, tmp_path):
     assert 0.0 < record["largest_difference"]["of a weight"] < 1e-4
 
 
-def test_the_table_of_ranks_has_both_rules(tables, tmp_path):
-    def side(dice, by_challenge):
-        return {"rim": {"dice": dice, "dice_of_challenge": by_challenge, "num_without": 2}}
-
-    record = {
-        **HEAD, "keys": {"train.steps": 9}, "num_cases": 4, "losses": {"1": {"9": 0.25}, "2": {"9": 0.25}},
-        "classes": {"1": side(0.5, 0.75), "2": side(None, 1.0)}, "largest_weight": 2.0,
-        "largest_difference": {"of a loss": 1e-6, "of a weight": 2e-6, "of a case's Dice": 3e-6},
-    }  # fmt: skip
-    (tmp_path / "recipe_brain.json").write_text(json.dumps(record))
-    lines = tables.brain_lines()
-    assert "| rim | 0.5000 | n/a | 0.7500 | 1.0000 | 2 |" in lines
-    assert any("1.0e-06 of the mean loss" in line and "3.0e-06 of the Dice" in line for line in lines)
-
-
 def test_the_table_of_a_race_tells_what_missed_the_target(tables, tmp_path):
     record = {
         **HEAD, "target_dice": 0.9, "limit_s": 60.0, "seeds": [0, 1],

@@ -12,7 +12,7 @@ import pytest
 from voxelocity.bench import NAMES, run_scenario
 from voxelocity.bench.cache import disk_tiers
 from voxelocity.bench.peers import PEERS
-from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.errors import OutputError
 from voxelocity.data.cache import CacheConfig
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -76,25 +76,6 @@ def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, m
             ):
                 assert figure.values == ()
                 assert figure.note.startswith("not installed: ")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "transfroms",
-            "unknown scenario 'transfroms'; did you mean 'transforms'[?]; choose one of cache, patches",
-        ),
-        (
-            "xyz",
-            "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, windows, build, training, "
-            "monai, amp, compile, memory-format, muon, stem, ramp, average, tf32, cudnn-benchmark, allocator",
-        ),
-    ],
-)
-def test_an_unknown_scenario_is_refused_with_the_nearest_name(name, text, tmp_path):
-    with pytest.raises(InputError, match=text):
-        run_scenario(name, quick=True, on_comparison=print, work=tmp_path)
 
 
 def test_a_work_folder_that_cannot_be_made_is_named(tmp_path):

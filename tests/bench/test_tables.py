@@ -37,14 +37,6 @@ def record(tmp_path):
     return tmp_path / "bench_transforms.json"
 
 
-def test_the_page_of_figures_shows_every_comparison_of_a_record(tables, record):
-    lines = tables.measured_page().splitlines()
-    assert "## Side by side: transforms" in lines
-    assert "| Voxelocity | 70 | 60 | 1,234 | 5 | n/a |  |" in lines
-    assert "| MONAI | 7 | 6 | 8 | 5 | 10× | two workers |" in lines
-    assert "| TorchIO | n/a | n/a | n/a | 0 | n/a | not installed: torchio |" in lines
-
-
 def test_a_concept_page_shows_the_comparisons_of_its_own_scenarios_in_short(tables, record):
     lines = tables.page_tables("augmentation.md").splitlines()
     assert lines[0] == "**patches**"
@@ -82,40 +74,6 @@ def test_a_commit_is_known_if_it_leads_to_the_checkout(tables, monkeypatch):
     assert not is_in_history("x")
 
 
-_FAST = "MONAI, fast recipe"
-
-
-@pytest.mark.parametrize(
-    ("gain", "words"),
-    [
-        (
-            {"mean": 0.02, "low": -0.01, "high": 0.05, "n": 5, "unit": "training"},
-            "(+0.020, -0.010 to +0.050; 5 seeds)",
-        ),
-        (
-            {"mean": 0.02, "low": None, "high": None, "n": 1, "unit": "case"},
-            "(+0.020; 1 cases)",
-        ),
-    ],
-)
-def test_the_readme_has_a_column_for_each_fixed_time(tables, record, tmp_path, gain, words):
-    race = json.loads(record.read_text()) | {"target_dice": None, "ours_higher_by": {_FAST: gain}}
-    # By name, 10 minutes come before 2.
-    for minutes in (10, 2):
-        race["limit_s"] = 60.0 * minutes
-        race["comparisons"][0] = {
-            "title": f"22 phantoms: Dice after {minutes} min",
-            "sides": [{"name": "ours", "median": 0.9}, {"name": _FAST, "median": 0.88}],
-        }
-        (tmp_path / f"bench_race_phantoms_{minutes}min.json").write_text(json.dumps(race))
-    race |= {"limit_s": 1800.0, "ours_higher_by": {"nnU-Net's trainer": gain}}
-    (tmp_path / "bench_race_phantoms_30min.json").write_text(json.dumps(race))
-    lines = tables.readme_table().splitlines()
-    assert "| data | 2 min, 2 cores | 10 min, 2 cores |" in lines
-    assert f"| 22 phantoms | 0.900, 0.880 {words} | 0.900, 0.880 {words} |" in lines
-    assert "Machines: 2 cores of x, x." in lines
-
-
 def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
     from tables_of.results import demo_words
 
@@ -148,21 +106,6 @@ def test_tables_of_the_named_page_that_are_not_measured_yet_say_so(tables, tmp_p
 
 
 ENVIRONMENT = dict.fromkeys(("cpu", "gpu", "torch", "monai", "commit"), "x") | {"num_cpus": 2, "memory_bytes": 1}
-
-
-def test_the_page_on_diagnosis_shows_each_script_with_the_commit_it_was_measured_at(tables, tmp_path):
-    first = {"code": "VX104", "title": "Too many"}
-    slow = {"name": "many", "stands_for": "16 workers", "expected": ["VX104"], "first": first, "is_right": True}
-    slow |= {"predicted": 1.9, "achieved": {"median": 1.7, "low": 1.6, "high": 1.8}, "n": 3, "commit": "a" * 40}
-    wrong = {**slow, "name": "other", "is_right": False, "commit": None}
-    clean = {"name": "clean", "stands_for": "all well", "expected": [], "first": None, "is_right": True}
-    clean |= {"predicted": None, "commit": "b" * 40}
-    record = {"command": "python x.py", "environment": ENVIRONMENT, "scripts": [slow, wrong, clean]}
-    (tmp_path / "diagnose_held_out.json").write_text(json.dumps(record))
-    lines = tables.watching.diagnosed_lines()
-    assert "| 16 workers (`many`) | VX104 Too many | 1.9× | 1.7× | 1.60 to 1.80 | 3 | aaaaaaaaaaaa |" in lines
-    assert "| 16 workers (`other`) | VX104 Too many (wrong) | 1.9× | 1.7× | 1.60 to 1.80 | 3 | unknown |" in lines
-    assert "| all well (`clean`) | nothing is wrong |  |  |  |  | bbbbbbbbbbbb |" in lines
 
 
 def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(tables, tmp_path):

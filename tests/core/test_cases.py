@@ -41,16 +41,14 @@ def test_fold_all_uses_every_case_twice_and_says_so():
     assert not split.held_out
 
 
-def test_an_empty_fold_is_refused_with_the_folds_that_exist():
-    with pytest.raises(DatasetError, match=r"fold 7 holds zero of the 3 labeled cases; folds with cases: \[0, 1\]"):
-        cases([0, 1, 0]).split(7)
-
-
-def test_a_fold_that_leaves_nothing_to_train_on_is_refused():
-    with pytest.raises(DatasetError, match="fold 0 holds all 2 labeled cases, none is left to train on"):
-        cases([0, 0]).split(0)
-
-
-def test_a_data_set_without_labels_is_refused():
-    with pytest.raises(DatasetError, match="no case has a label"):
-        cases([0], labeled=False).split(0)
+@pytest.mark.parametrize(
+    ("folds", "fold", "labeled", "text"),
+    [
+        ([0, 1, 0], 7, True, r"fold 7 holds zero of the 3 labeled cases; folds with cases: \[0, 1\]"),
+        ([0, 0], 0, True, "fold 0 holds all 2 labeled cases, none is left to train on"),
+        ([0], 0, False, "no case has a label"),
+    ],
+)
+def test_a_fold_that_leaves_nothing_to_train_on_or_to_judge_by_is_refused(folds, fold, labeled, text):
+    with pytest.raises(DatasetError, match=text):
+        cases(folds, labeled=labeled).split(fold)

@@ -22,7 +22,7 @@ def test_a_name_is_imported_once_when_it_is_used(monkeypatch):
         package.other  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["voxelocity.step", "voxelocity.infer"])
+@pytest.mark.parametrize("name", ["voxelocity.step", "voxelocity.infer", "voxelocity.report"])
 def test_every_name_that_a_package_offers_is_there(name):
     __import__(name)
     package = sys.modules[name]

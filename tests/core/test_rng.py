@@ -16,12 +16,6 @@ def test_every_part_of_the_key_changes_the_numbers():
     assert len(set(first)) == len(first)
 
 
-def test_long_draws_of_neighboring_keys_do_not_overlap():
-    a = generator(0, stage="s", draw=0).integers(2**63, size=10_000)
-    b = generator(0, stage="s", draw=1).integers(2**63, size=10_000)
-    assert not set(a.tolist()) & set(b.tolist())
-
-
 def test_large_seeds_are_told_apart_in_every_stage():
     first = {generator(2**60 + extra, stage=stage).integers(2**62) for extra in (0, 1) for stage in ("order", "patch")}
     assert len(first) == 4

@@ -53,20 +53,22 @@ def says(tmp_path, monkeypatch):
 
 def test_plain_code_works_until_the_thread_has_compiled_and_the_next_process_finds_it(says):
     lines = """
+    before = sys.getswitchinterval()
     print(made())
     for thread in compiler():
         thread.join()
-    print(made(), len(some_loops.twice.signatures))
+    print(made(), len(some_loops.twice.signatures), sys.getswitchinterval() == before)
     """
-    assert says(lines) == ["plain", "kernel", "1"]
+    assert says(lines) == ["plain", "kernel", "1", "True"]
     assert says("print(made(), len(compiler()))") == ["kernel", "0"]
 
 
-def test_each_kind_of_argument_is_compiled_by_itself(says):
+def test_outside_of_it_a_kernel_is_compiled_when_it_is_called_for_each_kind_of_argument_by_itself(says):
     assert says("""
     some_loops.twice(np.ones(3, np.float32))
+    print(len(some_loops.twice.signatures), len(compiler()))
     print(made(), made(dtype=np.int16))
-    """) == ["kernel", "plain"]
+    """) == ["1", "0", "kernel", "plain"]
 
 
 def test_a_caller_waits_neither_for_another_kernel_that_is_being_compiled(says):
@@ -74,10 +76,6 @@ def test_a_caller_waits_neither_for_another_kernel_that_is_being_compiled(says):
     with waiting._behind._compiles:
         print(made(), made(dtype=np.int16), len(waiting._behind._asked))
     """) == ["plain", "plain", "1"]
-
-
-def test_outside_of_it_a_kernel_is_compiled_when_it_is_called(says):
-    assert says("some_loops.twice(np.ones(3)); print(len(some_loops.twice.signatures), len(compiler()))") == ["1", "0"]
 
 
 def test_the_error_of_a_kernel_that_cannot_be_compiled_reaches_the_caller(says):
@@ -90,16 +88,6 @@ def test_the_error_of_a_kernel_that_cannot_be_compiled_reaches_the_caller(says):
     except Exception as error:
         print(type(error).__name__, made())
     """) == ["plain", "TypingError", "plain"]
-
-
-def test_the_switch_interval_is_as_before_once_the_thread_has_ended(says):
-    assert says("""
-    before = sys.getswitchinterval()
-    made()
-    for thread in compiler():
-        thread.join()
-    print(sys.getswitchinterval() == before)
-    """) == ["True"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")

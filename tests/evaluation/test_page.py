@@ -7,7 +7,6 @@ import pytest
 
 from evaluation.conftest import PREDICTED, save
 from shared.page import Page, assert_accessible, assert_golden, assert_safe
-from voxelocity.core.errors import OutputError
 from voxelocity.evaluation import evaluate, write_evaluation
 
 
@@ -52,9 +51,3 @@ def test_figures_are_the_same_as_json_and_as_a_table(evaluation, tmp_path):
     missed = figures["c"]["classes"]["tumor"]
     assert (missed["difference_share"], missed["hd95_mm"], missed["nsd"]) == (-1.0, None, 0.0)
     assert figures["b"]["classes"]["tumor"]["difference_share"] is None
-
-
-def test_a_place_that_cannot_be_written_is_named(evaluation, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="file"):
-        write_evaluation(evaluation, tmp_path / "file")

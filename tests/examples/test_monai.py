@@ -28,11 +28,7 @@ def _random_states_stay_as_they_were():
     # A script seeds everything, as scripts do.
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     flags = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    threads = torch.get_num_threads()
-    # Handing pieces of so small a network to other threads takes longer than computing them.
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     set_determinism(None)
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
@@ -75,19 +71,8 @@ def run(name, side, data, out, *options):
     spec = importlib.util.spec_from_file_location(f"{name}_{side}", script(name, side))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    words = [
-        "--data",
-        data / name,
-        "--out",
-        out,
-        "--small",
-        "--patch",
-        16 if name == "brats" else 24,
-        "--steps",
-        4,
-        *options,
-    ]
-    module.main([str(word) for word in words])
+    words = ["--data", data / name, "--out", out, "--small", "--patch", 16 if name == "brats" else 24, "--steps", 4]
+    module.main([str(word) for word in (*words, *options)])
     losses = column(out / "losses.csv", "loss")
     scores = column(out / "metrics.csv", "mean_dice")
     return losses, scores, json.loads((out / "summary.json").read_text())

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
+from shared.small_predictor import small_spec
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.decode import read_header
-from voxelocity.infer import ModelSpec, PredictionSpec
+from voxelocity.infer import PredictionSpec
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 
 CPU = torch.device("cpu")
@@ -22,18 +23,8 @@ def spec(*, intensity=CT, compute="float32", trained_on=True, **more):
         "intensity": [[-1024, 3071]],
         "foreground_median": [100],
     }
-    return ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["CT"],
-            "labels": {0: "background", 1: "organ"},
-            "prepare": {"intensity": intensity},
-            "window": {"shape_voxel": [8, 8, 8]},
-            "precision": {"compute": compute},
-            **({"trained_on": trained} if trained_on else {}),
-            **more,
-        }
-    )
+    more = {**({"trained_on": trained} if trained_on else {}), **more}
+    return small_spec(prepare={"intensity": intensity}, precision={"compute": compute}, **more)
 
 
 @pytest.fixture

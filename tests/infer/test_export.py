@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from shared.small_predictor import small_spec
 from voxelocity.core.errors import ConfigError, ExportError, InputError, OutputError
 from voxelocity.data.source import open_cases
 from voxelocity.infer import ModelSpec, Predictor, open_model, predict_files, save_model
@@ -25,15 +26,11 @@ CPU = torch.device("cpu")
 def run(tmp_path_factory, tiny_msd):
     """A run that learned nothing, with its data set and two validation cases."""
     folder = tmp_path_factory.mktemp("run")
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["MRI"],
-            "labels": {0: "background", 1: "ball", 2: "core"},
-            "prepare": {"spacing_mm": [1.5, 1.5, 1.5]},
-            "window": {"shape_voxel": [16, 8, 8], "batch_size": 4},
-            "precision": {"compute": "float32"},
-        }
+    spec = small_spec(
+        channels=["MRI"],
+        labels={0: "background", 1: "ball", 2: "core"},
+        prepare={"spacing_mm": [1.5, 1.5, 1.5]},
+        window={"shape_voxel": [16, 8, 8], "batch_size": 4},
     )
     save_model(folder, build_network(spec.network, num_channels=1, num_classes=3, seed=2), spec)
     record = {"dataset": {"path": str(tiny_msd)}, "cases": {"validation": ["case_1", "case_4"]}}
@@ -139,7 +136,7 @@ def test_a_network_that_cannot_be_exported_is_said_in_one_line(run, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
-def test_an_export_is_replaced_only_if_asked_and_a_run_never(run, exports, tmp_path, monkeypatch):
+def test_an_export_is_replaced_only_if_asked_and_a_run_never(run, exports, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(OutputError, match=f"{folder} holds an export already; replace it with --overwrite"):
         export(run, folder, "onnx")
@@ -147,13 +144,6 @@ def test_an_export_is_replaced_only_if_asked_and_a_run_never(run, exports, tmp_p
         export(run, run, "onnx", overwrite=True)
     with pytest.raises(InputError, match=f"{folder} is not a run of voxelocity"):
         export(folder, tmp_path / "out", "onnx")
-
-
-def test_an_unknown_format_is_refused_with_the_known_ones(run, tmp_path):
-    with pytest.raises(ConfigError, match="--to 'tflite' is not known; choose onnx, openvino, pt2, tensorrt"):
-        export(run, tmp_path / "out", "tflite")
-    with pytest.raises(ConfigError, match="--to tensorrt cannot be used here: TensorRT needs a CUDA device, not cpu"):
-        export(run, tmp_path / "out", "tensorrt")
 
 
 def test_what_compares_an_onnx_model_is_asked_for_before_it_is_built(run, tmp_path, monkeypatch):
@@ -186,20 +176,23 @@ def test_a_changed_or_missing_file_of_an_export_is_refused(own_export):
         open_model(own_export)
 
 
-def test_machine_code_runs_only_if_it_is_named(own_export):
-    path = own_export / "model.json"
+def describe(folder, **exported):
+    """Changes what the description says of the export, and returns the whole of it."""
+    path = folder / "model.json"
     values = json.loads(path.read_text())
-    values["exported"] |= {"format": "pt2", "sha256": {"network.pt2": "0" * 64}}
+    values["exported"] |= exported
     path.write_text(json.dumps(values))
+    return values
+
+
+def test_machine_code_runs_only_if_it_is_named(own_export):
+    describe(own_export, format="pt2", sha256={"network.pt2": "0" * 64})
     with pytest.raises(InputError, match=r"network\.pt2 holds machine code, .* give --network network\.pt2"):
         open_model(own_export)
 
 
 def test_a_checksum_cannot_name_a_file_elsewhere(own_export):
-    path = own_export / "model.json"
-    values = json.loads(path.read_text())
-    values["exported"]["sha256"]["../../etc/passwd"] = "0"
-    path.write_text(json.dumps(values))
+    describe(own_export, sha256={"../../etc/passwd": "0"})
     with pytest.raises(InputError, match=r"exported\.sha256"):
         open_model(own_export)
 
@@ -214,18 +207,10 @@ def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
 
 def test_a_damaged_model_file_with_the_right_checksum_is_refused(own_export):
     (own_export / "network.xml").write_text("<net/>")
-    path = own_export / "model.json"
-    values = json.loads(path.read_text())
-    values["exported"]["sha256"]["network.xml"] = "9" * 64
-    path.write_text(json.dumps(values))
-    model = open_model_unchecked(own_export)
+    values = describe(own_export, sha256={"network.xml": "9" * 64})
+    model = ExportedNetwork(own_export / "network.xml", ModelSpec.parse(values))
     with pytest.raises(InputError, match=r"network\.xml cannot be opened \(RuntimeError.*export the run again"):
         model.open(CPU)
-
-
-def open_model_unchecked(folder):
-    spec = ModelSpec.parse(json.loads((folder / "model.json").read_text()))
-    return ExportedNetwork(folder / "network.xml", spec)
 
 
 def test_a_run_predicts_the_same_in_a_runtime_of_choice(run, tiny_msd):

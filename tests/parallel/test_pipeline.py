@@ -14,7 +14,6 @@ from voxelocity.step import NetworkConfig, build_network
 _RUN = """
 import json
 import torch
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from voxelocity.parallel import joined
 from voxelocity.parallel.pipeline import PipelineParallelModule
 from voxelocity.step import LossConfig, NetworkConfig, build_loss, build_network
@@ -70,19 +69,6 @@ with joined() as world:
             sum(parameter.numel() for parameter in network.parameters()), restored,
             sorted(before) == sorted(network.state_dict()),
         ]
-    # What torch itself does with a batch that its pieces do not divide.
-    network = make("unet")
-    stage = PipelineParallelModule(network, world, device=CPU, num_microbatches=4).stage
-    runner = ScheduleGPipe(PipelineStage(stage, world.place.rank, world.place.size, CPU), 4)
-    with torch.no_grad():
-        try:
-            made = runner.step(*((image,) if world.place.rank == 0 else ()))
-            if made is not None:
-                wanted = make("unet")(image)
-                said = "equal" if made.shape == wanted.shape and torch.allclose(made, wanted, atol=1e-4) else "corrupt"
-                found["torch"] = said
-        except Exception as error:
-            found["torch"] = f"{type(error).__name__}"
 print(json.dumps(found))
 """
 
@@ -91,8 +77,6 @@ def test_a_pipeline_has_the_gradients_state_and_logits_of_the_whole_network(tmp_
     ended = finish(start_ranks(2, [], memory=tmp_path, script=_RUN))
     assert [status for status, _, _ in ended] == [0, 0], ended
     results = [json.loads(out) for _, out, _ in ended]
-    # Why a batch is filled up: torch gives wrong logits, or fails within.
-    assert {found.pop("torch", "") for found in results} & {"corrupt", "RuntimeError", "ValueError"}, results
     for name in results[0]:
         first, last = (found[name] for found in results)
         assert first[:4] == last[:4], name

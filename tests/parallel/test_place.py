@@ -22,9 +22,18 @@ MPIRUN = {
 }
 
 
-def test_a_process_that_no_launcher_started_is_alone():
-    assert read_place({}) == Place()
-    assert read_place({}).is_alone
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+        # The script of a job, whatever its number of tasks.
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},
+    ],
+)
+def test_one_process_is_alone_whatever_started_it(variables):
+    assert read_place(variables) == Place()
+    assert read_place(variables).is_alone
 
 
 def test_torchrun_says_which_rank_this_is():
@@ -52,10 +61,6 @@ def test_the_first_node_of_a_step_is_read_from_slurms_short_form(nodes, host):
     assert read_place({**SRUN, "SLURM_STEP_NODELIST": nodes}).address[0] == host
 
 
-def test_the_script_of_a_slurm_job_is_alone_whatever_its_number_of_tasks():
-    assert read_place({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).is_alone
-
-
 def test_ranks_that_mpirun_started_on_one_machine_meet_there():
     place = read_place(MPIRUN)
     assert (place.rank, place.size, place.launcher) == (1, 2, "mpirun")
@@ -81,12 +86,6 @@ def test_mpirun_on_several_machines_needs_the_address_of_the_first():
 def test_impossible_variables_are_refused_by_name(changed, words):
     with pytest.raises(ConfigError, match=words):
         read_place({**TORCHRUN, **changed})
-
-
-def test_one_process_that_torchrun_started_is_alone():
-    assert (
-        read_place({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}) == Place()
-    )
 
 
 def test_a_launcher_says_how_often_it_started_the_program_again():

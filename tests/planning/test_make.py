@@ -68,23 +68,17 @@ def test_auto_gives_a_key_back_to_its_rule():
     assert read_overrides({"data": {"batch_size": "auto"}, "seed": 3}) == {"seed": 3}
 
 
-def test_an_unknown_key_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"unknown key 'data\.batchsize'; did you mean 'data\.batch_size'\?"):
-        read_overrides({"data.batchsize": 4})
-
-
-def test_a_patch_the_network_cannot_take_is_refused_in_words(tiny_msd):
-    overrides = {"data.patch.shape_voxel": [17, 16, 16], "network.widths": [4, 8, 8]}
+@pytest.mark.parametrize(
+    ("patch", "growth", "words"),
+    [
+        ([17, 16, 16], [], r"data\.patch\.shape_voxel \(17, 16, 16\)"),
+        ([16, 16, 16], [{"until_share": 0.5, "shape_voxel": [8, 6, 8]}], r"growth\[0\]\.shape_voxel \(8, 6, 8\)"),
+    ],
+)
+def test_a_patch_the_network_cannot_take_is_refused_in_words(tiny_msd, patch, growth, words):
+    overrides = {"data.patch.shape_voxel": patch, "network.widths": [4, 8, 8], "data.patch.growth": growth}
     overrides |= {"network.strides": [[2, 2, 2]] * 2, "window.shape_voxel": [16, 16, 16]}
-    with pytest.raises(ConfigError, match=r"data\.patch\.shape_voxel \(17, 16, 16\) must be a multiple of \(4, 4, 4\)"):
-        make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides)
-
-
-def test_a_stage_of_growth_that_the_network_cannot_take_is_refused_in_words(tiny_msd):
-    overrides = {"data.patch.shape_voxel": [16, 16, 16], "network.widths": [4, 8, 8]}
-    overrides |= {"network.strides": [[2, 2, 2]] * 2, "window.shape_voxel": [16, 16, 16]}
-    overrides |= {"data.patch.growth": [{"until_share": 0.5, "shape_voxel": [8, 6, 8]}]}
-    with pytest.raises(ConfigError, match=r"growth\[0\]\.shape_voxel \(8, 6, 8\) must be a multiple of \(4, 4, 4\)"):
+    with pytest.raises(ConfigError, match=rf"{words} must be a multiple of \(4, 4, 4\)"):
         make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides)
 
 
@@ -195,6 +189,10 @@ def test_a_plan_measures_once_and_keeps_it_in_the_cache_folder(tiny_msd, tmp_pat
     second = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path)
     assert channels_last(first) == channels_last(second)
     assert len(measured) == len(list((tmp_path / "measured").iterdir())) == 1
+    record = yaml.safe_load(yaml.safe_dump(second.to_record()))
+    (kept,) = [choice for choice in record["choices"] if choice["key"] == "precision.channels_last"]
+    figures = {"ratio": 0.5, "low": 0.5, "high": 0.5, "rounds": 5, "decided": True}
+    assert kept["measured"] == {"what": "channels_last_3d against contiguous", **figures}
     make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "again"}, cache_folder=tmp_path)
     assert len(measured) == 2
 
@@ -210,29 +208,6 @@ def test_measuring_can_be_turned_off(tiny_msd, tmp_path, measured):
 def test_a_plan_settled_in_full_measures_nothing(tiny_msd, tmp_path, tiny_plan, measured):
     make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=tiny_plan, cache_folder=tmp_path)
     assert measured == []
-
-
-def test_a_run_that_goes_on_keeps_what_it_has_measured(tiny_msd, tmp_path, measured):
-    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32", "network.name": "unet"}
-    rule = make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "never"}, cache_folder=tmp_path)
-    again = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path, saved_plan=rule.plan)
-    assert (again.plan.precision.channels_last, channels_last(again).reason) == (False, "as when the run began")
-    assert measured == []
-
-
-def test_a_measurement_survives_the_way_through_its_record(tiny_msd, tmp_path, measured):
-    one_format = {"precision.compute": "float32", "network.name": "unet"}
-    planned = make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=one_format, cache_folder=tmp_path)
-    record = yaml.safe_load(yaml.safe_dump(planned.to_record()))
-    (kept,) = [choice for choice in record["choices"] if choice["key"] == "precision.channels_last"]
-    assert kept["measured"] == {
-        "what": "channels_last_3d against contiguous",
-        "ratio": 0.5,
-        "low": 0.5,
-        "high": 0.5,
-        "rounds": 5,
-        "decided": True,
-    }
 
 
 class SmallerThanItSays:

@@ -15,9 +15,7 @@ from voxelocity.planning.rules import RULES, coarsen, settle_flips
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
-    request = Request(
-        num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
-    )  # fmt: skip
+    request = Request(num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(
         data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}, kept=kept or {}
     )
@@ -171,8 +169,6 @@ def test_strides_of_your_own_decide_the_number_of_levels():
 
 
 def test_mirrored_windows_swap_the_classes_that_flipped_patches_swap():
-    from voxelocity.planning import Plan
-
     facts = settled(fingerprint(class_names=("background", "kidney_left", "kidney_right")))
     plan = Plan.parse(facts.settled)
     assert plan.data.augment.swap_pairs == plan.window.swap_pairs == (("kidney_left", "kidney_right"),)

@@ -6,13 +6,12 @@ import sys
 
 import pytest
 import torch
-from rich.console import Console
 
 import voxelocity.recipes.fit as recipe_fit
+from shared.recipe_call import call_of
 from voxelocity.core.batch import Batch
-from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
+from voxelocity.core.errors import InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
-from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
 from voxelocity.step import OptimizerConfig, PrecisionConfig, TrainingStep
 
@@ -37,10 +36,7 @@ def train(
     torch.manual_seed(0)
     network = torch.nn.Linear(2, 2)
     options = {} if clock is None else {"clock": clock}
-    call = Call(
-        data=out, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True), resume=resume,
-        overwrite=overwrite,
-    )  # fmt: skip
+    call = call_of(out, out, resume=resume, overwrite=overwrite)
     with open_run(call, out, {"of": "a line"}, **options) as run:
         step = TrainingStep(
             network,
@@ -120,14 +116,6 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(tmp_path):
         NonFiniteLossError, match=r"the loss of step 7 is NaN or infinite; .* a lower fit.optimizer.learning_rate"
     ):
         train(tmp_path, bad)
-
-
-def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path):
-    train(tmp_path)
-    with pytest.raises(ConfigError, match="already holds a run"):
-        train(tmp_path)
-    with pytest.raises(ConfigError, match="neither a number of steps nor a time budget"):
-        train(tmp_path / "other", steps=0)
 
 
 @pytest.mark.parametrize(("spares_cores", "expected"), [(True, 1), (False, 3)])

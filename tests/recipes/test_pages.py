@@ -6,28 +6,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
+from shared.recipe_call import call_of
 from voxelocity.bench.comparison import Comparison, Figure
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import InputError
-from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_benchmark
 from voxelocity.recipes.pathology import benchmark as pathology
 from voxelocity.recipes.tractography import benchmark as tractography
 from voxelocity.recipes.tractography.settings import settings as tractography_settings
 
 
-def call_for(data, out, shown=None):
-    return Call(
-        data=data, out=out, device=torch.device("cpu"), fast_bfloat16=False,
-        console=PlainConsole(file=shown or io.StringIO()),
-    )  # fmt: skip
-
-
 def test_a_benchmark_shows_and_keeps_what_belongs_to_no_comparison(tmp_path):
     shown = io.StringIO()
-    call = call_for(tmp_path, tmp_path, shown)
+    call = call_of(tmp_path, tmp_path, console=PlainConsole(file=shown))
     figures = tuple(Figure(name=name, note="", values=(value,)) for name, value in (("Voxelocity", 4.0), ("M", 2.0)))
     compared = Comparison(title="reading", unit="patches/s", better="larger", figures=figures)
     write_benchmark(call, "pathology", [compared], {"rounds": 1}, {"square_auc": {"Voxelocity": 0.989}})
@@ -39,7 +31,7 @@ def test_a_benchmark_shows_and_keeps_what_belongs_to_no_comparison(tmp_path):
 
 def test_a_model_of_all_streamlines_has_none_to_be_compared_with(bundles_file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    call = call_for(bundles_file, tmp_path / "run")
+    call = call_of(bundles_file, tmp_path / "run")
     config = tractography_settings(replace(call, overrides={"split.held_out": 0.0}))
     monkeypatch.setattr(tractography, "load_tracts", lambda out: SimpleNamespace(config=config, seed=0))
     with pytest.raises(InputError, match=r"was trained on all streamlines of .*; train with split\.held_out above 0"):
@@ -51,4 +43,4 @@ def test_slides_of_one_fold_cannot_be_trained_on_and_held_out(tmp_path, monkeypa
     monkeypatch.setattr(pathology, "find_models", lambda out: [out])
     monkeypatch.setattr(pathology, "load_patches", lambda folder: None)
     with pytest.raises(InputError, match=r"annotated pieces of fold 0, 1 alone; give slides\.csv a column fold"):
-        pathology.benchmark(call_for(tmp_path, tmp_path / "run"))
+        pathology.benchmark(call_of(tmp_path, tmp_path / "run"))

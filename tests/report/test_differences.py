@@ -13,7 +13,6 @@ from voxelocity.report.differences import (
     different_machines,
     different_settings,
     differing_settings,
-    factor_table,
     machine_notices,
     machines_table,
     settings_section,
@@ -89,23 +88,9 @@ def test_three_runs_are_each_held_against_the_first():
     assert [factor.value for factor in row.factors] == [pytest.approx(4.8), pytest.approx(3.0)]
 
 
-def test_one_run_is_no_comparison():
-    with pytest.raises(InputError, match=r"comparing takes two runs or more, got 1 \(Plain\)"):
-        compare([PLAIN])
-
-
 def test_runs_need_labels_of_their_own():
     with pytest.raises(InputError, match=r"two runs have the same label in \['Plain', 'Plain'\]; give each its own"):
         compare([PLAIN, PLAIN])
-
-
-def test_the_table_has_one_row_per_measure():
-    table = factor_table([PLAIN, OURS], target_dice=0.85)
-    assert table.heads == ["Measure", "Plain", "Ours", "Factor"]
-    assert table.rows[0] == ["Time to Dice 0.85", "4 min", "50 s", "4.8×"]
-    assert table.rows[4] == ["Waiting for data", "62.0 %", "1.3 %", ""]
-    assert table.rows[6] == ["Final Dice", "0.860", "0.863", "+0.003"]
-    assert len(table.rows) == 7
 
 
 def test_the_comparison_is_plain_data():

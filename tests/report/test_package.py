@@ -3,7 +3,6 @@ import sys
 from pathlib import Path
 
 import voxelocity
-from voxelocity import report
 
 SOURCE = Path(voxelocity.__file__).parents[1]
 
@@ -16,8 +15,3 @@ def test_importing_the_package_loads_neither_torch_nor_the_drawing_libraries():
     loaded = set(answer.stdout.split())
     assert "voxelocity" in loaded
     assert not loaded & {"torch", "monai", "matplotlib", "jinja2"}
-
-
-def test_every_public_name_exists_and_is_listed_in_order():
-    assert all(hasattr(report, name) for name in report.__all__)
-    assert report.__all__ == sorted(report.__all__)

@@ -4,10 +4,8 @@ import base64
 import io
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
-from voxelocity.core.errors import OutputError
 from voxelocity.report import read_run, render_progress_png
 from voxelocity.report.charts import class_color
 from voxelocity.report.pictures import CONFUSED, EXTRA, MISSED, class_layer, difference_layer, film, png_data_uri
@@ -43,11 +41,6 @@ def test_a_run_without_steps_and_names_full_of_formulas_can_be_drawn(write, reco
     assert imread(render_progress_png(read_run(folder), folder / "p.png")).size
     folder = write(record=record, events=events)
     assert imread(render_progress_png(read_run(folder), folder / "p.png")).size
-
-
-def test_a_path_that_cannot_be_written_is_an_output_error(finished_run):
-    with pytest.raises(OutputError, match=r"cannot write '.*run\.yaml/progress\.png'"):
-        render_progress_png(read_run(finished_run), finished_run / "run.yaml" / "progress.png")
 
 
 def test_what_is_no_class_is_not_drawn():

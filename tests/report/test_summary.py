@@ -22,13 +22,6 @@ SCORES = (
 )
 
 
-def test_the_verdict_of_a_finished_run_is_one_plain_sentence(finished_run):
-    assert verdict(read_run(finished_run)) == (
-        "Mean foreground Dice 0.882 on 42 held-out cases after 5 min 2 s; "
-        "1.9 % of the training time was spent waiting for data."
-    )
-
-
 def test_the_verdict_says_where_the_cases_were_trained_on(write, record, events, scores):
     record["dataset"] |= {"held_out": False, "fold": "all"}
     text = verdict(read_run(write(record=record, events=events, scores=scores)))

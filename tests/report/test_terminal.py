@@ -86,12 +86,6 @@ def test_no_escape_codes_in_a_pipe_and_no_colors_with_no_color(everything, monke
         assert not any(f"\x1b[{color}m" in colorless for color in range(30, 38))
 
 
-def test_the_words_do_not_depend_on_the_terminal(everything):
-    for renderable in everything:
-        plain = shown(renderable, width=120)
-        assert plain == shown(renderable, width=120, force_terminal=True, color_system=None)
-
-
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_plan_keeps_apart_what_would_change_the_results(width):
     text = shown(plan_table(CHOICES), width=width)

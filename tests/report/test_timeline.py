@@ -58,10 +58,6 @@ def test_the_value_axis_begins_at_zero_and_holds_the_limit():
     assert max(labels) >= 80.0
 
 
-def test_the_same_description_gives_the_same_text():
-    assert chart(1.0, 2.0) == chart(1.0, 2.0)
-
-
 @pytest.mark.parametrize("lines", [[], [Line(name="a", color="accent", points=[])]])
 def test_a_chart_without_points_can_be_drawn(lines):
     assert "<svg" in chart(lines=lines)

@@ -112,18 +112,6 @@ def test_the_average_follows_the_weights_and_is_the_network_itself_when_off(devi
     assert off.averaged() is off.network
 
 
-def test_the_average_reads_no_tensor_and_so_never_waits(monkeypatch):
-    step = training(average_decay=0.99)
-    step(batch(), 0.05)
-
-    def read(tensor):
-        raise AssertionError("a device would be waited for")
-
-    for name in ("__bool__", "__float__", "__int__", "item"):
-        monkeypatch.setattr(torch.Tensor, name, read)
-    step._average.update(step.network)
-
-
 @pytest.mark.parametrize("network", [{}, {"norm": "batch"}, {"dropout": 0.3}])
 @pytest.mark.parametrize(("compute", "name"), [("float32", "sgd"), ("bfloat16", "adamw"), ("float16", "adamw")])
 def test_no_operation_of_a_step_needs_the_value_of_a_tensor(reads_of_tensors, compute, name, network):

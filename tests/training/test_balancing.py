@@ -78,9 +78,10 @@ def test_only_different_devices_are_measured_unless_asked_for(session):
     assert Balance(session(("B", 8, 1), (1.0, 2.0, 6), balance="auto"), Step()).shares == (4, 2)
 
 
-def test_given_proportions_are_followed(session):
-    assert Balance(session(balance=(2.0, 1.0)), Step()).shares == (4, 2)
-    assert Balance(session(balance="equal"), Step()).shares == (3, 3)
+def test_given_proportions_are_followed_and_never_changed(session):
+    for balance, shares in (((2.0, 1.0), (4, 2)), ("equal", (3, 3))):
+        given = Balance(session(balance=balance), Step())
+        assert (given.shares, given.is_measured) == (shares, False)
     assert Balance(session(size=1), Step()).shares == (6,)
 
 
@@ -107,8 +108,3 @@ def test_a_rank_never_takes_more_than_fits_its_memory(session):
     balance.count({"forward": 15.0}, 10)
     assert not balance.after_epoch()
     assert balance.shares == (3, 3)
-
-
-def test_shares_that_were_set_or_are_equal_are_never_changed(session):
-    assert not Balance(session(balance=(2.0, 1.0)), Step()).is_measured
-    assert not Balance(session(balance="equal"), Step()).is_measured

@@ -7,6 +7,9 @@ import torch
 
 import voxelocity
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.infer import save_model
+from voxelocity.planning import model_spec
+from voxelocity.step import build_network
 
 
 @pytest.fixture
@@ -46,7 +49,9 @@ def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tm
 
 
 def test_a_model_of_voxelocity_needs_no_code(tiny_msd, tiny_plan, tmp_path):
-    voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "run", device="cpu", overrides=tiny_plan)
+    spec = model_spec(voxelocity.plan(voxelocity.open(tiny_msd), device="cpu", overrides=tiny_plan))
+    (tmp_path / "run").mkdir()
+    save_model(tmp_path / "run", build_network(spec.network, num_channels=1, num_classes=3, seed=0), spec)
     scan = sorted((tiny_msd / "imagesTr").iterdir())[0]
     with pytest.raises(InputError, match="is one of Voxelocity's; leave --network a:b out"):
         voxelocity.predict(

@@ -83,15 +83,8 @@ def train(size, dataset, out, sets, folder, *more, script=COMMAND):
 
 
 def test_a_run_on_two_ranks_writes_one_folder_with_the_results_of_one(voxelocity, tiny_msd, tiny_sets, tmp_path):
-    sets = [
-        *tiny_sets,
-        "--set",
-        "data.batch_size=3",
-        "--set",
-        "train.validate_every_steps=3",
-        "--set",
-        "optimizer.name=sgd",
-    ]
+    keys = ("data.batch_size=3", "train.validate_every_steps=3", "optimizer.name=sgd")
+    sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
     assert voxelocity("train", tiny_msd, "-o", tmp_path / "one", "--device", "cpu", *sets).status == 0
     ended = finish(train(2, tiny_msd, tmp_path / "two", sets, tmp_path))
     assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
@@ -279,15 +272,9 @@ UNet.forward = slow
 
 @pytest.mark.nightly
 def test_a_rank_that_becomes_slow_takes_fewer_patches_from_the_next_epoch_on(tiny_msd, tiny_sets, tmp_path):
-    sets = [*tiny_sets]
-    for key, value in {
-        "train.steps": 150,
-        "data.batch_size": 6,
-        "data.patch.draws_per_case": 60,
-        "parallel.balance": "measured",
-        "optimizer.name": "sgd",
-    }.items():
-        sets += ["--set", f"{key}={value}"]
+    keys = ("train.steps=150", "data.batch_size=6", "data.patch.draws_per_case=60", "parallel.balance=measured",
+            "optimizer.name=sgd")  # fmt: skip
+    sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
     ended = finish(train(2, tiny_msd, tmp_path / "two", sets, tmp_path, script=_SLOWS_DOWN + COMMAND))
     assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
     events = read_events(tmp_path / "two" / "events.jsonl")

@@ -124,25 +124,22 @@ def test_how_ranks_share_the_work_and_how_a_plan_is_made_may_differ(saved):
     assert (keys["parallel.balance"], keys["parallel.silence_s"], keys["train.steps"]) == ("equal", 60.0, 6)
 
 
-def test_an_unknown_key_is_named_as_ever(saved):
-    with pytest.raises(ConfigError, match=r"unknown key 'train.step'; did you mean 'train.steps'"):
-        conflicting_options(saved, **{**NOT_GIVEN, "overrides": {"train.step": 8}})
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"plan": 3}, r"run.yaml: 'plan' is 3, not keys and values; start again with --overwrite"),
-        ({"dataset": [1]}, r"run.yaml: 'dataset' is \[1\], not keys and values; start again"),
+        ({"dataset": [*range(9999)]}, r"run.yaml: 'dataset' is \[0, 1, .*, not keys and values; start again"),
         ({"dataset": {"fold": "x"}}, r"run.yaml names no fold \('x'\); start again"),
         ({"cases": [1]}, r"run.yaml: 'cases' is \[1\], not keys and values; start again"),
         ({"cases": {"training": 3}}, r"run.yaml: 'cases' is damaged; start again"),
+        ({"cases": {"training": ["case_1", [2]]}}, r"run.yaml: 'cases' is damaged; start again"),
         ({"plan": {"seed": "x"}}, r"run.yaml: .*not valid.*; restore it, or start again with --overwrite"),
     ],
 )
 def test_a_damaged_part_is_named_with_its_cure(record, change, text):
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigError, match=text) as caught:
         SavedRun.parse({**record, **change}, where="run.yaml")
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -161,29 +158,6 @@ def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start again with --overwrite"):
         SavedRun.read(path)
-
-
-def test_cases_that_are_no_names_are_named_as_damage(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("dataset: {fold: 0}\ncases: {training: [case_1, [2]]}")
-    with pytest.raises(ConfigError, match=r"run\.yaml: 'cases' is damaged; start again with --overwrite"):
-        SavedRun.read(path)
-
-
-def test_a_record_that_is_nested_or_stands_for_too_much_is_refused_in_one_short_sentence(tmp_path):
-    path = tmp_path / "run.yaml"
-    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    for content in ("plan: " + "[" * 3_000, "\n".join(["a0: &a0 [1]", *levels]), "dataset: " + str(list(range(9999)))):
-        path.write_text(content)
-        with pytest.raises(ConfigError, match=r"start again with --overwrite") as caught:
-            SavedRun.read(path)
-        assert len(str(caught.value)) < 1000
-
-
-def test_a_missing_part_is_named(record):
-    del (rest := dict(record))["plan"]
-    with pytest.raises(ConfigError, match=r"run.yaml lacks 'plan'; start again with --overwrite"):
-        SavedRun.parse(rest, where="run.yaml")
 
 
 def test_differing_keys_name_both_values():

@@ -79,7 +79,7 @@ def seconds(shares):
     return {share.name: pytest.approx(share.seconds, abs=1e-5) for share in shares}
 
 
-def test_every_second_of_a_run_has_a_name(run_in, clock, tmp_path):
+def test_every_second_of_a_run_and_of_its_steps_has_a_name(run_in, clock, tmp_path):
     begin_s = clock() - START_S
     run_in(tmp_path / "run")
     facts = read_run(tmp_path / "run")
@@ -95,11 +95,6 @@ def test_every_second_of_a_run_has_a_name(run_in, clock, tmp_path):
         "final validation": 6.0,
     }
     assert facts.seconds == pytest.approx(clock() - begin_s, abs=1e-5)
-
-
-def test_every_second_of_the_steps_has_a_name(run_in, tmp_path):
-    run_in(tmp_path / "run")
-    facts = read_run(tmp_path / "run")
     expected = {"waiting for data": 1.5, "forward": 6.0, "backward": 12.0, "optimizer": 0.75}
     assert seconds(part_shares(facts)) == expected
     assert throughput(facts).wait_share == pytest.approx(1.5 / sum(expected.values()))

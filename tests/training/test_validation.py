@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from shared.small_predictor import small_spec
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.infer import ModelSpec, Predictor, WindowConfig
+from voxelocity.infer import Predictor, WindowConfig
 from voxelocity.training import validation
 from voxelocity.training.validation import mean_dice, score_cases, score_prepared
 
@@ -71,15 +72,10 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
     for name, voxels in (("image", (label > 0).astype(np.float32)), ("label", label)):
         nib.save(nib.Nifti1Image(voxels, np.eye(4)), tmp_path / f"{name}.nii.gz")
     refs = [VolumeRef(case_id="a", images=(tmp_path / "image.nii.gz",), label=tmp_path / "label.nii.gz")]
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["CT"],
-            "labels": {0: "background", 1: "eye_L", 2: "eye_R"},
-            "prepare": {"intensity": {"mode": "none"}},
-            "window": {"shape_voxel": [8, 6, 4], "mirror_axes": [0], "swap_pairs": swap_pairs},
-            "precision": {"compute": "float32"},
-        }
+    spec = small_spec(
+        labels={0: "background", 1: "eye_L", 2: "eye_R"},
+        prepare={"intensity": {"mode": "none"}},
+        window={"shape_voxel": [8, 6, 4], "mirror_axes": [0], "swap_pairs": swap_pairs},
     )
     cases = PreparedCases(
         refs, label_values=(0, 1, 2), prepare=spec.prepare, cache=CacheConfig(tier="none"), warn=pytest.fail
@@ -87,16 +83,9 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
     network, device = LeftAndRight(), torch.device("cpu")
     on_the_way, _ = mean_dice(score_prepared(network, cases, spec, device=device))
     assert network.num_passes == 2
-    ((score, _, _),) = score_cases(
-        Predictor(network, spec, spec.preparation(), device=device), refs, spec, num_threads=0
-    )
+    predictor = Predictor(network, spec, spec.preparation(), device=device)
+    ((score, _, _),) = score_cases(predictor, refs, spec, num_threads=0)
     assert on_the_way == pytest.approx(score.mean_dice) == pytest.approx(dice)
-    ((score, _, _),) = score_cases(
-        Predictor(network, spec, spec.preparation(), device=device),
-        refs,
-        spec,
-        num_threads=0,
-        may_measure_surface=lambda: False,
-    )
+    ((score, _, _),) = score_cases(predictor, refs, spec, num_threads=0, may_measure_surface=lambda: False)
     assert score.mean_dice == pytest.approx(dice)
     assert not score.hd95_mm

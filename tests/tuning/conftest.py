@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+import voxelocity as vx
 from voxelocity.tuning.space import Knob
 from voxelocity.tuning.study import Search, Study
 from voxelocity.tuning.trial import TrialLimits
@@ -20,14 +22,20 @@ def measured(**values):
 """
 
 
+@pytest.fixture(scope="session")
+def planned(tiny_msd, tiny_plan, tmp_path_factory):
+    """The plan of a tiny training."""
+    cache = tmp_path_factory.mktemp("cache")
+    keys = {**tiny_plan, "planner.measure": "never", "data.cache.folder": str(cache)}
+    return vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=cache)
+
+
 @pytest.fixture
 def script():
     """The command of a trial: Python lines that see `settings` and call `measured(seconds=...)`."""
 
     def make(lines: str):
         def command(settings, *, answer: Path, limits: TrialLimits):
-            import json
-
             return [sys.executable, "-I", "-S", "-c", _ANSWERS + lines, json.dumps(settings), str(answer)]
 
         return command

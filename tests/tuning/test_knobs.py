@@ -6,18 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-import voxelocity as vx
 from voxelocity.core.errors import ConfigError
 from voxelocity.tuning.costs import PeakMemory, RunTime
 from voxelocity.tuning.dice import candidates
 from voxelocity.tuning.knobs import CHANGE_RESULTS, run_knobs
 from voxelocity.tuning.trial import TrialOutcome
-
-
-@pytest.fixture(scope="module")
-def planned(tiny_msd, tiny_plan, tmp_path_factory):
-    cache = tmp_path_factory.mktemp("cache")
-    return vx.plan(vx.open(tiny_msd), overrides={**tiny_plan, "planner.measure": "never"}, cache_folder=cache)
 
 
 @pytest.fixture

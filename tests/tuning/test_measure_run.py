@@ -7,20 +7,12 @@ import pickle
 
 import pytest
 
-import voxelocity as vx
 from voxelocity.core.errors import ConfigError
 from voxelocity.planning.config import plan_with
 from voxelocity.tuning.learning_rate import measure as measure_rates
 from voxelocity.tuning.measure_run import measure
 from voxelocity.tuning.task import MeasureTask
 from voxelocity.tuning.tune import TrialScale, measure_task
-
-
-@pytest.fixture(scope="module")
-def planned(tiny_msd, tiny_plan, tmp_path_factory):
-    cache = tmp_path_factory.mktemp("cache")
-    keys = {**tiny_plan, "planner.measure": "never", "data.cache.folder": str(cache)}
-    return vx.plan(vx.open(tiny_msd), overrides=keys, cache_folder=cache)
 
 
 @pytest.fixture

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from filelock import FileLock
 
 from voxelocity.core.errors import ConfigError, OutputError
 from voxelocity.tuning.space import Knob
+from voxelocity.tuning.study import Study, cost_ratios
+from voxelocity.tuning.trial import TrialLimits
 
 pytest.importorskip("optuna")
 
@@ -26,32 +29,19 @@ def phases(result):
     return [record.phase for record in result.trials]
 
 
-def test_it_finds_the_best_settings_that_fit(study):
-    from voxelocity.tuning.study import cost_ratios
-
-    result = study(FITS_4, num_trials=12).run()
-    assert result.winner == {"size": 4, "word": "b"}
-    assert cost_ratios(result.winner_trials, result.default_trials) == (pytest.approx(2.5 / 15.0),)
-    assert result.refused == ()
-
-
-def test_the_largest_size_is_found_by_bisection(study):
-    result = study(FITS_4, num_trials=4).run()
+def test_it_finds_the_largest_size_by_bisection_and_the_best_settings_that_fit_and_tries_no_hopeless_ones(study):
+    result = study(FITS_4, num_trials=40).run()
     sizes = [record.settings["size"] for record in result.trials if record.phase in ("default", "size")]
     assert sizes == [1, 16, 4, 8]
     kinds = [record.outcome.kind for record in result.trials[:4]]
     assert kinds == ["finished", "out_of_memory", "finished", "out_of_memory"]
-
-
-def test_settings_that_need_more_than_what_ran_out_are_not_tried(study):
-    result = study(FITS_4, num_trials=40).run()
-    tried = [
-        (record.settings["size"], record.settings["word"]) for record in result.trials if record.phase != "confirm"
-    ]
+    tried = [tuple(record.settings.values()) for record in result.trials if record.phase != "confirm"]
     # Of each word the sizes that fit, and at most two that do not.
-    assert len(tried) == len(set(tried))
+    assert len(tried) == len(set(tried)) <= 15
     assert result.ended == "exhausted"
-    assert len(tried) <= 15
+    assert result.winner == {"size": 4, "word": "b"}
+    assert cost_ratios(result.winner_trials, result.default_trials) == (pytest.approx(2.5 / 15.0),)
+    assert result.refused == ()
 
 
 def test_a_seed_gives_the_same_trials(study, tmp_path):
@@ -74,7 +64,7 @@ def test_memory_that_is_never_free_ends_in_no_winner(study):
 
 
 @pytest.mark.parametrize("number", [0, 1, 4])
-def test_running_out_of_memory_at_any_trial_does_not_end_the_search(study, tmp_path, number):
+def test_running_out_of_memory_at_any_trial_does_not_end_the_search(study, number):
     lines = f"if answer.name == '{number:03d}.json': raise MemoryError\nmeasured(seconds=settings['size'])"
     result = study(lines, num_trials=8).run()
     kinds = {record.number: record.outcome.kind for record in result.trials}
@@ -101,25 +91,40 @@ measured(seconds=10.0 / settings["size"] + (0.0 if settings["word"] == "b" else 
     assert result.winner == {"size": 4, "word": "a"}
 
 
-def test_headroom_lowers_the_limit_of_memory(study, script, tmp_path):
-    from voxelocity.tuning.study import Study
-    from voxelocity.tuning.trial import TrialLimits
+class Ticking:
+    """A clock of which each look takes that many seconds."""
 
-    limits_seen = []
-    plain = script("measured(seconds=settings['size'])")
+    def __init__(self, seconds):
+        self.seconds, self.now = seconds, 0.0
 
-    def command(settings, *, answer, limits):
-        limits_seen.append(limits.host_bytes)
-        return plain(settings, answer=answer, limits=limits)
+    def __call__(self):
+        self.now += self.seconds
+        return self.now
 
-    made = study("", limits=TrialLimits(seconds=30.0, host_bytes=2**30), num_trials=1)
-    Study(made.folder, made.search, command=command, cost=made._cost).run()
-    assert limits_seen == [2**30, int(0.9 * 2**30)]
+
+@pytest.fixture
+def limits_of(study, script):
+    """The limits of each trial of a study whose trials take as many seconds as their size says."""
+
+    def run(*, clock=time.monotonic, **given):
+        seen, plain, made = [], script("measured(seconds=settings['size'])"), study("", **given)
+
+        def command(settings, *, answer, limits):
+            seen.append(limits)
+            return plain(settings, answer=answer, limits=limits)
+
+        Study(made.folder, made.search, command=command, cost=made._cost, clock=clock).run()
+        return seen
+
+    return run
+
+
+def test_headroom_lowers_the_limit_of_memory_alone(limits_of):
+    limits = limits_of(limits=TrialLimits(seconds=30.0, host_bytes=2**30), num_trials=1)
+    assert limits == [TrialLimits(seconds=30.0, host_bytes=each) for each in (2**30, int(0.9 * 2**30))]
 
 
 def test_settings_that_took_the_headroom_are_refused_without_another_trial(study):
-    from voxelocity.tuning.trial import TrialLimits
-
     lines = """
 if settings["size"] == 4:
     held = b"x" * 2**28
@@ -148,8 +153,6 @@ measured(seconds=1.0 if is_first else 6.0 if settings["word"] == "b" else 5.0)
 
 
 def test_a_hang_and_a_crash_are_outcomes(study):
-    from voxelocity.tuning.trial import TrialLimits
-
     lines = """
 if settings["word"] == "b": time.sleep(600)
 if settings["word"] == "c": sys.exit("no such algorithm")
@@ -162,30 +165,10 @@ measured(seconds=1.0)
     assert result.winner == {"word": "a"}
 
 
-def test_a_trial_may_take_ten_times_as_long_as_the_default_settings(study, script):
-    from voxelocity.tuning.study import Study
-    from voxelocity.tuning.trial import TrialLimits
-
-    seen = []
-    plain = script("measured(seconds=1.0)")
-
-    def command(settings, *, answer, limits):
-        seen.append(limits.seconds)
-        return plain(settings, answer=answer, limits=limits)
-
-    class Clock:
-        """Each look at it takes thirty seconds."""
-
-        now = 0.0
-
-        def __call__(self):
-            self.now += 30.0
-            return self.now
-
-    made = study("", limits=TrialLimits(seconds=3600.0), num_trials=2)
-    Study(made.folder, made.search, command=command, cost=made._cost, clock=Clock()).run()
-    assert seen[0] == 3600.0
-    assert all(300.0 <= seconds < 3600.0 for seconds in seen[1:])
+def test_a_trial_may_take_ten_times_as_long_as_the_default_settings(limits_of):
+    first, *others = limits_of(clock=Ticking(30.0), limits=TrialLimits(seconds=3600.0), num_trials=2)
+    assert first.seconds == 3600.0
+    assert all(300.0 <= each.seconds < 3600.0 for each in others)
 
 
 def test_a_study_that_was_killed_continues(study, tmp_path):
@@ -240,24 +223,13 @@ def test_a_folder_with_another_study_is_refused_unless_it_is_overwritten(study):
 
 
 def test_a_time_budget_leaves_time_for_confirmation(study):
-    class Clock:
-        """Each look at it takes ten seconds."""
-
-        now = 0.0
-
-        def __call__(self):
-            self.now += 10.0
-            return self.now
-
     lines = "measured(seconds=settings['size'])"
-    result = study(lines, clock=Clock(), time_budget_s=80.0, num_trials=50).run()
+    result = study(lines, clock=Ticking(10.0), time_budget_s=80.0, num_trials=50).run()
     assert result.ended == "time"
     assert phases(result)[-1] == "confirm"
 
 
 def test_a_wall_clock_that_jumps_changes_nothing(study, monkeypatch):
-    import time
-
     monkeypatch.setattr(time, "time", iter([*range(0, -(10**9), -(10**6))]).__next__)
     result = study(FITS_4, num_trials=3, time_budget_s=100.0).run()
     assert len([p for p in phases(result) if p != "confirm"]) == 3

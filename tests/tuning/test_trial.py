@@ -194,11 +194,6 @@ def test_outcomes_survive_being_written():
     assert TrialOutcome.from_plain(json.loads(json.dumps(outcome.to_plain()))) == outcome
 
 
-def test_headroom_lowers_limits_of_memory_alone():
-    limits = TrialLimits(seconds=10.0, host_bytes=1000).with_headroom(0.1)
-    assert limits == TrialLimits(seconds=10.0, host_bytes=900)
-
-
 def test_an_answer_has_the_peaks_and_what_was_not_seen(tmp_path):
     write_answer(tmp_path / "answer", {"s": [1.0]}, unseen_host_bytes=10**12, word="a")
     answer = json.loads((tmp_path / "answer").read_text())

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from shared.small_predictor import small_spec
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.prepare import Preparation, PrepareConfig
-from voxelocity.infer import ModelSpec, Predictor, open_model, save_keep_largest, save_model, split_models
+from voxelocity.infer import Predictor, open_model, save_keep_largest, save_model, split_models
 from voxelocity.infer.models.ensemble import StackedPreparations
 from voxelocity.infer.models.open import open_models
 from voxelocity.step import build_network
@@ -20,15 +21,10 @@ WINDOW = {"mode": "window", "low": -2.0, "high": 2.0}
 
 def save(folder, seed, *, labels=("background", "a", "b"), intensity=WINDOW, crop="none", orientation="RAS"):
     folder.mkdir()
-    spec = ModelSpec.parse(
-        {
-            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "channels": ["CT"],
-            "labels": dict(enumerate(labels)),
-            "prepare": {"intensity": intensity, "crop": crop, "orientation": orientation, "dtype": "float32"},
-            "window": {"shape_voxel": [8, 8, 8], "batch_size": 3},
-            "precision": {"compute": "float32"},
-        }
+    spec = small_spec(
+        labels=dict(enumerate(labels)),
+        prepare={"intensity": intensity, "crop": crop, "orientation": orientation, "dtype": "float32"},
+        window={"shape_voxel": [8, 8, 8], "batch_size": 3},
     )
     save_model(folder, build_network(spec.network, num_channels=1, num_classes=len(labels), seed=seed), spec)
     return folder
@@ -76,13 +72,6 @@ def test_an_ensemble_predicts_from_the_mean_of_the_logits(tmp_path, intensities)
     found = predictor(open_models(folders)).predict(scan())
     assert np.array_equal(found, expected)
     assert not np.array_equal(found, predictor(singles[0]).predict(scan()))
-
-
-def test_one_model_twice_predicts_as_it_does_alone(tmp_path):
-    folder = save(tmp_path / "run", 3)
-    assert np.array_equal(
-        predictor(open_models([folder, folder])).predict(scan()), predictor(open_model(folder)).predict(scan())
-    )
 
 
 def test_models_of_other_classes_are_refused_with_both_folders(tmp_path):

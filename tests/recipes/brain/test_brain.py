@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from shared.recipe_call import call_of
 from voxelocity.bench.race.job import LIMITS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, _as_tuple, build_loss, build_network, build_optimizer
 from voxelocity.core.errors import DatasetError
@@ -17,7 +18,6 @@ from voxelocity.data.source import open_cases
 from voxelocity.planning import make_plan
 from voxelocity.recipes.brain import recipe
 from voxelocity.recipes.brain.dataset import REGIONS, brain_dataset, make_brains
-from voxelocity.recipes.call import Call
 from voxelocity.step import LossConfig
 from voxelocity.step import build_loss as our_loss
 
@@ -91,28 +91,12 @@ def test_a_class_in_neither_counts_by_the_challenges_rule_alone():
     assert recipe.score_table([{"rim": None}]).rows == [("rim", "n/a", "1.000", "1")]
 
 
-def test_it_trains_predicts_and_prints_both_rules(brains, tmp_path):
-    said = io.StringIO()
-    call = Call(
-        data=brains, out=tmp_path / "run", device=torch.device("cpu"), fast_bfloat16=False,
-        console=Console(file=said, width=200), overrides=SETS,
-    )  # fmt: skip
-    recipe.train(call)
-    recipe.predict(call)
-    assert "Dice by BraTS' rule" in said.getvalue()
-    case = json.loads((tmp_path / "run" / "scores.json").read_text())["cases"][0]
-    assert tuple(case["dice"]) == REGIONS
-    assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
-
-
 def test_a_run_may_be_in_the_current_folder(brains, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    device, console = torch.device("cpu"), Console(quiet=True)
-    call = Call(data=brains, out=Path("."), device=device, fast_bfloat16=False, console=console)
-    assert len(recipe._cases(call)) == 5
+    assert len(recipe._cases(call_of(brains, Path(".")))) == 5
 
 
-def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_channels(brains, tmp_path):
+def test_scans_named_as_in_the_challenge_are_trained_on_predicted_and_scored_by_both_rules(brains, tmp_path):
     endings = ("_flair", "_t1", "_t1ce", "_t2")
     for label in sorted((brains / "labelsTr").iterdir()):
         name = label.name.removesuffix(".nii.gz")
@@ -121,15 +105,15 @@ def test_scans_named_as_in_the_challenge_are_predicted_as_one_case_of_four_chann
             scan = brains / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
             scan.rename(tmp_path / "data" / name / f"{name}{ending}.nii.gz")
         label.rename(tmp_path / "data" / name / f"{name}_seg.nii.gz")
-    call = Call(
-        data=tmp_path / "data", out=tmp_path / "run", device=torch.device("cpu"), fast_bfloat16=False,
-        console=Console(quiet=True), overrides=SETS,
-    )  # fmt: skip
+    said = io.StringIO()
+    call = call_of(tmp_path / "data", tmp_path / "run", console=Console(file=said, width=200), overrides=SETS)
     recipe.train(call)
     recipe.predict(call)
+    assert "Dice by BraTS' rule" in said.getvalue()
     held_out = (tmp_path / "run" / "held_out.csv").read_text().splitlines()
     assert held_out[0] == "case,image_0,image_1,image_2,image_3"
     for case in json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]:
+        assert tuple(case["dice"]) == REGIONS
         assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
 
 

@@ -6,11 +6,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from recipes.pathology.conftest import tissue, write_pyramid
+from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
-from voxelocity.recipes.call import Call
 from voxelocity.recipes.pathology import recipe
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
@@ -27,7 +26,7 @@ SMALL = {"fit.batch_size": 8, "fit.steps": 3, "patch.side": 96, "tissue.downsamp
 
 def config(**overrides):
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    return settings(call_of(None, None, keys))
+    return settings(small_call(None, None, keys))
 
 
 def batches(tiles, chosen=None, **options):
@@ -202,18 +201,15 @@ def test_a_tile_of_512_has_the_64_patches_of_patch_camelyon():
     assert places[1].x == 59
 
 
-def call_of(data, out, overrides=(), **options):
-    return Call(
-        data=data, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True),
-        overrides={**SMALL, **dict(overrides)}, **options,
-    )  # fmt: skip
+def small_call(data, out, overrides=(), **options):
+    return call_of(data, out, overrides={**SMALL, **dict(overrides)}, **options)
 
 
 def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     out = tmp_path / "run"
-    recipe.train(call_of(tiles, out, {"folds": "all"}))
+    recipe.train(small_call(tiles, out, {"folds": "all"}))
     assert {path.name for path in out.iterdir()} == {"fold_0", "fold_1"}
-    recipe.predict(call_of(tiles, out))
+    recipe.predict(small_call(tiles, out))
     scores = json.loads((out / "scores.json").read_text())
     assert scores["format"] == "voxelocity pathology report"
     assert set(scores["pieces"]) == {"t0", "t1", "t2", "t3"}
@@ -228,38 +224,30 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
 
 def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_file, tmp_path):
     out = tmp_path / "run"
-    recipe.train(call_of(tiles, out, {"folds": []}))
-    recipe.predict(call_of(slide_file, out))
+    recipe.train(small_call(tiles, out, {"folds": []}))
+    recipe.predict(small_call(slide_file, out))
     assert (out / "heat" / "slide.tiff").exists()
     assert json.loads((out / "scores.json").read_text())["patch_auc"] is None
     with pytest.raises(InputError, match=r"all pieces of .* were trained on, so none can be predicted"):
-        recipe.predict(call_of(tiles, out))
+        recipe.predict(small_call(tiles, out))
 
 
 def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles, tmp_path):
     out = tmp_path / "run"
-    recipe.train(call_of(tiles, out, {"folds": [1]}))
+    recipe.train(small_call(tiles, out, {"folds": [1]}))
     before = (out / "fold_1" / "model.safetensors").stat().st_mtime_ns
-    recipe.train(call_of(tiles, out, {"folds": [0, 1]}, resume=True))
+    recipe.train(small_call(tiles, out, {"folds": [0, 1]}, resume=True))
     assert (out / "fold_1" / "model.safetensors").stat().st_mtime_ns == before
     assert (out / "fold_0" / "model.safetensors").exists()
     with pytest.raises(ConfigError, match=r"folds names fold 7, which no annotated piece of .* has; it has 0, 1"):
-        recipe.train(call_of(tiles, tmp_path / "other", {"folds": [7]}))
+        recipe.train(small_call(tiles, tmp_path / "other", {"folds": [7]}))
     with pytest.raises(InputError, match="holds no finished training; train first"):
-        recipe.predict(call_of(tiles, tmp_path / "none"))
+        recipe.predict(small_call(tiles, tmp_path / "none"))
 
 
 def test_a_slide_that_lacks_the_level_is_named(tiles, tmp_path):
     with pytest.raises(InputError, match=r"t\d.jpg has no level 1; it has 1 \(0 to 0\)"):
-        recipe.train(call_of(tiles, tmp_path / "run", {"patch.level": 1}))
-
-
-def test_a_slide_that_lacks_the_level_is_named_in_predictions_too(tiles):
-    with pytest.raises(InputError, match=r"t0.jpg has no level 2; it has 1 \(0 to 0\)"):
-        predict_slide(
-            [], Slide(tiles / "images" / "t0.jpg"), config(patch__level=2),
-            box=Box(y=0, x=0, height=192, width=192), device=CPU, num_threads=1,
-        )  # fmt: skip
+        recipe.train(small_call(tiles, tmp_path / "run", {"patch.level": 1}))
 
 
 def test_tumor_is_learned(tmp_path):
@@ -270,8 +258,8 @@ def test_tumor_is_learned(tmp_path):
         write_pyramid(tmp_path / f"m{number}.tiff", 255 * tumor.astype(np.uint8))
     rows = [f"s{number}.tiff,m{number}.tiff,{number}" for number in range(3)]
     (tmp_path / "slides.csv").write_text("\n".join(["slide,annotation,fold", *rows]) + "\n")
-    recipe.train(call_of(tmp_path, tmp_path / "run", {"fit.steps": 25, "fit.batch_size": 16}))
-    recipe.predict(call_of(tmp_path, tmp_path / "run"))
+    recipe.train(small_call(tmp_path, tmp_path / "run", {"fit.steps": 25, "fit.batch_size": 16}))
+    recipe.predict(small_call(tmp_path, tmp_path / "run"))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["square_auc"] > 0.9
 

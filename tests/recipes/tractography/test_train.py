@@ -6,13 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from shared.ranks import finish, start_ranks
+from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.observe import read_events
 from voxelocity.parallel import ALONE
-from voxelocity.recipes.call import Call
 from voxelocity.recipes.tractography import recipe
 from voxelocity.recipes.tractography.bundles import open_bundles
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
@@ -41,19 +40,16 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def call_of(data, out, overrides=(), **options):
-    return Call(
-        data=data, out=out, device=CPU, fast_bfloat16=False, console=Console(quiet=True),
-        overrides={**SMALL, **dict(overrides)}, **{"seed": 3, **options},
-    )  # fmt: skip
+def small_call(data, out, overrides=(), **options):
+    return call_of(data, out, overrides={**SMALL, **dict(overrides)}, seed=3, **options)
 
 
 def config(**overrides):
-    return settings(call_of(None, None, overrides))
+    return settings(small_call(None, None, overrides))
 
 
 def train(data, out, overrides=(), **options):
-    call = call_of(data, out, overrides, **options)
+    call = small_call(data, out, overrides, **options)
     return train_tracts(call, settings(call))
 
 
@@ -94,11 +90,6 @@ def test_losses_of_shape_are_zero_for_the_true_streamline_and_not_for_another(bu
         plain = TractLoss(config(prediction="x0"), frame, CPU, ALONE)
         bent = batch.label[:, :3] + 0.1 * torch.randn(10, 3, 16, generator=torch.Generator().manual_seed(0))
         assert loss(bent, batch.label) > plain(bent, batch.label)
-    turned = batch.label[:, :3].flip(2)
-    only_flip = TractLoss(config(**{"loss.flip": 1.0, "prediction": "x0"}), frame, CPU, ALONE)
-    mean_mm = frame.mean_mm
-    assert only_flip(turned, batch.label) > 0.0
-    assert mean_mm.shape == (2, 16, 3)
 
 
 def test_a_loss_of_the_mask_needs_a_mask():
@@ -108,19 +99,15 @@ def test_a_loss_of_the_mask_needs_a_mask():
 
 def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(bundles_file, tmp_path):
     whole = train(bundles_file, tmp_path / "whole")
-    half = train(bundles_file, tmp_path / "half", {"fit.steps": 12, "fit.checkpoint_every_s": 1e-9, "fit.keep": 50})
+    often = {"fit.checkpoint_every_s": 1e-9, "fit.keep": 50}
+    half = train(bundles_file, tmp_path / "half", often)
     assert all(torch.equal(a, b) for a, b in zip(whole.network.parameters(), half.network.parameters(), strict=True))
     # As after a kill: only the state of an early step is left, and no model.
     (tmp_path / "half" / "model.json").unlink()
     checkpoints = sorted((tmp_path / "half" / "checkpoints").iterdir())
     for path in checkpoints[len(checkpoints) // 2 :]:
         path.unlink()
-    again = train(
-        bundles_file,
-        tmp_path / "half",
-        {"fit.steps": 12, "fit.checkpoint_every_s": 1e-9, "fit.keep": 50},
-        resume=True,
-    )
+    again = train(bundles_file, tmp_path / "half", often, resume=True)
     assert all(torch.equal(a, b) for a, b in zip(whole.network.parameters(), again.network.parameters(), strict=True))
 
 
@@ -174,10 +161,7 @@ def test_streamlines_that_begin_as_less_noise_lie_nearer_to_their_exemplars(bund
 
 
 def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
-    call = Call(
-        data=bundles_file, out=tmp_path / "run", device=CPU, fast_bfloat16=False, console=Console(quiet=True),
-        overrides=SMALL,
-    )  # fmt: skip
+    call = small_call(bundles_file, tmp_path / "run")
     recipe.train(call)
     recipe.predict(call)
     made = read_tracts([tmp_path / "run" / "generated.trx"])

@@ -16,8 +16,6 @@ import pytest
 
 from shared.trial import Ended, Started, Trouble, start
 
-TIERS = ("disk", "memory", "lmdb")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -160,13 +158,6 @@ def copy_of(tmp_path: Path) -> Callable[..., Path]:
     """A copy of a folder that a trial may break, each under another name."""
     numbers = itertools.count()
     return lambda folder: Path(shutil.copytree(folder, tmp_path / f"copy-{next(numbers)}"))
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "tier" in metafunc.fixturenames and not any(
-        "tier" in str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")
-    ):
-        metafunc.parametrize("tier", TIERS)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ if sys.argv[1] == "--help":
 assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 """
 COMMANDS = (
-    "demo", "init", "plan", "train", "launch", "predict", "export", "evaluate", "report", "diagnose", "bench", "monitor",
-    "explain", "doctor",
+    "demo", "init", "plan", "train", "launch", "predict", "export", "evaluate", "report", "diagnose", "bench",
+    "monitor", "explain", "doctor",
 )  # fmt: skip
 
 

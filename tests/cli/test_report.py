@@ -110,13 +110,15 @@ def test_a_comparison_on_a_terminal_breaks_no_figure_from_its_unit(voxelocity, d
     assert any(line.startswith("VX101") for line in lines)
 
 
-def test_two_diagnoses_as_json_are_plain_data_and_no_page(voxelocity, diagnoses, tmp_path, monkeypatch):
+def test_two_folders_as_json_are_plain_data_and_no_page(voxelocity, diagnoses, monitors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = voxelocity("report", *diagnoses, "--json")
-    found = json.loads(told.out)
+    found = json.loads(voxelocity("report", *diagnoses, "--json").out)
     assert (found["format"], found["version"]) == ("voxelocity diagnosis comparison", 1)
     assert found["gone"][0]["code"] == "VX101"
     assert found["achieved"] == pytest.approx(found["gone"][0]["achieved"])
+    found = json.loads(voxelocity("report", *monitors, "--json").out)
+    assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
+    assert found["figures"]["cpu_busy_share"] == {"before": 0.5, "after": 1.0}
     assert not (tmp_path / "comparison.html").exists()
 
 
@@ -136,12 +138,6 @@ def test_a_comparison_is_told_on_a_terminal_that_knows_ascii_alone(diagnoses, tm
     assert (told.returncode, told.stderr) == (0, b"")
     assert told.stdout.isascii()
     assert re.search(rb"\d+(\.\d+)?x", told.stdout), "a factor, whose sign is none of ASCII"
-
-
-def test_two_monitors_as_json_are_plain_data(voxelocity, monitors):
-    found = json.loads(voxelocity("report", *monitors, "--json").out)
-    assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
-    assert found["figures"]["cpu_busy_share"] == {"before": 0.5, "after": 1.0}
 
 
 @pytest.mark.parametrize(("kind", "name"), [("diagnoses", "diagnosis.html"), ("monitors", "monitor.html")])

@@ -107,20 +107,14 @@ def test_cells_sum_to_the_width_and_none_is_far_off(shares, width):
         assert worst <= len(shares)
 
 
-def test_parts_of_steps_and_of_splits_look_alike():
-    assert style_for("wait") == style_for("waiting for data")
-    assert style_for("copy") == style_for("copy to the device") != style_for("other")
-
-
-def test_every_known_part_has_its_own_letter_and_colors():
+def test_every_part_has_its_own_letter_and_colors_in_steps_and_splits():
     names = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]
     looks = [style_for(name) for name in names]
     for field in ("letter", "terminal", "color"):
         assert len({getattr(look, field) for look in looks}) == len(names), field
-
-
-def test_a_part_that_nobody_foresaw_has_a_look():
-    assert style_for("zipping").letter == "Z"
+    assert style_for("wait") == style_for("waiting for data")
+    assert style_for("copy") == style_for("copy to the device")
+    assert style_for("zipping").letter == "Z", "a part that nobody foresaw"
 
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.

@@ -255,6 +255,7 @@ def test_the_call_of_a_c_function_is_read_from_the_source_line(source, expected,
 
 PROGRAM = """
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 def main(items, run):
@@ -266,6 +267,7 @@ def main(items, run):
     run(net, adam, train_loader)
 """
 FRAMEWORK = """
+from torch import nn
 
 def fit(net, optimizer, loader):
     for _ in range(2):

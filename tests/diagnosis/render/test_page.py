@@ -49,7 +49,7 @@ def test_files_that_stayed_unwritten_are_on_the_page(example_diagnosis, tmp_path
 
 def test_a_file_whose_name_is_not_utf_8_does_not_cost_the_page(example_diagnosis, tmp_path):
     diagnosis = with_facts(example_diagnosis("data-bound"), command=["python", "M\udcfcller.py"])
-    assert "M?ller.py" in drawn(diagnosis, tmp_path / "page.html").text
+    assert r"M\udcfcller.py" in drawn(diagnosis, tmp_path / "page.html").text
 
 
 def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages):

@@ -143,8 +143,8 @@ def undisturbed(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder that are no hidden ones."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    """The visible files of a folder, but for the table and the page of predictions, which tell how long each took."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith((".", "predictions."))}
 
 
 @pytest.fixture(scope="session")

@@ -144,7 +144,8 @@ def undisturbed(
 
 def contents(folder: Path) -> dict[str, bytes]:
     """The visible files of a folder, but for the table and the page of predictions, which tell how long each took."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith((".", "predictions."))}
+    files = (path for path in folder.iterdir() if not path.name.startswith((".", "predictions.")))
+    return {path.name: path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import base64
 import errno
 import functools
 import gc
-import importlib.util
 import json
 import os
 import secrets
@@ -131,6 +130,11 @@ class Outcome:
     status: int
     out: str
     err: str
+
+    def succeeded(self) -> Outcome:
+        """This outcome, which must be that of a command that ended well."""
+        assert self.status == 0, self.err
+        return self
 
 
 @pytest.fixture(scope="session")
@@ -284,11 +288,7 @@ def own_msd(tiny_msd: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def example_diagnosis() -> Callable[[str], Any]:
-    """Makes the diagnosis of that name in tests/diagnosis/examples.py."""
-    place = Path(__file__).parent / "diagnosis" / "examples.py"
-    spec = importlib.util.spec_from_file_location("diagnosis_examples", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.example
+    """Makes the diagnosis of that name in tests/shared/diagnoses.py."""
+    from shared.diagnoses import example
+
+    return example

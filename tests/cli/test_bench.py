@@ -2,17 +2,16 @@ import json
 
 import pytest
 
+from shared.refused import assert_refused
+
 
 def test_a_misspelt_scenario_ends_with_the_nearest_name(voxelocity):
-    told = voxelocity("bench", "pathces")
-    assert told.status == 2
-    assert "bench: unknown scenario 'pathces'; did you mean 'patches'?" in told.err
+    assert_refused(voxelocity("bench", "pathces"), "bench: unknown scenario 'pathces'; did you mean 'patches'?")
 
 
 @pytest.mark.slow
 def test_a_scenario_shows_its_tables_and_writes_its_record(voxelocity, tmp_path):
-    told = voxelocity("bench", "build", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results")
-    assert told.status == 0, told.err
+    told = voxelocity("bench", "build", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results").succeeded()
     assert "one file to voxels" in told.out
     assert "see" in told.out
     assert json.loads((tmp_path / "results" / "bench_build.json").read_text())["benchmark"] == "build"
@@ -34,8 +33,7 @@ def test_a_setting_is_trained_off_and_on_and_shown_with_its_page(voxelocity, tmp
         train(open_cases(dataset), out, overrides=json.loads(config.read_text()), console=Console(file=io.StringIO()))
 
     monkeypatch.setattr("voxelocity.bench.switched.run_python", train_here)
-    told = voxelocity("bench", "amp", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results")
-    assert told.status == 0, told.err
+    told = voxelocity("bench", "amp", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results").succeeded()
     for phrase in ("float32: trained in", "Mixed precision", "95 % interval", "Mean loss", "1.11 times as fast"):
         assert phrase in told.out
     assert (tmp_path / "results" / "bench_amp.html").is_file()
@@ -48,14 +46,12 @@ def test_a_setting_of_gpus_is_refused_where_there_is_none(voxelocity):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     told = voxelocity("bench", "tf32")
-    assert told.status == 2
-    assert "bench: 'tf32' needs a CUDA device (TF32 is a format of its matrix units)" in told.err
+    assert_refused(told, "bench: 'tf32' needs a CUDA device (TF32 is a format of its matrix units)")
 
 
 def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_path):
     told = voxelocity("bench", "compile", "--data", tmp_path)
-    assert told.status == 2
-    assert "bench: 'compile' trains on phantoms and has no use for --data; leave it out" in told.err
+    assert_refused(told, "bench: 'compile' trains on phantoms and has no use for --data; leave it out")
 
 
 @pytest.mark.parametrize(
@@ -67,9 +63,7 @@ def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_pa
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(voxelocity, words, text):
-    told = voxelocity("bench", *words)
-    assert told.status == 2
-    assert f"bench: {text}" in told.err
+    assert_refused(voxelocity("bench", *words), f"bench: {text}")
 
 
 def test_a_folder_for_results_that_cannot_be_made_is_refused_before_anything_is_measured(voxelocity, tmp_path):

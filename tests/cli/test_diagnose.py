@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from shared.diagnoses import with_facts
+from shared.refused import assert_refused
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis import session
 from voxelocity.diagnosis.facts import Ending
@@ -113,8 +115,7 @@ def play(example_diagnosis, monkeypatch, tmp_path):
 
 
 def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, play, tmp_path):
-    shown = voxelocity("diagnose", "--", "python", "train.py", "--json", "-o", "x", "--", "y")
-    assert shown.status == 0, shown.err
+    shown = voxelocity("diagnose", "--", "python", "train.py", "--json", "-o", "x", "--", "y").succeeded()
     assert play.calls["command"] == ["python", "train.py", "--json", "-o", "x", "--", "y"], "its arguments are its own"
     assert play.calls["limits"] == {
         "seconds": 120.0,
@@ -171,9 +172,7 @@ def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxeloc
         return run(command, on_start=lambda pid: None, **others)
 
     monkeypatch.setattr(watching, "run_command", run_command)
-    play.diagnosis = dataclasses.replace(
-        play.diagnosis, facts=dataclasses.replace(play.diagnosis.facts, ended=Ending(reason="program", time_s=1.0))
-    )
+    play.diagnosis = with_facts(play.diagnosis, ended=Ending(reason="program", time_s=1.0))
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert handlers == [signal.default_int_handler], "it can be caught, where `main` would end at once"
     assert shown.status == 130
@@ -212,9 +211,7 @@ def test_evidence_is_printed_where_asked_for(voxelocity, play):
 def test_the_status_is_the_programs_own_unless_it_was_ended_by_us(voxelocity, play, status, reason, ends):
     play.status = status
     ending = None if reason is None else Ending(reason=reason, time_s=1.0)
-    play.diagnosis = dataclasses.replace(
-        play.diagnosis, facts=dataclasses.replace(play.diagnosis.facts, ended=ending, profile=None)
-    )
+    play.diagnosis = with_facts(play.diagnosis, ended=ending, profile=None)
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert shown.status == ends
     assert "61 % of the training time" in shown.out, "what was seen is diagnosed all the same"
@@ -240,8 +237,7 @@ def test_a_program_that_removes_the_folder_of_its_recording_is_told_that_nothing
 
     monkeypatch.setattr(watching, "run_command", run_command)
     shown = voxelocity("diagnose", "-o", tmp_path / "gone", "--", "python", "train.py")
-    assert shown.status == 2
-    assert "nothing was recorded of 'python train.py'" in shown.err
+    assert_refused(shown, "nothing was recorded of 'python train.py'", most_lines=2)
     assert not (tmp_path / "gone").exists()
 
 
@@ -326,8 +322,7 @@ def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, pla
 def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.yaml").write_text("{}")
-    shown = voxelocity("diagnose", "run")
-    assert shown.status == 0, shown.err
+    shown = voxelocity("diagnose", "run").succeeded()
     assert play.calls["run"] == Path("run")
     assert (tmp_path / "run" / "diagnosis" / "diagnosis.html").exists()
     again = voxelocity("diagnose", "run")
@@ -346,8 +341,7 @@ def test_the_folder_of_a_diagnosis_is_rendered_again_without_running_anything(vo
 
 def test_a_recording_that_was_cut_off_before_its_diagnosis_is_diagnosed_from_its_folder(voxelocity, play, tmp_path):
     (tmp_path / "cut" / "recording").mkdir(parents=True)
-    shown = voxelocity("diagnose", "cut")
-    assert shown.status == 0, shown.err
+    voxelocity("diagnose", "cut").succeeded()
     assert "command" not in play.calls
     assert play.calls["facts"].steps == play.diagnosis.facts.steps
     assert (tmp_path / "cut" / "diagnosis.html").exists()

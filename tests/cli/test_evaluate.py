@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+from shared.refused import assert_refused
+
 
 def test_predictions_are_compared_with_a_data_set(voxelocity, tiny_msd, tmp_path):
     shutil.copytree(tiny_msd / "labelsTr", tmp_path / "p")
-    ended = voxelocity("evaluate", tmp_path / "p", tiny_msd, "-o", tmp_path / "out", "--tolerance", "1")
-    assert ended.status == 0, ended.err
+    ended = voxelocity("evaluate", tmp_path / "p", tiny_msd, "-o", tmp_path / "out", "--tolerance", "1").succeeded()
     assert "Mean foreground Dice 1.000 over 6 cases" in ended.out
     assert "NSD (1 mm)" in ended.out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -27,15 +28,10 @@ def test_a_case_that_cannot_be_compared_shows_in_the_status(voxelocity, tiny_msd
 
 
 def test_a_finished_run_is_pooled_without_a_truth(voxelocity, finished_run, tmp_path):
-    ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out")
-    assert ended.status == 0, ended.err
+    ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out").succeeded()
     assert "over 2 cases" in ended.out
     ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out", "--tolerance", "2")
-    assert ended.status == 2
-    assert "--tolerance is for folders of predictions" in ended.err
+    assert_refused(ended, "--tolerance is for folders of predictions")
     ended = voxelocity("evaluate", finished_run, tmp_path, "-o", tmp_path / "out")
-    assert ended.status == 2
-    assert f"{finished_run} is a run and {tmp_path} is none" in ended.err
-    ended = voxelocity("evaluate", tmp_path, "-o", tmp_path / "out")
-    assert ended.status == 2
-    assert "name the predictions, then the truth" in ended.err
+    assert_refused(ended, f"{finished_run} is a run and {tmp_path} is none")
+    assert_refused(voxelocity("evaluate", tmp_path, "-o", tmp_path / "out"), "name the predictions, then the truth")

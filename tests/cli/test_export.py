@@ -8,6 +8,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.refused import assert_refused
+
 
 @pytest.fixture
 def run(model):
@@ -18,16 +20,14 @@ def test_a_run_is_exported_and_the_export_predicts_as_the_run(voxelocity, run, t
     scan, out = tmp_path / "scan.nii.gz", tmp_path / "export"
     voxels = np.random.default_rng(0).standard_normal((20, 18, 8)).astype(np.float32)
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), scan)
-    ended = voxelocity("export", run, "-o", out, "--to", "onnx", "--device", "cpu")
-    assert ended.status == 0, ended
+    ended = voxelocity("export", run, "-o", out, "--to", "onnx", "--device", "cpu").succeeded()
     assert f"warning: export: the validation cases of {run} cannot be reached" in ended.out
     assert "The export matches the run: on 2 windows of noise" in ended.out
     assert f"exported to {out}; see {out / 'parity.html'}" in ended.out
     assert json.loads((out / "parity.json").read_text())["tolerance"] == 0.001
     for model, options in ((run, ()), (out, ()), (run, ("--runtime", "onnxruntime")), (run, ("--runtime", "auto"))):
         folder = tmp_path / f"{model.name}{len(options)}{options[-1:]}"
-        ended = voxelocity("predict", model, scan, "-o", folder, "--device", "cpu", *options)
-        assert ended.status == 0, ended
+        ended = voxelocity("predict", model, scan, "-o", folder, "--device", "cpu", *options).succeeded()
         found = np.asarray(nib.load(folder / "scan.nii.gz").dataobj)
         if model == run and not options:
             wanted = found
@@ -54,8 +54,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(voxelocity, run, tmp_pat
 
 def test_a_folder_without_a_run_is_refused(voxelocity, tmp_path):
     ended = voxelocity("export", tmp_path, "-o", tmp_path / "out", "--to", "onnx", "--device", "cpu")
-    assert ended.status == 2, ended
-    assert f"{tmp_path} holds no model.json" in ended.err
+    assert_refused(ended, f"{tmp_path} holds no model.json")
     assert not (tmp_path / "out").exists()
 
 
@@ -63,5 +62,4 @@ def test_an_unknown_runtime_is_refused_before_any_scan_is_read(voxelocity, run, 
     scan = tmp_path / "scan.nii.gz"
     scan.write_bytes(b"no scan")
     ended = voxelocity("predict", run, scan, "-o", tmp_path / "out", "--runtime", "tpu", "--device", "cpu")
-    assert ended.status == 2, ended
-    assert "--runtime 'tpu' is not known; choose auto, eager" in ended.err
+    assert_refused(ended, "--runtime 'tpu' is not known; choose auto, eager")

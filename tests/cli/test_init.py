@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import write_series
+from shared.refused import assert_refused
 from voxelocity.data.decode import read_case, read_header, write_segmentation
 from voxelocity.data.source import open_cases
 
@@ -27,8 +28,7 @@ def pairs(tmp_path, tiny_scan):
 
 def test_a_folder_becomes_a_table_that_plan_reads(voxelocity, pairs):
     nib.save(nib.Nifti1Image(np.zeros((2, 2, 2), np.uint8), np.eye(4)), pairs / "labels" / "stray.nii.gz")
-    ended = voxelocity("init", pairs)
-    assert ended.status == 0, ended
+    ended = voxelocity("init", pairs).succeeded()
     for text in ("3 cases, 3 with a label; MRI", "case_0", "labels/stray.nii.gz", "no image has this name", "label_2"):
         assert text in ended.out
     assert (pairs / "cases.csv").read_text().splitlines()[:2] == [
@@ -50,10 +50,7 @@ def test_a_folder_becomes_a_table_that_plan_reads(voxelocity, pairs):
 def test_what_was_written_is_replaced_only_on_request(voxelocity, pairs):
     assert voxelocity("init", pairs).status == 0
     (pairs / "dataset.json").write_text("{}")
-    ended = voxelocity("init", pairs)
-    assert ended.status == 2
-    assert f"{pairs / 'cases.csv'} exists" in ended.err
-    assert "--overwrite" in ended.err
+    assert_refused(voxelocity("init", pairs), f"{pairs / 'cases.csv'} exists", "--overwrite")
     assert (pairs / "dataset.json").read_text() == "{}"
     assert voxelocity("init", pairs, "--overwrite").status == 0
     assert open_cases(pairs).channels == ("MRI",)
@@ -62,19 +59,16 @@ def test_what_was_written_is_replaced_only_on_request(voxelocity, pairs):
 def test_a_description_that_lists_cases_is_never_replaced(voxelocity, own_msd, pairs):
     before = (own_msd / "dataset.json").read_bytes()
     ended = voxelocity("init", own_msd, "--overwrite")
-    assert ended.status == 2
-    assert f"lists the cases of this data set already; open it with `voxelocity plan {own_msd}`" in ended.err
+    assert_refused(ended, f"lists the cases of this data set already; open it with `voxelocity plan {own_msd}`")
     ended = voxelocity("init", pairs, "-o", own_msd, "--overwrite")
-    assert ended.status == 2
-    assert "lists the cases of a data set and is never replaced" in ended.err
+    assert_refused(ended, "lists the cases of a data set and is never replaced")
     assert (own_msd / "dataset.json").read_bytes() == before
     assert not (own_msd / "cases.csv").exists()
 
 
 def test_a_table_elsewhere_has_absolute_paths_and_other_tables_do_not_matter(voxelocity, pairs, tmp_path):
     (pairs / "participants.tsv").write_text("participant_id\tage\n")
-    ended = voxelocity("init", pairs, "-o", tmp_path / "lists" / "new")
-    assert ended.status == 0, ended
+    voxelocity("init", pairs, "-o", tmp_path / "lists" / "new").succeeded()
     assert open_cases(tmp_path / "lists" / "new").refs[0].images == (pairs / "images" / "case_0.nii.gz",)
     assert not (pairs / "cases.csv").exists()
     assert voxelocity("init", pairs).status == 0
@@ -89,16 +83,14 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
         write_series(folder / "scout", image.T[:3].astype(np.int16), name=f"scout{index}")
         header = read_header(folder / "CT")
         write_segmentation(folder / "seg.dcm", label, header, ["ball", "core"])
-    ended = voxelocity("init", tmp_path / "set")
-    assert ended.status == 0, ended
+    ended = voxelocity("init", tmp_path / "set").succeeded()
     assert "no DICOM SEG or RTSTRUCT refers to it" in ended.out
     cases = open_cases(tmp_path / "set")
     assert cases.channels == ("CT",)
     assert cases.class_names == ("background", "ball", "core")
     assert [(ref.case_id, ref.label.name) for ref in cases] == [("p0", "seg.dcm"), ("p1", "seg.dcm")]
     run = tmp_path / "run"
-    ended = voxelocity("train", tmp_path / "set", "-o", run, "--device", "cpu", *tiny_sets)
-    assert ended.status == 0, ended
+    voxelocity("train", tmp_path / "set", "-o", run, "--device", "cpu", *tiny_sets).succeeded()
     assert '"ball"' in (run / "scores.json").read_text()
 
 
@@ -132,8 +124,7 @@ def test_series_of_one_patient_stay_in_one_fold_and_the_table_keeps_no_id_of_a_p
 
 @pytest.mark.data
 def test_real_dicom_of_several_modalities_becomes_a_table_of_one(voxelocity, real_data, tmp_path):
-    ended = voxelocity("init", real_data / "dicom_sts_ct_mr_pet", "-o", tmp_path)
-    assert ended.status == 0, ended
+    ended = voxelocity("init", real_data / "dicom_sts_ct_mr_pet", "-o", tmp_path).succeeded()
     for text in ("1 case, 1 with a label; CT", "MR; the table has CT", "GTV_Mass_CT"):
         assert text in ended.out
     (ref,) = open_cases(tmp_path).refs
@@ -147,15 +138,11 @@ def test_what_cannot_be_understood_is_answered_with_what_was_found_and_an_exampl
     assert ended.status == 2
     for text in ("2 scan files, 0 DICOM series, and no label", "cases.csv", "image,label", "docs/data-sets.md"):
         assert text in ended.err
-    ended = voxelocity("init", tmp_path / "gone")
-    assert ended.status == 2
-    assert "gone is not a folder" in ended.err
+    assert_refused(voxelocity("init", tmp_path / "gone"), "gone is not a folder")
     (tmp_path / "labels").mkdir()
     values = np.arange(1000).reshape(10, 10, 10).astype(np.int16)
     nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "labels" / "a.nii.gz")
-    ended = voxelocity("init", tmp_path)
-    assert ended.status == 2
-    assert "labels/a.nii.gz, hold 1000 different values, at most 256 are classes" in ended.err
+    assert_refused(voxelocity("init", tmp_path), "labels/a.nii.gz, hold 1000 different values, at most 256 are classes")
     assert list(Path(tmp_path).glob("*.csv")) == []
 
 
@@ -163,12 +150,9 @@ def test_a_file_whose_name_is_not_utf8_is_left_out_and_such_a_folder_refused(vox
     name = os.fsdecode("Müller.nii.gz".encode("latin-1"))
     for place in ("images", "labels"):
         (pairs / place / "case_2.nii.gz").rename(pairs / place / name)
-    ended = voxelocity("init", pairs)
-    assert ended.status == 0, ended
+    ended = voxelocity("init", pairs).succeeded()
     assert "2 cases, 2 with a label" in ended.out
     assert r"images/M\xfcller.nii.gz" in ended.out
     assert "its name is not UTF-8" in ended.out
     ended = voxelocity("init", pairs.rename(pairs.with_name(name)))
-    assert ended.status == 2
-    assert r"M\xfcller.nii.gz is not UTF-8" in ended.err
-    assert "rename the folder" in ended.err
+    assert_refused(ended, r"M\xfcller.nii.gz is not UTF-8", "rename the folder")

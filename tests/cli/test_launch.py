@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import voxelocity as package
+from shared.refused import assert_refused
 
 
 def launch(*arguments, memory):
@@ -104,8 +105,7 @@ def test_a_rank_that_is_killed_is_named_once(tiny_msd, sets, tmp_path):
 
 def test_only_a_training_runs_on_several_ranks(voxelocity):
     told = voxelocity("launch", "-n", 2, "predict", "RUN", "SCAN")
-    assert told.status == 2
-    assert "predict cannot run on several processes; write voxelocity launch -n 2 train DATASET -o RUN" in told.err
+    assert_refused(told, "predict cannot run on several processes; write voxelocity launch -n 2 train DATASET -o RUN")
     assert "nothing cannot run" in voxelocity("launch", "-n", 2).err
 
 
@@ -181,10 +181,6 @@ def test_a_job_that_cannot_be_is_refused(voxelocity, cluster, options, texts):
 def test_a_refused_job_and_a_machine_without_slurm_are_said(voxelocity, cluster, tmp_path, monkeypatch):
     arguments = ("launch", "--slurm", "-n", 2, "train", "D", "-o", tmp_path / "run")
     fake(cluster, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
-    ended = voxelocity(*arguments)
-    assert ended.status == 2
-    assert "run.sbatch: sbatch: error: invalid partition" in ended.err
+    assert_refused(voxelocity(*arguments), "run.sbatch: sbatch: error: invalid partition")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    ended = voxelocity(*arguments)
-    assert ended.status == 2
-    assert f"sbatch is not installed on this machine; submit {tmp_path / 'run.sbatch'}" in ended.err
+    assert_refused(voxelocity(*arguments), f"sbatch is not installed on this machine; submit {tmp_path / 'run.sbatch'}")

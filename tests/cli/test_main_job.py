@@ -41,8 +41,7 @@ def cases_of(run):
 
 
 def test_plan_as_json_gives_every_choice_with_its_reason(voxelocity, tiny_msd):
-    told = voxelocity("plan", tiny_msd, "--device", "cpu", "--json", "--set", "train.steps=7")
-    assert told.status == 0, told.err
+    told = voxelocity("plan", tiny_msd, "--device", "cpu", "--json", "--set", "train.steps=7").succeeded()
     record = json.loads(told.out)
     assert record["dataset"]["num_cases"] == 6
     assert record["plan"]["train"]["steps"] == 7
@@ -53,15 +52,13 @@ def test_plan_as_json_gives_every_choice_with_its_reason(voxelocity, tiny_msd):
 
 
 def test_plan_for_a_person_shows_the_data_and_the_choices(voxelocity, tiny_msd):
-    told = voxelocity("plan", tiny_msd, "--device", "cpu")
-    assert told.status == 0, told.err
+    told = voxelocity("plan", tiny_msd, "--device", "cpu").succeeded()
     assert "Tiny" in told.out
     assert "data.patch.shape_voxel" in told.out
 
 
 def test_a_plan_that_was_stored_trains_the_same_plan_again(voxelocity, tiny_msd, finished_run):
-    told = voxelocity("plan", tiny_msd, "--device", "cpu", "--json", "--config", finished_run / "run.yaml")
-    assert told.status == 0, told.err
+    told = voxelocity("plan", tiny_msd, "--device", "cpu", "--json", "--config", finished_run / "run.yaml").succeeded()
     again = json.loads(told.out)["plan"]
     assert again["network"] == {**again["network"], "name": "unet", "widths": [4, 8]}
     assert again["train"]["steps"] == 40
@@ -71,8 +68,7 @@ def test_a_plan_that_was_stored_trains_the_same_plan_again(voxelocity, tiny_msd,
 def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, tiny_sets, tmp_path):
     run, out = tmp_path / "run", tmp_path / "predictions"
     more = ("--set", "train.steps=40", "--set", "optimizer.learning_rate=0.02")
-    trained = voxelocity("train", tiny_msd, "-o", run, "--device", "cpu", "--fold", 1, *tiny_sets, *more)
-    assert trained.status == 0, trained.err
+    trained = voxelocity("train", tiny_msd, "-o", run, "--device", "cpu", "--fold", 1, *tiny_sets, *more).succeeded()
     assert trained.err == ""
     scores = cases_of(run)
     assert [case["case_id"] for case in scores] == ["case_1", "case_4"]
@@ -82,8 +78,7 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     page = (run / "report.html").read_text()
     assert f"{mean:.3f}" in page
 
-    predicted = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", out, "--device", "cpu")
-    assert predicted.status == 0, predicted.err
+    predicted = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", out, "--device", "cpu").succeeded()
     assert "predicted 6 scans" in predicted.out
     names = {path.name for path in (tiny_msd / "imagesTr").iterdir()}
     assert {path.name for path in out.iterdir()} == {*names, "predictions.csv", "predictions.html"}
@@ -108,8 +103,7 @@ def test_thick_slices_in_odd_orientations_come_back_on_their_own_grid(
     (data / "dataset.json").write_text(json.dumps({**description, "training": entries}))
     more = ("--set", "data.prepare.spacing_mm=[1,1.1,1.25]", "--set", "train.steps=40")
     more = (*more, "--set", "optimizer.learning_rate=0.02")
-    trained = voxelocity("train", data, "-o", run, "--device", "cpu", *tiny_sets, *more)
-    assert trained.status == 0, trained.err
+    voxelocity("train", data, "-o", run, "--device", "cpu", *tiny_sets, *more).succeeded()
     scores = cases_of(run)
     assert [case["case_id"] for case in scores] == ["case_0", "case_1"]
     assert min(case["dice"]["ball"] for case in scores) > 0.3, "a turned or shifted prediction would miss the ball"
@@ -129,10 +123,8 @@ def test_a_table_whose_labels_are_0_7_and_200_gets_these_values_back(voxelocity,
         lines.append(f"scans/case_{index}.nii.gz,masks/case_{index}.nii.gz,case_{index},{index % 3}")
     (data / "cases.csv").write_text("\n".join(lines))
     more = ("--set", "train.steps=40", "--set", "optimizer.learning_rate=0.02")
-    trained = voxelocity("train", data / "cases.csv", "-o", run, "--device", "cpu", *tiny_sets, *more)
-    assert trained.status == 0, trained.err
-    predicted = voxelocity("predict", run, data / "scans", "-o", out, "--device", "cpu")
-    assert predicted.status == 0, predicted.err
+    voxelocity("train", data / "cases.csv", "-o", run, "--device", "cpu", *tiny_sets, *more).succeeded()
+    voxelocity("predict", run, data / "scans", "-o", out, "--device", "cpu").succeeded()
     check_predictions(cases_of(run), out, data / "scans", data / "masks", {"label_7": 7, "label_200": 200})
     found = {int(value) for path in out.glob("*.nii.gz") for value in np.unique(np.asarray(nib.load(path).dataobj))}
     assert found >= {0, 7}, "otherwise no class was predicted at all"
@@ -140,8 +132,7 @@ def test_a_table_whose_labels_are_0_7_and_200_gets_these_values_back(voxelocity,
 
 def test_the_report_can_be_made_again(voxelocity, finished_run, tmp_path):
     page = tmp_path / "again.html"
-    told = voxelocity("report", finished_run, "-o", page)
-    assert told.status == 0, told.err
+    told = voxelocity("report", finished_run, "-o", page).succeeded()
     assert told.out.strip() == str(page)
     scores = [dice for case in cases_of(finished_run) for dice in case["dice"].values()]
     assert f"{np.mean(scores):.3f}" in page.read_text()

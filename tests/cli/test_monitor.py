@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shared.refused import assert_refused
 from voxelocity.core.errors import OutputError
 from voxelocity.monitoring import openmetrics, page, watch
 from voxelocity.monitoring.files import read_monitor
@@ -157,16 +158,11 @@ def test_live_without_a_terminal_says_so_in_a_line_and_goes_on(monitor):
 
 def test_a_folder_with_a_record_and_a_wrong_period_are_refused_before_the_command_runs(monitor, tmp_path):
     monitor("--no-page", "true")
-    told = monitor("--no-page", "--", "touch", tmp_path / "ran")
-    assert told.status == 2
-    assert "holds a record already; name another folder" in told.err
+    assert_refused(monitor("--no-page", "--", "touch", tmp_path / "ran"), "holds a record already; name another folder")
     (tmp_path / "notes").touch()
     told = monitor("-o", tmp_path / "notes", "touch", tmp_path / "ran")
-    assert told.status == 2
-    assert f"monitoring: {tmp_path / 'notes'} is a file; name a folder for the record" in told.err
-    told = monitor("--period", "0", "--", "touch", tmp_path / "ran")
-    assert told.status == 2
-    assert "choose 0.1 to 60 s" in told.err
+    assert_refused(told, f"monitoring: {tmp_path / 'notes'} is a file; name a folder for the record")
+    assert_refused(monitor("--period", "0", "--", "touch", tmp_path / "ran"), "choose 0.1 to 60 s")
     assert not (tmp_path / "ran").exists()
 
 

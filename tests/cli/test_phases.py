@@ -43,8 +43,7 @@ def test_planning_is_a_phase_after_the_start_up(voxelocity, tiny_msd, tiny_sets,
 
 def test_predicting_is_a_phase_after_the_start_up(voxelocity, finished_run, tiny_msd, tmp_path, phases):
     scan = tiny_msd / "imagesTr" / "case_0.nii.gz"
-    ended = voxelocity("predict", finished_run, scan, "-o", tmp_path / "out", "--device", "cpu")
-    assert ended.status == 0, ended.err
+    voxelocity("predict", finished_run, scan, "-o", tmp_path / "out", "--device", "cpu").succeeded()
     assert [line["name"] for line in phases()] == ["start-up", "predict"]
 
 

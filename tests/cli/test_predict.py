@@ -15,6 +15,7 @@ import torch
 from matplotlib.image import imread
 
 from shared.dicom_series import write_series
+from shared.refused import assert_refused
 from voxelocity.core.errors import UnpredictedError
 from voxelocity.data.decode import read_scan, write_scan
 from voxelocity.infer import load_model, predict_files, save_keep_largest, writing
@@ -48,14 +49,6 @@ def scan(path, *, num_channels=None):
     voxels = np.random.default_rng(len(path.name)).standard_normal(shape).astype(np.float32)
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), path)
     return path
-
-
-def assert_refused(ended, *texts):
-    assert ended.status == 2, ended
-    assert len(ended.err.splitlines()) == 1, ended.err
-    missing = [text for text in texts if text not in ended.err]
-    assert not missing, f"{missing} not in: {ended.err}"
-    assert "->" not in ended.out, "something was predicted"
 
 
 @pytest.mark.parametrize("way", ["file", "folder", "link to the folder", "link to the scan", "hard link"])
@@ -113,8 +106,7 @@ def test_predictions_beside_their_scans_under_other_names_are_written_again_and_
     file = scan(tmp_path / "p1" / "c0.nii")
     run, before = model("CT"), file.read_bytes()
     for options in ([], ["--overwrite"], ["--overwrite"]):
-        ended = predict(run, file, out=file.parent, options=options)
-        assert ended.status == 0, ended.err
+        predict(run, file, out=file.parent, options=options).succeeded()
     assert names_in(file.parent) == ["c0.nii", "c0.nii.gz"]
     assert file.read_bytes() == before
 
@@ -128,8 +120,7 @@ def test_a_series_and_an_nrrd_file_are_predicted_as_the_nifti_file_of_the_same_s
     write_scan(tmp_path / "p3.nii.gz", array[0], grid)
     run, out = model("CT"), tmp_path / "out"
     for scan_path, name in (("p1", "p1.dcm"), ("p2.nrrd", "p2.nrrd"), ("p3.nii.gz", "p3.nii.gz")):
-        ended = predict(run, tmp_path / scan_path, out=out)
-        assert ended.status == 0, ended
+        ended = predict(run, tmp_path / scan_path, out=out).succeeded()
         assert name in ended.out
     expected, expected_grid = read_scan(out / "p3.nii.gz")
     found, found_grid = read_scan(out / "p2.nrrd")
@@ -139,8 +130,7 @@ def test_a_series_and_an_nrrd_file_are_predicted_as_the_nifti_file_of_the_same_s
     assert [one.SegmentLabel for one in written.SegmentSequence] == ["organ"]
     frames = written.pixel_array.reshape(-1, 9, 10)
     assert frames.sum() == (expected == 7).sum() > 0
-    ended = predict(run, tmp_path / "p1", out=tmp_path / "nifti", options=["--format", "nii.gz"])
-    assert ended.status == 0, ended
+    predict(run, tmp_path / "p1", out=tmp_path / "nifti", options=["--format", "nii.gz"]).succeeded()
     again, again_grid = read_scan(tmp_path / "nifti" / "p1.nii.gz")
     assert np.array_equal(again, expected)
     assert again_grid.is_close(expected_grid)
@@ -200,13 +190,11 @@ def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(p
     assert predict(model("CT"), tmp_path / "p1" / "b.nii.gz", out=out).status == 0
     kept = out / "b.nii.gz"
     before = kept.read_bytes(), kept.stat().st_mtime_ns
-    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
-    assert ended.status == 0, ended.err
+    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"]).succeeded()
     assert "predicted 2 scans into" in ended.out
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
     assert names_in(out) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
-    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
-    assert ended.status == 0, ended.err
+    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"]).succeeded()
     assert "predicted 0 scans into" in ended.out
     assert "2 scans predicted in" in (out / "predictions.html").read_text(), "the page is that of the last predictions"
     both = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume", "--overwrite"])
@@ -215,31 +203,27 @@ def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(p
 
 def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii.gz")
-    ended = predict(model("CT"), file, file, file.parent, out=tmp_path / "out")
-    assert ended.status == 0, ended.err
+    ended = predict(model("CT"), file, file, file.parent, out=tmp_path / "out").succeeded()
     assert "predicted 1 scan into" in ended.out
 
 
-def test_four_axes_for_one_channel_are_refused_before_anything_is_written(predict, model, tmp_path):
-    file = scan(tmp_path / "p1" / "c0.nii.gz", num_channels=3)
-    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
-    assert_refused(
-        ended,
-        f"predict: case 'c0' ({file}) has 3 channels, but the network was trained on 1 (CT); "
-        "give that channel alone, as a 3-D file",
-    )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("name", "case"), [("c0.nii.gz", "c0"), ("X_0000.nii.gz", "X"), ("X_0001.nii.gz", "X_0001")])
-def test_one_channel_of_two_is_refused(predict, model, tmp_path, name, case):
-    file = scan(tmp_path / "p1" / name)
-    ended = predict(model("T1", "T2"), file, out=tmp_path / "out")
-    assert_refused(
-        ended,
-        f"predict: case '{case}' ({file}) has 1 channel, but the network was trained on 2 (T1, T2); give these in this "
-        "order, in one 4-D file or as the files CASE_0000.nii.gz to CASE_0001.nii.gz",
-    )
+@pytest.mark.parametrize(
+    ("channels", "name", "case", "num_channels", "cure"),
+    [
+        (["CT"], "c0.nii.gz", "c0", 3, "give that channel alone, as a 3-D file"),
+        (["T1", "T2"], "c0.nii.gz", "c0", None, "give these in this order, in one 4-D file or as the files CASE_0000."),
+        (["T1", "T2"], "X_0000.nii.gz", "X", None, "as the files CASE_0000.nii.gz to CASE_0001.nii.gz"),
+        (["T1", "T2"], "X_0001.nii.gz", "X_0001", None, "as the files CASE_0000.nii.gz to CASE_0001.nii.gz"),
+    ],
+)
+def test_other_channels_are_refused_before_anything_is_written(
+    predict, model, tmp_path, channels, name, case, num_channels, cure
+):
+    file = scan(tmp_path / "p1" / name, num_channels=num_channels)
+    has = "3 channels" if num_channels else "1 channel"
+    wanted = f"but the network was trained on {len(channels)} ({', '.join(channels)}); "
+    ended = predict(model(*channels), file, out=tmp_path / "out")
+    assert_refused(ended, f"predict: case '{case}' ({file}) has {has}, {wanted}", cure)
     assert not (tmp_path / "out").exists()
 
 
@@ -247,8 +231,7 @@ def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):
     scan(tmp_path / "p1" / "whole.nii.gz", num_channels=2)
     scan(tmp_path / "p1" / "X_0000.nii.gz")
     scan(tmp_path / "p1" / "X_0001.nii.gz")
-    ended = predict(model("T1", "T2"), tmp_path / "p1", out=tmp_path / "out")
-    assert ended.status == 0, ended.err
+    predict(model("T1", "T2"), tmp_path / "p1", out=tmp_path / "out").succeeded()
     assert names_in(tmp_path / "out") == ["X.nii.gz", "whole.nii.gz"]
     assert all(nib.load(path).shape == SHAPE for path in (tmp_path / "out").glob("*.nii.gz"))
 
@@ -279,8 +262,7 @@ def test_a_broken_scan_alone_is_refused(predict, model, tmp_path):
 
 def test_each_line_has_seconds_and_volumes_and_the_table_has_all(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii.gz")
-    ended = predict(model("CT"), file, out=tmp_path / "out")
-    assert ended.status == 0, ended.err
+    ended = predict(model("CT"), file, out=tmp_path / "out").succeeded()
     num_voxels = int((nib.load(tmp_path / "out" / "c0.nii.gz").get_fdata() == 7).sum())
     (line,) = [line for line in ended.out.splitlines() if "->" in line]
     assert re.search(r"c0\.nii\.gz  [\d.]+ m?s  organ [\d.]+ ml$", line)
@@ -295,8 +277,7 @@ def test_a_doubtful_scan_is_predicted_with_one_warning(predict, model, tmp_path)
     nib.save(nib.Nifti1Image(np.zeros(SHAPE, np.uint8), None, image.header), file)
     run = model("CT")
     (run / "run.yaml").write_text("")
-    ended = predict(run, file, out=tmp_path / "out")
-    assert ended.status == 0, ended.err
+    ended = predict(run, file, out=tmp_path / "out").succeeded()
     about_run, about_scan = [line for line in ended.out.splitlines() if line.startswith("warning: ")]
     assert "never validated" in about_run
     assert "case 'c0'" in about_scan
@@ -310,8 +291,7 @@ def test_names_and_folders_are_shown_letter_by_letter(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "a[red]\x1b]0;x\x9c\n.nii.gz")
     scan(tmp_path / "p1" / "b.nii.gz")
     out = tmp_path / "p[" / "b]q"
-    ended = predict(model("CT"), file.parent, out=out)
-    assert ended.status == 0, ended.err
+    ended = predict(model("CT"), file.parent, out=out).succeeded()
     assert "a[red]?]0;x?" in ended.out
     assert f"predicted 2 scans into {out}" in ended.out
     assert "\x1b" not in ended.out + ended.err
@@ -321,8 +301,7 @@ def test_a_name_that_is_not_utf_8_stays_as_it_is_in_files_and_is_escaped_in_the_
     name, out = os.fsdecode(b"caf\xe9"), tmp_path / "out"
     file, run = scan(tmp_path / "p1" / f"{name}.nii.gz"), model("CT")
     for options in ((), ("--overwrite",)):
-        ended = predict(run, file, out=out, options=options)
-        assert ended.status == 0, ended.err
+        predict(run, file, out=out, options=options).succeeded()
         assert (out / f"{name}.nii.gz").is_file()
         assert list(rows_of(out)) == ["caf\\udce9"]
         assert len((out / "predictions.csv").read_text().splitlines()) == 2
@@ -385,8 +364,7 @@ def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(pre
     assert spec.num_steps == 40
     assert spec.trained_on.spacing_mm == ((1.0, 1.0),) * 3
     assert spec.trained_on.extent_mm == ((20.0, 20.0), (22.0, 22.0), (18.0, 18.0))
-    ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out")
-    assert ended.status == 0, ended.err
+    ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out").succeeded()
     assert "warning" not in ended.out
 
 
@@ -426,8 +404,7 @@ def test_probabilities_and_previews_are_written_beside_the_predictions_on_reques
     (out / "previews" / "b.png").unlink()
     assert predict(run, *scans, out=out, options=["--previews", "--resume"]).status == 0
     assert (out / "previews" / "b.png").is_file()
-    ended = voxelocity("evaluate", out, out, "-o", tmp_path / "scores")
-    assert ended.status == 0, ended.err
+    ended = voxelocity("evaluate", out, out, "-o", tmp_path / "scores").succeeded()
     assert "previews" not in ended.out
 
 

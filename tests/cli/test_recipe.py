@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from shared.refused import assert_refused
+
 SETS = {
     "network.num_points": 8,
     "network.points_per_token": 4,
@@ -20,21 +22,16 @@ def test_both_trains_and_makes_streamlines_and_is_not_repeated_by_accident(voxel
     np.savez(tmp_path / "lines.npz", points=lines)
     sets = [part for key, value in SETS.items() for part in ("--set", f"{key}={value}")]
     call = ("recipe", "tractography", "both", tmp_path / "lines.npz", "-o", tmp_path / "run", "--device", "cpu", *sets)
-    told = voxelocity(*call)
-    assert told.status == 0, told.err
+    told = voxelocity(*call).succeeded()
     assert "report.html" in told.out
     assert (tmp_path / "run" / "generated.tck").is_file()
-    again = voxelocity(*call)
-    assert again.status == 2
-    assert "continue it with --resume, replace it with --overwrite" in again.err
+    assert_refused(voxelocity(*call), "continue it with --resume, replace it with --overwrite")
     assert voxelocity(*call, "--resume").status == 0
 
 
 def test_wrong_words_are_answered_with_the_right_ones(voxelocity, tmp_path):
     told = voxelocity("recipe", "tractography", "train", tmp_path / "none.trk", "-o", tmp_path / "run")
-    assert told.status == 2
-    assert "none.trk does not exist; name a file or folder of streamlines" in told.err
+    assert_refused(told, "none.trk does not exist; name a file or folder of streamlines")
     told = voxelocity("recipe", "tractography", "train", tmp_path, "-o", tmp_path / "run", "--set", "network.widht=8")
-    assert told.status == 2
-    assert "network.width" in told.err
+    assert_refused(told, "network.width")
     assert voxelocity("recipe", "spline", "train", tmp_path, "-o", tmp_path / "run").status == 2

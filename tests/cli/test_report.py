@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from shared.refused import assert_refused
 from voxelocity.diagnosis.result import write_diagnosis
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.record import MonitorRecord
@@ -27,8 +28,7 @@ def two(finished_run, tmp_path):
 
 def test_two_runs_are_compared_on_a_page_and_in_short(voxelocity, two, tmp_path):
     page = tmp_path / "pages" / "c.html"
-    told = voxelocity("report", *two, "-o", page, "--target", 0.85)
-    assert told.status == 0, told.err
+    told = voxelocity("report", *two, "-o", page, "--target", 0.85).succeeded()
     assert "after reached Dice 0.85 in 1.5 s, before in 1.5 s" in told.out
     assert "Peak main memory" in told.out, "a run stores its peak"
     assert "95 % interval" in told.out
@@ -46,8 +46,7 @@ def test_the_page_lies_in_the_current_folder_if_no_other_is_named(voxelocity, tw
 
 def test_a_comparison_as_json_writes_a_page_only_where_asked(voxelocity, two, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = voxelocity("report", *two, "--json", "--margin", 0.02, "--margin-mm", 3)
-    assert told.status == 0, told.err
+    told = voxelocity("report", *two, "--json", "--margin", 0.02, "--margin-mm", 3).succeeded()
     record = json.loads(told.out)
     assert [run["label"] for run in record["runs"]] == ["before", "after"]
     assert record["accuracy"]["overall"]["margin"] == 0.02
@@ -59,14 +58,12 @@ def test_a_comparison_as_json_writes_a_page_only_where_asked(voxelocity, two, tm
 
 def test_more_than_two_folders_are_refused(voxelocity, two):
     told = voxelocity("report", *two, two[0])
-    assert told.status == 2
-    assert "report: 3 folders were given; name one to render, or two to compare" in told.err
+    assert_refused(told, "report: 3 folders were given; name one to render, or two to compare")
 
 
 def test_options_of_a_comparison_are_refused_for_one_run(voxelocity, two):
     told = voxelocity("report", two[0], "--json", "--margin", 0.02)
-    assert told.status == 2
-    assert "report: --margin, --json is for comparing two folders, but one was given; name a second one" in told.err
+    assert_refused(told, "report: --margin, --json is for comparing two folders, but one was given; name a second one")
 
 
 @pytest.fixture
@@ -96,8 +93,7 @@ def monitors(tmp_path):
 
 def test_two_diagnoses_are_compared_on_a_page_and_in_short(voxelocity, diagnoses, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = voxelocity("report", *diagnoses)
-    assert told.status == 0, told.err
+    told = voxelocity("report", *diagnoses).succeeded()
     assert told.out.startswith("After the change the program")
     assert "Batches are made in the training's own thread" in told.out
     assert told.out.endswith("see comparison.html\n")
@@ -114,19 +110,20 @@ def test_a_comparison_on_a_terminal_breaks_no_figure_from_its_unit(voxelocity, d
     assert any(line.startswith("VX101") for line in lines)
 
 
-def test_two_diagnoses_as_json_are_plain_data_and_no_page(voxelocity, diagnoses, tmp_path, monkeypatch):
+def test_two_folders_as_json_are_plain_data_and_no_page(voxelocity, diagnoses, monitors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = voxelocity("report", *diagnoses, "--json")
-    found = json.loads(told.out)
+    found = json.loads(voxelocity("report", *diagnoses, "--json").out)
     assert (found["format"], found["version"]) == ("voxelocity diagnosis comparison", 1)
     assert found["gone"][0]["code"] == "VX101"
     assert found["achieved"] == pytest.approx(found["gone"][0]["achieved"])
+    found = json.loads(voxelocity("report", *monitors, "--json").out)
+    assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
+    assert found["figures"]["cpu_busy_share"] == {"before": 0.5, "after": 1.0}
     assert not (tmp_path / "comparison.html").exists()
 
 
 def test_two_monitors_are_compared_on_a_page_and_in_short(voxelocity, monitors, tmp_path):
-    told = voxelocity("report", *monitors, "-o", tmp_path / "both.html")
-    assert told.status == 0, told.err
+    told = voxelocity("report", *monitors, "-o", tmp_path / "both.html").succeeded()
     words = "It took 6.0 s (before: 12 s); cores were busy 100.0 % (before: 50.0 %)."
     assert told.out.startswith(words)
     assert told.out.endswith(f"see {tmp_path / 'both.html'}\n")
@@ -141,12 +138,6 @@ def test_a_comparison_is_told_on_a_terminal_that_knows_ascii_alone(diagnoses, tm
     assert (told.returncode, told.stderr) == (0, b"")
     assert told.stdout.isascii()
     assert re.search(rb"\d+(\.\d+)?x", told.stdout), "a factor, whose sign is none of ASCII"
-
-
-def test_two_monitors_as_json_are_plain_data(voxelocity, monitors):
-    found = json.loads(voxelocity("report", *monitors, "--json").out)
-    assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
-    assert found["figures"]["cpu_busy_share"] == {"before": 0.5, "after": 1.0}
 
 
 @pytest.mark.parametrize(("kind", "name"), [("diagnoses", "diagnosis.html"), ("monitors", "monitor.html")])
@@ -192,6 +183,4 @@ def test_options_of_runs_are_refused_for_other_kinds(voxelocity, request, kind, 
 
 
 def test_a_folder_of_no_kind_is_refused_with_what_it_lacks(voxelocity, two, tmp_path):
-    told = voxelocity("report", two[0], tmp_path / "none")
-    assert told.status == 2
-    assert "run.yaml" in told.err
+    assert_refused(voxelocity("report", two[0], tmp_path / "none"), "run.yaml")

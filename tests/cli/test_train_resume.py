@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import pytest
 import yaml
 
+from shared.refused import assert_refused
+from voxelocity.cli.main import main
 from voxelocity.step import TrainingStep
 
 
-@pytest.fixture
-def unfinished(voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def stopped(tiny_msd, tiny_sets, tmp_path_factory):
     """The folder of a run that stopped at step 3 of 6, with seed 2, fold 1 and a budget of an hour."""
     step, num_steps = TrainingStep.__call__, 0
 
@@ -20,27 +25,28 @@ def unfinished(voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return step(training, batch, learning_rate)
 
-    run = tmp_path / "run"
+    run = tmp_path_factory.mktemp("stopped") / "run"
     often = ("--set", "train.checkpoint_every_s=1e-9", "--set", "train.validate_every_steps=1")
-    with monkeypatch.context() as patched:
+    more = ("--seed", "2", "--fold", "1", "--time-budget", "1h", "--set", "planner.measure=never")
+    words = ["voxelocity", "train", str(tiny_msd), "-o", str(run), "--device", "cpu", *tiny_sets, *often, *more]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", words)
         patched.setattr(TrainingStep, "__call__", interrupted)
-        ended = voxelocity("train", tiny_msd, "-o", run, "--device", "cpu", *tiny_sets, *often,
-                           "--seed", 2, "--fold", 1, "--time-budget", "1h")  # fmt: skip
-    assert ended.status == 130, ended.err
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 130
     assert (run / "checkpoints" / "step_000000003.pt").exists()
     return run
 
 
-def assert_refused(ended, *texts):
-    assert ended.status == 2, ended
-    assert len(ended.err.splitlines()) == 1, ended.err
-    missing = [text for text in texts if text not in ended.err]
-    assert not missing, f"{missing} not in: {ended.err}"
+@pytest.fixture
+def unfinished(stopped, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(stopped, tmp_path / "run")
 
 
 def test_resume_takes_what_is_left_out_from_the_run(voxelocity, tiny_msd, unfinished):
-    ended = voxelocity("train", tiny_msd, "-o", unfinished, "--resume")
-    assert ended.status == 0, ended.err
+    voxelocity("train", tiny_msd, "-o", unfinished, "--resume").succeeded()
     record = yaml.safe_load((unfinished / "run.yaml").read_text())
     assert (record["seed"], record["dataset"]["fold"], record["plan"]["train"]["time_budget_s"]) == (2, 1, 3600.0)
 
@@ -48,8 +54,7 @@ def test_resume_takes_what_is_left_out_from_the_run(voxelocity, tiny_msd, unfini
 @pytest.mark.parametrize("named", ["alone", "by -o"])
 def test_resume_needs_the_folder_of_the_run_alone(voxelocity, tiny_msd, unfinished, named):
     place = [unfinished] if named == "alone" else ["-o", unfinished]
-    ended = voxelocity("train", "--resume", *place)
-    assert ended.status == 0, ended.err
+    voxelocity("train", "--resume", *place).succeeded()
     assert (unfinished / "report.html").exists()
 
 
@@ -62,8 +67,7 @@ def test_resume_says_what_is_missing(voxelocity, tiny_msd, tmp_path):
 
 def test_resume_takes_options_that_repeat_the_run(voxelocity, tiny_msd, tiny_sets, unfinished):
     same = ("--seed", 2, "--fold", 1, "--time-budget", "60m", *tiny_sets, "--config", unfinished / "run.yaml")
-    ended = voxelocity("train", tiny_msd, "-o", unfinished, "--resume", "--device", "cpu", *same)
-    assert ended.status == 0, ended.err
+    voxelocity("train", tiny_msd, "-o", unfinished, "--resume", "--device", "cpu", *same).succeeded()
 
 
 @pytest.mark.parametrize(
@@ -95,8 +99,7 @@ def test_another_data_set_is_refused(voxelocity, tiny_msd, own_msd, unfinished):
 def test_a_page_of_an_unfinished_run_leaves_it_unfinished(voxelocity, tiny_msd, unfinished):
     assert voxelocity("report", unfinished).status == 0
     assert (unfinished / "report.html").exists()
-    ended = voxelocity("train", tiny_msd, "-o", unfinished, "--resume")
-    assert ended.status == 0, ended.err
+    voxelocity("train", tiny_msd, "-o", unfinished, "--resume").succeeded()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.refused import assert_refused
+
 
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -26,9 +28,7 @@ def test_what_cannot_be_tuned_is_named_with_its_cure(voxelocity, tiny_msd, tiny_
 
 def test_a_folder_that_is_no_data_set_is_named(voxelocity, tmp_path):
     (tmp_path / "empty").mkdir()
-    ended = voxelocity("tune", tmp_path / "empty")
-    assert ended.status == 2
-    assert "empty" in ended.err
+    assert_refused(voxelocity("tune", tmp_path / "empty"), "empty")
 
 
 def test_a_work_folder_is_tuned_by_one_process(voxelocity, tmp_path, monkeypatch):
@@ -51,8 +51,7 @@ def test_a_run_is_tuned_and_its_next_plan_takes_it(voxelocity, finished_run, tmp
     pytest.importorskip("optuna")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     command = ("tune", finished_run, "-o", tmp_path / "tune", "--trials", "2", "--only", "data.feed.num_threads")
-    ended = voxelocity(*command, "--memory-limit", "4GB")
-    assert ended.status == 0, ended.err
+    ended = voxelocity(*command, "--memory-limit", "4GB").succeeded()
     assert "images/s" in ended.out
     page = (tmp_path / "tune" / "tune.html").read_text()
     # The run's own curves.

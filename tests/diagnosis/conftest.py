@@ -136,7 +136,6 @@ def clean() -> Facts:
 @pytest.fixture
 def clean_gpu(clean: Facts) -> Facts:
     """The same on a GPU, with all that is commonly advised."""
-    assert clean.network is not None
     return replace(
         clean,
         loaders=[loader_of(**WORKERS, pin_memory=True)],

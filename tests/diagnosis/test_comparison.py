@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from shared.diagnoses import with_facts
 from shared.page import Page, assert_golden
 from voxelocity.diagnosis.comparison import compare_diagnoses, comparison_verdict, diagnosis_comparison_document
 from voxelocity.report import write_page
@@ -93,7 +94,7 @@ def test_predictions_of_several_causes_are_put_together(before, changed):
 
 def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
     before = example_diagnosis("validation-bound")
-    none_seen = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=()))
+    none_seen = with_facts(before, passes=())
     assert compare_diagnoses(before, none_seen).achieved == pytest.approx(1.0)
     assert compare_diagnoses(before, none_seen).notices == [
         "Validation was seen only before; it is counted at its earlier cost.",
@@ -101,7 +102,7 @@ def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
     ]
     assert compare_diagnoses(none_seen, before).notices[0] == "Validation was seen only after; it is left out."
     fast = [dataclasses.replace(one, seconds=one.seconds / 10) for one in before.facts.passes]
-    three_times = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=fast * 3))
+    three_times = with_facts(before, passes=fast * 3)
     found = compare_diagnoses(before, three_times)
     assert found.after.costs["validation"] == pytest.approx(1.6 / 50)
     assert found.achieved == pytest.approx((0.1 + 16.4 / 50) / (0.1 + 1.64 / 50), rel=0.02)

@@ -19,6 +19,12 @@ def planted(code, saves_s, *, pool="data", names_work=False, is_cause=True, is_c
     return always
 
 
+@pytest.fixture
+def half_waiting(clean, make):
+    """A program that waits for data half of the time, for 10 s."""
+    return replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
+
+
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_clean_program_has_no_finding_at_all(clean, clean_gpu, device):
     diagnosis = diagnose(clean if device == "cpu" else clean_gpu)
@@ -26,53 +32,47 @@ def test_a_clean_program_has_no_finding_at_all(clean, clean_gpu, device):
     assert diagnosis.verdict.startswith("Nothing holds this program back: the network computes 99 % of the time; ")
 
 
-def test_what_saves_most_comes_first_and_trifles_are_no_causes(clean, make):
-    waiting = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
+def test_what_saves_most_comes_first_and_trifles_are_no_causes(half_waiting):
     rules = [planted("A", 2.0), planted("B", 6.0), planted("C", 0.5), planted("D", 9.0, is_cause=False)]
-    diagnosis = diagnose(waiting, rules=rules)
+    diagnosis = diagnose(half_waiting, rules=rules)
     assert [one.code for one in diagnosis.findings] == ["B", "A", "D", "C"]
     assert [one.code for one in diagnosis.causes] == ["B", "A"]
     assert CAUSE_SHARE * 20.0 > 0.5
 
 
-def test_findings_of_one_pool_never_save_more_than_it_holds(clean, make):
-    waiting = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
-    diagnosis = diagnose(waiting, rules=[planted("A", 9.0), planted("B", 8.0), planted("C", 7.0)])
+def test_findings_of_one_pool_never_save_more_than_it_holds(half_waiting):
+    diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 8.0), planted("C", 7.0)])
     # 20 s of steps, 9.9 s without data.
     assert [one.saves_s for one in diagnosis.findings] == pytest.approx([9.0, 1.1, 0.0])
     assert [one.code for one in diagnosis.causes] == ["A", "B"]
     assert diagnosis.findings[1].evidence == ("alone it would save 8.0 s; the causes listed above leave 1.1 s of that",)
 
 
-def test_findings_of_different_pools_do_not_take_from_each_other(clean, make):
-    facts = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
-    diagnosis = diagnose(facts, rules=[planted("A", 9.0), planted("B", 8.0, pool="compute")])
+def test_findings_of_different_pools_do_not_take_from_each_other(half_waiting):
+    diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 8.0, pool="compute")])
     assert [one.saves_s for one in diagnosis.findings] == [9.0, 8.0]
 
 
-def test_the_slow_work_itself_goes_before_a_place_that_could_hide_it(clean, make):
-    facts = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
-    diagnosis = diagnose(facts, rules=[planted("A", 9.0), planted("B", 7.0, names_work=True)])
+def test_the_slow_work_itself_goes_before_a_place_that_could_hide_it(half_waiting):
+    diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 7.0, names_work=True)])
     assert [one.code for one in diagnosis.findings] == ["B", "A"]
-    diagnosis = diagnose(facts, rules=[planted("A", 9.0), planted("B", 5.0, names_work=True)])
+    diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 5.0, names_work=True)])
     assert [one.code for one in diagnosis.findings] == ["A", "B"]
 
 
-def test_what_other_programs_do_never_comes_before_the_programs_own_cause(clean, make):
-    facts = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
+def test_what_other_programs_do_never_comes_before_the_programs_own_cause(half_waiting):
     rules = [planted("A", 15.0, pool="machine", is_context=True), planted("B", 1.0), planted("C", 9.0, is_cause=False)]
-    diagnosis = diagnose(facts, rules=rules)
+    diagnosis = diagnose(half_waiting, rules=rules)
     assert [one.code for one in diagnosis.findings] == ["B", "A", "C"]
     assert diagnosis.verdict == (
         "The network spends 50 % of the training time waiting for data: cause B; the machine holds it back, too: "
         "cause A."
     )
-    assert diagnose(facts, rules=rules[:1]).verdict.startswith("The machine holds this program back: cause A")
+    assert diagnose(half_waiting, rules=rules[:1]).verdict.startswith("The machine holds this program back: cause A")
 
 
-def test_a_cause_that_nobody_can_put_a_figure_on_goes_before_trifles(clean, make):
-    facts = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
-    diagnosis = diagnose(facts, rules=[planted("A", 1.0, pool="compute"), planted("B", None)])
+def test_a_cause_that_nobody_can_put_a_figure_on_goes_before_trifles(half_waiting):
+    diagnosis = diagnose(half_waiting, rules=[planted("A", 1.0, pool="compute"), planted("B", None)])
     assert [one.code for one in diagnosis.causes] == ["B", "A"]
 
 

@@ -4,14 +4,13 @@ import math
 
 import pytest
 
+from shared.diagnoses import NAMES
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.result import diagnosis_from_plain, diagnosis_to_plain, read_diagnosis, write_diagnosis
 
-EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
 
-
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_diagnosis_is_read_back_as_it_was_written(example_diagnosis, name, tmp_path):
     diagnosis = example_diagnosis(name)
     path = write_diagnosis(diagnosis, tmp_path)

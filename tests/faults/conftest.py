@@ -16,8 +16,6 @@ import pytest
 
 from shared.trial import Ended, Started, Trouble, start
 
-TIERS = ("disk", "memory", "lmdb")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -145,8 +143,9 @@ def undisturbed(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder that are no hidden ones."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    """The visible files of a folder, but for the table and the page of predictions, which tell how long each took."""
+    files = (path for path in folder.iterdir() if not path.name.startswith((".", "predictions.")))
+    return {path.name: path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="session")
@@ -160,13 +159,6 @@ def copy_of(tmp_path: Path) -> Callable[..., Path]:
     """A copy of a folder that a trial may break, each under another name."""
     numbers = itertools.count()
     return lambda folder: Path(shutil.copytree(folder, tmp_path / f"copy-{next(numbers)}"))
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "tier" in metafunc.fixturenames and not any(
-        "tier" in str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")
-    ):
-        metafunc.parametrize("tier", TIERS)
 
 
 @pytest.fixture

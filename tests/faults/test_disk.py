@@ -78,7 +78,6 @@ class SmallDisk:
             ["unshare", "--mount", "sh", "-c", mount, str(folder), str(size_kb)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self._holder.stdout is not None
         if self._holder.stdout.readline() != "ready\n":
             pytest.skip(f"no file system can be mounted here: {self._holder.communicate()[1].strip()}")
         self.folder = folder

@@ -73,8 +73,7 @@ def test_names_of_scans_and_folders_are_text_and_nothing_else(
     scans.mkdir(parents=True)
     (scans / name).write_bytes((tiny_msd / "imagesTr" / "case_0.nii.gz").read_bytes())
     with trials.one(repr(name)):
-        ended = voxelocity("predict", undisturbed.run, scans, "-o", out, "--device", "cpu")
-        assert ended.status == 0, ended.err
+        ended = voxelocity("predict", undisturbed.run, scans, "-o", out, "--device", "cpu").succeeded()
         assert (out / name).read_bytes() == undisturbed.predictions["case_0.nii.gz"]
         assert "\x1b" not in ended.out + ended.err
 

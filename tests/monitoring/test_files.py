@@ -111,18 +111,14 @@ def test_a_folder_without_a_record_is_refused(tmp_path):
         read_monitor(tmp_path)
 
 
-def test_a_folder_that_holds_a_record_is_not_written_over(tmp_path):
+def test_a_folder_that_holds_a_record_or_cannot_be_written_is_refused(tmp_path):
     write(tmp_path)
     before = (tmp_path / "samples.csv").read_bytes()
     with pytest.raises(OutputError, match="holds a record already; name another folder, or remove that one"):
         MonitorFiles(tmp_path, print)
     assert (tmp_path / "samples.csv").read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot write to .*; name a folder you may write to"):
-        MonitorFiles(tmp_path / "file" / "folder", print)
+        MonitorFiles(tmp_path / "samples.csv" / "folder", print)
 
 
 def test_a_disk_that_fills_costs_rows_is_told_once_and_leaves_no_half_row(tmp_path, monkeypatch):

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import voxelocity
-from voxelocity.core.errors import ConfigError, InputError, OutputError
-from voxelocity.monitoring import files
+from voxelocity.core.errors import InputError
 from voxelocity.monitoring.files import read_monitor
 from voxelocity.monitoring.monitor import Monitor
 from voxelocity.observe.spans.scope import LISTENERS
@@ -38,10 +37,6 @@ def _until_sampled(monitor):
             return
         pause.wait(0.01)
     raise AssertionError("no sample came")
-
-
-def test_it_is_offered_by_the_package():
-    assert voxelocity.Monitor is Monitor
 
 
 def test_without_a_folder_all_stays_in_memory(tmp_path, monkeypatch):
@@ -105,42 +100,12 @@ def test_a_function_that_fails_on_a_sample_ends_the_sampling_and_nothing_else(tm
     assert "the end: the monitor was killed, or still runs" not in read_monitor(tmp_path / "a").missing
 
 
-def test_a_period_out_of_range_and_a_second_start_are_refused():
-    with pytest.raises(ConfigError, match=r"choose 0.1 to 60 s"):
-        Monitor(period_s=0.01)
+def test_a_second_start_is_refused():
     monitor = Monitor(period_s=60).start()
-    with pytest.raises(InputError, match="was started before; make a new one"):
-        monitor.start()
-    monitor.stop()
-    with pytest.raises(InputError, match="was started before; make a new one"):
-        monitor.start()
-
-
-def test_a_folder_with_a_record_is_refused_before_anything_runs(tmp_path):
-    Monitor(tmp_path, period_s=60).start().stop()
-    with pytest.raises(OutputError, match="holds a record already"):
-        Monitor(tmp_path, period_s=60).start()
-    assert not [thread for thread in threading.enumerate() if thread.name == "voxelocity sampler"]
-
-
-def test_a_full_disk_is_told_once_and_samples_go_on_in_memory(tmp_path, monkeypatch):
-    told = []
-    monitor = Monitor(tmp_path / "a", period_s=60, tell=told.append).start()
-    pause = threading.Event()
-
-    def full(descriptor, line):
-        return 0
-
-    monkeypatch.setattr(files.os, "write", full)
-    for _ in range(3):
-        pause.wait(0.03)
-        assert monitor.take() is not None
-    monkeypatch.undo()
-    record = monitor.stop()
-    assert len(record.samples) >= 3
-    assert len(told) == 1
-    assert "(No space left on device); samples are kept in memory" in told[0]
-    assert told[0] in record.missing
+    for _ in range(2):
+        with pytest.raises(InputError, match="was started before; make a new one"):
+            monitor.start()
+        monitor.stop()
 
 
 def test_what_goes_wrong_is_printed_to_stderr_by_default_once(capsys):

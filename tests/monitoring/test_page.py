@@ -3,12 +3,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, browse
-from voxelocity.core.errors import InputError
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, assert_shown
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.page import draw_again, render_monitor_page, render_monitor_png
 from voxelocity.observe.samples import HostSample, RankSample, Sample
@@ -88,12 +86,9 @@ def test_a_program_that_was_killed_and_one_that_goes_on_are_told_apart(record, t
     assert "Voxelocity monitor Monitor In 3.0 s" in draw(record(3, command=(), status=None), tmp_path).words
 
 
-def test_a_hundred_thousand_samples_make_a_page_no_larger_than_a_few_hundred_do(record, tmp_path):
-    few, many = record(400), record(100_000)
-    sizes = [render_monitor_page(made, tmp_path / "page.html").stat().st_size for made in (few, many)]
-    assert sizes[1] < 1.2 * sizes[0]
-    assert "27 h" not in draw(few, tmp_path).words
-    assert "1 d 4 h" in draw(many, tmp_path).words
+def test_many_thousand_samples_make_a_page_no_larger_than_a_few_hundred_do(record, tmp_path):
+    few, many = (draw(record(count), tmp_path) for count in (400, 10_000))
+    assert len(many.source) < 1.2 * len(few.source)
 
 
 def test_many_cores_and_gpus_are_drawn(record, gpu, tmp_path):
@@ -136,14 +131,7 @@ def test_a_machine_that_answers_nothing_has_a_page_without_charts(record, tmp_pa
 
 
 def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(full, tmp_path):
-    path = render_monitor_page(full, tmp_path / "page.html")
-    picture = tmp_path / "page.png"
-    shot = browse(path, tmp_path / "profile", f"--screenshot={picture}", "--window-size=500,4500", "--hide-scrollbars")
-    assert [line for line in shot.stderr.splitlines() if "CONSOLE" in line] == []
-    pixels = imread(picture)[:, :, :3]
-    assert pixels.shape[:2] == (4500, 500)
-    for part in np.split(pixels[:3000], 6):
-        assert part.std() > 0.02, "a blank stretch"
+    pixels = assert_shown(render_monitor_page(full, tmp_path / "page.html"), tmp_path, width=500, height=4500)
     assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the color of the page alone"
 
 
@@ -194,8 +182,3 @@ def test_page_and_picture_are_drawn_again_from_the_files(folder):
 def test_elsewhere_only_the_page_is_drawn(folder, tmp_path):
     assert draw_again(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
     assert sorted(path.name for path in folder.iterdir()) == ["monitor.json", "samples.csv"]
-
-
-def test_a_folder_without_a_record_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no record of a monitor"):
-        draw_again(tmp_path)

@@ -41,6 +41,8 @@ def test_what_nobody_could_ask_has_no_chart(record):
     charts = by_key(host_timelines(Columns(record(3, disk_read_bytes_per_s=None, page_cache_bytes=None))))
     assert set(charts) == {"cpu", "memory"}
     assert host_timelines(Columns(record(0))) == []
+    columns = Columns(record(3))
+    assert rank_timelines(columns) == gpu_timelines(columns) == [], "one process, no GPU"
 
 
 def test_each_rank_has_a_line_while_it_is_there(record):
@@ -53,14 +55,6 @@ def test_each_rank_has_a_line_while_it_is_there(record):
     assert math.isnan(values[0])
     assert values[1:] == [1.5, 1.5]
     assert charts["rank-memory"].lines[1].points[-1] == (3.0, 2.0)
-
-
-def test_a_program_without_several_ranks_has_no_chart_of_them(record):
-    assert rank_timelines(Columns(record(3))) == []
-
-
-def test_without_a_gpu_there_is_no_chart_of_one(record):
-    assert gpu_timelines(Columns(record(3))) == []
 
 
 def test_each_gpu_has_a_line_of_its_own_color_and_stroke(record, gpu):

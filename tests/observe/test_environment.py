@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from voxelocity.observe import environment
-from voxelocity.observe.environment import _commit, _gpu_name, _version, checkout_project
+from voxelocity.observe.environment import _commit, _gpu_name, checkout_project
 
 
 def test_environment_holds_the_versions_in_use_and_is_plain_data():
@@ -38,10 +38,6 @@ def test_environment_imports_neither_torch_nor_monai():
         check=True,
     )
     assert result.stdout.strip() == "set()"
-
-
-def test_package_that_is_not_installed_has_no_version():
-    assert _version("a-package-nobody-has") is None
 
 
 def test_project_of_a_checkout_is_read_from_its_project_file(tmp_path):

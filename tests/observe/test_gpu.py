@@ -1,19 +1,13 @@
 """GPUs of a made-up driver: healthy, absent, in slices, half silent, lost."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from shared.fake_nvml import GIB, FakeNvml, Refused, gpu_answers
 from voxelocity.observe.clock import FakeClock
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.samples import GpuSample
-
-_spec = importlib.util.spec_from_file_location("fake_nvml", Path(__file__).with_name("fake_nvml.py"))
-fake_nvml = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake_nvml)
-FakeNvml, Refused, gpu_answers, GIB = fake_nvml.FakeNvml, fake_nvml.Refused, fake_nvml.gpu_answers, fake_nvml.GIB
 
 NO_SUPPORT, NO_PERMISSION, NO_LIBRARY, NO_DRIVER, LOST, UNKNOWN = 3, 4, 12, 9, 15, 999
 HOST, CONTAINER = "pid:[4026531836]", "pid:[4026532000]"
@@ -118,7 +112,7 @@ def test_a_driver_that_answers_nothing_but_names_still_gives_a_sample():
 def test_older_drivers_are_asked_under_older_names():
     answers = gpu_answers(
         nvmlDeviceGetMemoryInfo=lambda *version: (
-            fake_nvml.FakeNvml()._answer(Refused(13), ()) if version else SimpleNamespace(used=1, total=2)
+            FakeNvml()._answer(Refused(13), ()) if version else SimpleNamespace(used=1, total=2)
         ),
         nvmlDeviceGetCurrentClocksThrottleReasons=0x40,
     )
@@ -154,7 +148,7 @@ def sliced():
     """GPU 0 in two slices of four possible ones, GPU 1 whole."""
 
     def handle_of(number):
-        return {0: "a", 2: "b"}[number] if number in (0, 2) else fake_nvml.FakeNvml()._answer(Refused(6), ())
+        return {0: "a", 2: "b"}[number] if number in (0, 2) else FakeNvml()._answer(Refused(6), ())
 
     mig = {
         "nvmlDeviceGetMigMode": [1, 1],

@@ -51,64 +51,48 @@ def host(root: Path, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_without_any_limit_all_cores_of_the_affinity_count(tmp_path, many_cores):
-    assert cpu_budget(environ={}, root=tmp_path) == 64
-
-
 def test_this_machine_gives_at_least_one_core_and_no_more_than_it_has():
     assert 1 <= cpu_budget() <= len(os.sched_getaffinity(0))
 
 
+VERSION_1 = ("4:cpu,cpuacct:/job\n0::/", "cpu/job/cpu.cfs_quota_us")
+
+
 @pytest.mark.parametrize(
-    ("cpu_max", "expected"), [("max 100000", 64), ("800000 100000", 8), ("150000 100000", 1), ("50000 100000", 1)]
+    ("groups", "files", "expected"),
+    [
+        ("0::/job", {"job/cpu.max": "max 100000"}, 64),
+        ("0::/job", {"job/cpu.max": "800000 100000"}, 8),
+        ("0::/job", {"job/cpu.max": "150000 100000"}, 1),
+        ("0::/job", {"job/cpu.max": "50000 100000"}, 1),
+        ("0::/pod/box", {"pod/cpu.max": "400000 100000", "pod/box/cpu.max": "max 100000"}, 4),
+        ("0::/name/that/only/the/host/knows", {"cpu.max": "500000 100000"}, 5),
+        (VERSION_1[0], {VERSION_1[1]: "-1"}, 64),
+        (VERSION_1[0], {VERSION_1[1]: "300000"}, 3),
+    ],
 )
-def test_quota_of_version_2_is_rounded_down_to_at_least_one(tmp_path, many_cores, cpu_max, expected):
-    root = host(tmp_path, "0::/job", {"job/cpu.max": cpu_max})
+def test_quota_of_a_control_group_is_rounded_down_to_at_least_one(tmp_path, many_cores, groups, files, expected):
+    root = host(tmp_path, groups, {"cpu/job/cpu.cfs_period_us": "100000", **files})
     assert cpu_budget(environ={}, root=root) == expected
-
-
-def test_quota_of_an_outer_group_holds_too(tmp_path, many_cores):
-    root = host(tmp_path, "0::/pod/box", {"pod/cpu.max": "400000 100000", "pod/box/cpu.max": "max 100000"})
-    assert cpu_budget(environ={}, root=root) == 4
-
-
-@pytest.mark.parametrize(("quota_us", "expected"), [("-1", 64), ("300000", 3)])
-def test_quota_of_version_1(tmp_path, many_cores, quota_us, expected):
-    files = {"cpu/job/cpu.cfs_quota_us": quota_us, "cpu/job/cpu.cfs_period_us": "100000"}
-    assert cpu_budget(environ={}, root=host(tmp_path, "4:cpu,cpuacct:/job\n0::/", files)) == expected
-
-
-def test_group_that_cannot_be_seen_from_inside_a_container_falls_back_to_the_visible_root(tmp_path, many_cores):
-    root = host(tmp_path, "0::/outside/name", {"cpu.max": "500000 100000"})
-    assert cpu_budget(environ={}, root=root) == 5
-
-
-@pytest.mark.parametrize(("granted", "expected"), [("6", 6), ("128", 64), ("", 64), ("many", 64)])
-def test_grant_of_slurm(tmp_path, many_cores, granted, expected):
-    assert cpu_budget(environ={"SLURM_CPUS_PER_TASK": granted}, root=tmp_path) == expected
+    assert cpu_budget(environ={"LOCAL_WORLD_SIZE": "4"}, root=root) == max(1, expected // 4), "ranks share it"
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
-    [({}, 64), ({"LOCAL_WORLD_SIZE": "4"}, 16), ({"LOCAL_WORLD_SIZE": "5"}, 12), ({"LOCAL_WORLD_SIZE": "100"}, 1)],
+    [
+        ({}, 64),
+        ({"SLURM_CPUS_PER_TASK": "6"}, 6),
+        ({"SLURM_CPUS_PER_TASK": "128"}, 64),
+        ({"SLURM_CPUS_PER_TASK": ""}, 64),
+        ({"SLURM_CPUS_PER_TASK": "many"}, 64),
+        ({"SLURM_CPUS_PER_TASK": "6", "SLURM_NTASKS_PER_NODE": "8"}, 6),  # each rank is a task
+        ({"SLURM_CPUS_PER_TASK": "12", "LOCAL_WORLD_SIZE": "3"}, 4),  # ranks within one task
+        ({"LOCAL_WORLD_SIZE": "5"}, 12),
+        ({"LOCAL_WORLD_SIZE": "100"}, 1),
+    ],
 )
-def test_ranks_on_one_node_share_the_cores_evenly_and_each_has_at_least_one(tmp_path, many_cores, environ, expected):
+def test_what_slurm_granted_is_shared_by_the_ranks_of_one_task(tmp_path, many_cores, environ, expected):
     assert cpu_budget(environ=environ, root=tmp_path) == expected
-
-
-def test_ranks_within_one_slurm_task_share_its_grant(tmp_path, many_cores):
-    environ = {"SLURM_CPUS_PER_TASK": "12", "LOCAL_WORLD_SIZE": "3"}
-    assert cpu_budget(environ=environ, root=tmp_path) == 4
-
-
-def test_ranks_that_are_slurm_tasks_each_keep_their_whole_grant(tmp_path, many_cores):
-    environ = {"SLURM_CPUS_PER_TASK": "6", "SLURM_NTASKS_PER_NODE": "8"}
-    assert cpu_budget(environ=environ, root=tmp_path) == 6
-
-
-def test_ranks_share_the_quota_of_their_control_group(tmp_path, many_cores):
-    root = host(tmp_path, "0::/job", {"job/cpu.max": "900000 100000"})
-    assert cpu_budget(environ={"LOCAL_WORLD_SIZE": "4"}, root=root) == 2
 
 
 def test_number_of_ranks_can_be_said_and_is_then_not_looked_up(tmp_path, many_cores):
@@ -120,43 +104,39 @@ def test_a_launcher_that_says_nothing_sensible_counts_as_one_rank(text, expected
     assert local_ranks(environ={"LOCAL_WORLD_SIZE": text}) == expected
 
 
-def test_memory_of_the_machine_counts_where_there_is_no_limit(tmp_path, much_memory):
-    assert available_memory_bytes(root=tmp_path) == 400 * GIB
-    assert total_memory_bytes(root=tmp_path) == 512 * GIB
-
-
-def test_memory_limit_of_version_2_less_use_plus_droppable_pages(tmp_path, much_memory):
-    files = {
-        "job/memory.max": str(16 * GIB),
-        "job/memory.current": str(10 * GIB),
-        "job/memory.stat": f"anon 5\ninactive_file {3 * GIB}",
-    }
-    root = host(tmp_path, "0::/job", files)
-    assert available_memory_bytes(root=root) == 9 * GIB
-    assert total_memory_bytes(root=root) == 16 * GIB
-
-
-def test_memory_limit_of_version_1(tmp_path, much_memory):
-    files = {
-        "memory/job/memory.limit_in_bytes": str(8 * GIB),
-        "memory/job/memory.usage_in_bytes": str(6 * GIB),
-        "memory/job/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
-        "memory/memory.limit_in_bytes": "9223372036854771712",
-        "memory/memory.usage_in_bytes": str(100 * GIB),
-    }
-    root = host(tmp_path, "4:memory:/job\n1:cpu:/", files)
-    assert available_memory_bytes(root=root) == 3 * GIB
-    assert total_memory_bytes(root=root) == 8 * GIB
-
-
-def test_no_memory_limit_is_written_as_max(tmp_path, much_memory):
-    root = host(tmp_path, "0::/job", {"job/memory.max": "max", "job/memory.current": str(10 * GIB)})
-    assert available_memory_bytes(root=root) == 400 * GIB
-
-
-def test_overdrawn_limit_leaves_nothing_rather_than_less(tmp_path, much_memory):
-    root = host(tmp_path, "0::/", {"memory.max": str(GIB), "memory.current": str(2 * GIB)})
-    assert available_memory_bytes(root=root) == 0
+@pytest.mark.parametrize(
+    ("groups", "files", "available", "total"),
+    [
+        ("0::/", {}, 400 * GIB, 512 * GIB),
+        ("0::/job", {"job/memory.max": "max", "job/memory.current": str(10 * GIB)}, 400 * GIB, 512 * GIB),
+        (
+            "0::/job",
+            {
+                "job/memory.max": str(16 * GIB),
+                "job/memory.current": str(10 * GIB),
+                "job/memory.stat": f"anon 5\ninactive_file {3 * GIB}",
+            },
+            9 * GIB,
+            16 * GIB,
+        ),
+        ("0::/", {"memory.max": str(GIB), "memory.current": str(2 * GIB)}, 0, GIB),  # overdrawn
+        (
+            "4:memory:/job\n1:cpu:/",
+            {
+                "memory/job/memory.limit_in_bytes": str(8 * GIB),
+                "memory/job/memory.usage_in_bytes": str(6 * GIB),
+                "memory/job/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+                "memory/memory.usage_in_bytes": str(100 * GIB),
+            },
+            3 * GIB,
+            8 * GIB,
+        ),
+    ],
+)
+def test_a_memory_limit_counts_less_use_plus_droppable_pages(tmp_path, much_memory, groups, files, available, total):
+    root = host(tmp_path, groups, files)
+    assert (available_memory_bytes(root=root), total_memory_bytes(root=root)) == (available, total)
 
 
 def test_free_disk_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ MEMINFO = {
 
 class Machine:
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.clock = root, FakeClock()
         self.write("proc/meminfo", "".join(f"{name}:   {value} kB\n" for name, value in MEMINFO.items()))
         self.cores([100, 900], [100, 900])
         self.counters()
@@ -53,30 +53,30 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def sampler(machine, **others):
-    return HostSampler(root=machine.root, clock=others.pop("clock", FakeClock()), **others)
+@pytest.fixture
+def sampled(machine):
+    """A sampler that has taken its first sample."""
+    host = HostSampler(root=machine.root, clock=machine.clock)
+    host.sample()
+    return host
 
 
 def test_each_core_has_its_busy_share_of_the_time_between(machine):
-    clock = FakeClock()
-    host = sampler(machine, clock=clock)
+    host = HostSampler(root=machine.root, clock=machine.clock)
     assert host.sample().core_shares == ()
     machine.cores([125, 975], [200, 900])
-    clock.advance(1.0)
+    machine.clock.advance(1.0)
     assert host.sample().core_shares == (0.25, 1.0)
 
 
-def test_idle_counters_that_run_back_and_a_standing_clock_give_shares_within_bounds(machine):
-    clock = FakeClock()
-    host = sampler(machine, clock=clock)
-    host.sample()
+def test_idle_counters_that_run_back_and_a_standing_clock_give_shares_within_bounds(machine, sampled):
     machine.cores([110, 899], [100, 900])
-    clock.advance(0.1)
-    assert host.sample().core_shares == (1.0, 0.0)
+    machine.clock.advance(0.1)
+    assert sampled.sample().core_shares == (1.0, 0.0)
 
 
 def test_the_first_sample_has_levels_and_no_rates(machine):
-    sample = sampler(machine).sample()
+    sample = HostSampler(root=machine.root, clock=machine.clock).sample()
     assert sample.memory_used_bytes == 10 * GIB
     assert sample.memory_available_bytes == 6 * GIB
     assert sample.page_cache_bytes == 3 * GIB
@@ -86,13 +86,10 @@ def test_the_first_sample_has_levels_and_no_rates(machine):
     assert sample.throttled_share is sample.program_cores is sample.num_processes is None
 
 
-def test_rates_are_per_second_and_count_hardware_once(machine):
-    clock = FakeClock()
-    host = sampler(machine, clock=clock)
-    host.sample()
+def test_rates_are_per_second_and_count_hardware_once(machine, sampled):
     machine.counters(swapped=(4, 8), sectors=(10, 20), network=(1000, 3000))
-    clock.advance(2.0)
-    sample = host.sample()
+    machine.clock.advance(2.0)
+    sample = sampled.sample()
     page = os.sysconf("SC_PAGE_SIZE")
     assert (sample.swap_in_bytes_per_s, sample.swap_out_bytes_per_s) == (2 * page, 4 * page)
     assert (sample.disk_read_bytes_per_s, sample.disk_write_bytes_per_s) == (5 * 512, 10 * 512)
@@ -101,16 +98,14 @@ def test_rates_are_per_second_and_count_hardware_once(machine):
 
 def test_in_a_container_without_hardware_all_but_the_loopback_counts(machine):
     (machine.root / "sys/class/net/eth0/device").rmdir()
-    clock = FakeClock()
-    host = sampler(machine, clock=clock)
+    host = HostSampler(root=machine.root, clock=machine.clock)
     host.sample()
     machine.counters(network=(1000, 0))
-    clock.advance(1.0)
+    machine.clock.advance(1.0)
     assert host.sample().network_receive_bytes_per_s == 2000
 
 
 def test_others_have_what_the_program_leaves(machine):
-    clock = FakeClock()
     (machine.root / "proc/10/task/10").mkdir(parents=True)
     machine.write("proc/10/task/10/children", "")
     tick = os.sysconf("SC_CLK_TCK")
@@ -119,11 +114,11 @@ def test_others_have_what_the_program_leaves(machine):
         machine.write("proc/10/stat", f"10 (x) S 1 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 20 0 3 0 5 0 256 0\n")
 
     program(0)
-    host = sampler(machine, clock=clock, pid=10)
+    host = HostSampler(10, root=machine.root, clock=machine.clock)
     host.sample()
     program(tick // 2)
     machine.cores([200, 900], [200, 900])
-    clock.advance(1.0)
+    machine.clock.advance(1.0)
     sample = host.sample()
     assert sample.program_cores == pytest.approx(0.5)
     assert sample.others_cores == pytest.approx(1.5)
@@ -148,11 +143,10 @@ def test_a_control_group_with_a_quota_and_a_limit_decides(machine, version):
         machine.write(f"{memory}memory.usage_in_bytes", str(3 * GIB))
         machine.write(f"{memory}memory.stat", f"total_inactive_file {GIB}\ntotal_active_file {GIB // 2}\n")
     machine.write(f"{cpu}cpu.stat", "nr_periods 100\nnr_throttled 50\n")
-    clock = FakeClock()
-    host = sampler(machine, clock=clock)
+    host = HostSampler(root=machine.root, clock=machine.clock)
     host.sample()
     machine.write(f"{cpu}cpu.stat", "nr_periods 120\nnr_throttled 55\n")
-    clock.advance(1.0)
+    machine.clock.advance(1.0)
     sample = host.sample()
     assert sample.throttled_share == pytest.approx(0.25)
     assert sample.memory_used_bytes == 2 * GIB

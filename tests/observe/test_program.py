@@ -61,8 +61,8 @@ def proc(tmp_path):
     return Proc(tmp_path)
 
 
-def sampler(proc, clock=None):
-    program = ProgramSampler(10, root=proc.root, clock=clock or FakeClock(), cpu_clock=FakeClock())
+def sampler(proc, clock=None, cpu_clock=None):
+    program = ProgramSampler(10, root=proc.root, clock=clock or FakeClock(), cpu_clock=cpu_clock or FakeClock())
     program.figures()
     return program
 
@@ -256,8 +256,7 @@ def test_the_kernel_is_asked_for_shared_memory_as_seldom_as_it_costs_and_growth_
 def test_a_process_that_grows_while_it_is_asked_does_not_seem_larger_afterwards(proc):
     proc.set(10, mb=100, pss_mb=280, rss_mb=300)
     proc.set(11, 10, mb=20, pss_mb=10)
-    program = ProgramSampler(10, root=proc.root, clock=FakeClock(), cpu_clock=_each_call_takes_a_second())
-    program.figures()
+    program = sampler(proc, cpu_clock=_each_call_takes_a_second())
     proc.set(10, mb=300)
     assert program.figures().memory_bytes == (280 + 10) * 2**20
 
@@ -265,8 +264,7 @@ def test_a_process_that_grows_while_it_is_asked_does_not_seem_larger_afterwards(
 def test_a_new_worker_counts_for_what_it_adds_to_its_parent_until_it_is_asked(proc):
     proc.set(10, mb=100, pss_mb=70)
     proc.set(12, 10, mb=100, pss_mb=70)
-    program = ProgramSampler(10, root=proc.root, clock=FakeClock(), cpu_clock=_each_call_takes_a_second())
-    program.figures()
+    program = sampler(proc, cpu_clock=_each_call_takes_a_second())
     proc.set(11, 10, mb=100)
     assert program.figures().memory_bytes == 100 * 2**20
     proc.set(11, 10, mb=130)

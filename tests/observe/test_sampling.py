@@ -87,9 +87,7 @@ def test_the_thread_samples_by_itself_and_ends():
 
     with sampler(period_s=0.1, on_sample=note):
         assert enough.wait(20)
-    num_seen = len(count)
     assert not [t for t in threading.enumerate() if t.name == "voxelocity sampler"]
-    assert len(count) == num_seen
     assert all(sample.period_s > 0 for sample in count)
 
 

@@ -126,3 +126,19 @@ def browse(page, profile, *options):
         f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def assert_shown(page, folder, *, width, height):
+    """Chromium shows the page without a complaint or a blank stretch. Returns its pixels (y, x, color)."""
+    import numpy as np
+    from matplotlib.image import imread
+
+    picture = folder / "page.png"
+    options = (f"--screenshot={picture}", f"--window-size={width},{height}", "--hide-scrollbars")
+    shot = browse(page, folder / "profile", *options)
+    assert [line for line in shot.stderr.splitlines() if "CONSOLE" in line] == []
+    pixels = imread(picture)[:, :, :3]
+    assert pixels.shape[:2] == (height, width)
+    for part in np.split(pixels[:3000], 6):
+        assert part.std() > 0.01, "a blank stretch"
+    return pixels

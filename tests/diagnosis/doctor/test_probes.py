@@ -246,13 +246,6 @@ def test_folders_that_a_process_uses_are_not_left_behind(root, monkeypatch):
     assert probe_memory(root=root).left_behind == (unused,)
 
 
-def test_memory_that_processes_share_is_measured():
-    memory = probe_memory()
-    if memory.shm_bytes is None:
-        pytest.skip("no /dev/shm here")
-    assert 0 <= memory.shm_free_bytes <= memory.shm_bytes
-
-
 def test_limits_of_the_process_and_its_group_are_read(root, monkeypatch):
     planted = {
         resource.RLIMIT_NOFILE: (1024, 4096),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -238,11 +237,6 @@ def test_files_and_stacks_of_workers_are_summed(tmp_path: Path) -> None:
     )
     assert [stack.num_samples for stack in facts.stacks] == [10]
     assert [(t.num_calls, t.self_s) for t in facts.transforms] == [(6, 2.0)]
-
-
-def test_files_hold_plain_json_lines(tmp_path: Path) -> None:
-    path = write(tmp_path, "10-a", [process(10), ("step", STEP)])
-    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["process", "step"]
 
 
 def test_a_reason_that_several_experiments_share_is_told_once(tmp_path: Path) -> None:

@@ -132,11 +132,6 @@ def gunzip(folder: Path) -> None:
     train_on(DataLoader(Packed(0.0)))
 
 
-def with_workers(folder: Path) -> None:
-    """Nothing wrong with it; the table says how large its machine's /dev/shm is."""
-    train_on(DataLoader(Scans(0.0), num_workers=1, persistent_workers=True), Slow(0.005))
-
-
 def slow_collate(folder: Path) -> None:
     """Collating that goes through the items as if it had to look at each voxel."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,15 @@ import torch
 from torch import nn
 
 from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.recorder.writer import Writer
 from voxelocity.diagnosis.watching.attach import record_here
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_other_tests_left_is_not_searched() -> None:
+    """Each diagnosis looks through all objects of the process, which would take it up to a second more."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +85,22 @@ def items() -> Items:
 
 
 @pytest.fixture
-def learn() -> Callable[..., None]:
-    """One learning step of a network on a batch (x, y)."""
+def learn(net: Net) -> Callable[..., None]:
+    """One learning step of `net`, on a batch (x, y) if one is given."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    usual = torch.ones(2, 4), torch.tensor([0, 1])
 
-    def step(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    def step(*batch: torch.Tensor) -> None:
+        x, y = batch or usual
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
+    step.optimizer = optimizer  # type: ignore[attr-defined]
     return step
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    """Writes into tmp_path/1-a.jsonl."""
+    return Writer(str(tmp_path), "1-a", lambda: 0.0)

@@ -102,7 +102,6 @@ def test_program_is_ended_after_steps_on_resident_batches_and_the_experiments(
 ) -> None:
     facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT)
     assert phases(facts)[:4] == ["warm-up", "watched", "profiled", "resident"]
-    assert facts.ended is not None
     assert (facts.ended.reason, facts.ended.note) == ("limit", f"{len(facts.counted)} steps were counted")
     assert capsys.readouterr().err == (
         f"voxelocity: {len(facts.counted)} steps were counted, which is enough; the program is ended here.\n"
@@ -116,18 +115,13 @@ def test_program_is_ended_after_steps_on_resident_batches_and_the_experiments(
     assert len(done["collate"].seconds) >= 1
     assert done["copy"].note == "the network is not on a CUDA device"
     assert {"validation", "epoch start"} <= {p.kind for p in facts.passes}
-    assert facts.cost is not None
     assert 0 < facts.cost.seconds < facts.cost.of_s
 
 
-def test_ceiling_without_a_known_loader_is_told_to_be_impossible(
-    recorded: Recorded, net: nn.Module, learn: Any
-) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def test_ceiling_without_a_known_loader_is_told_to_be_impossible(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         while True:
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
 
     facts = recorded(program, **{**SHORT, "seconds": 0.05})
     assert phases(facts) == ["warm-up", "watched", "profiled"]
@@ -147,15 +141,11 @@ def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) ->
     )
 
 
-def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(
-    recorded: Recorded, net: nn.Module, learn: Any
-) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         while True:
             time.sleep(0.005)
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
 
     facts = recorded(program, **{**SHORT, "experiments": False}, seconds=0.2)
     assert 0.2 <= sum(step.seconds for step in facts.counted) < 0.4
@@ -179,33 +169,28 @@ def test_whole_program_runs_to_its_end_and_has_its_own_results(recorded: Recorde
     facts = recorded(lambda: results.append(train()), min_steps=2, seconds=0.001)
     assert torch.equal(results[0], results[1])
     assert len(facts.steps) == 16
-    assert facts.ended is not None
     assert facts.ended.reason == "program"
 
 
-def test_program_that_makes_very_many_steps_runs_on_unwatched(recorded: Recorded, net: nn.Module, learn: Any) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def test_program_that_makes_very_many_steps_runs_on_unwatched(recorded: Recorded, learn: Any) -> None:
     num_steps = []
 
     def program() -> None:
         for _ in range(20):
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
             num_steps.append(1)
 
     facts = recorded(program, max_steps=6)
     assert len(num_steps) == 20
     assert len(facts.counted) == 6
-    assert facts.ended is not None
     assert facts.ended.note == "6 steps were counted; the program continued unwatched"
 
 
-def test_warm_up_lasts_until_step_times_settle(recorded: Recorded, net: nn.Module, learn: Any) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def test_warm_up_lasts_until_step_times_settle(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         for seconds in (0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05):
             time.sleep(seconds)
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
 
     facts = recorded(program, warmup_steps=3, warmup_seconds=60.0)
     assert [step.phase for step in facts.steps] == ["warm-up"] * 5 + ["watched"] * 2

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import extras, recording
@@ -28,8 +26,7 @@ def written(writer: Writer) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_what_a_worker_reads_and_waits_for_is_written_when_it_ends(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+def test_what_a_worker_reads_and_waits_for_is_written_when_it_ends(writer: Writer) -> None:
     beside = Extras(writer, is_worker=True)
     assert beside.syncs is None, "a worker has no device to wait for"
     beside.start()
@@ -38,16 +35,14 @@ def test_what_a_worker_reads_and_waits_for_is_written_when_it_ends(tmp_path: Pat
     assert written(writer) == ["files"]
 
 
-def test_where_no_step_was_counted_nothing_is_written(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+def test_where_no_step_was_counted_nothing_is_written(writer: Writer) -> None:
     beside = Extras(writer)
     beside.start()
     beside.stop()
     assert written(writer) == []
 
 
-def test_a_forked_process_says_nothing_of_what_its_parent_saw(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+def test_a_forked_process_says_nothing_of_what_its_parent_saw(writer: Writer) -> None:
     beside = Extras(writer, is_worker=True)
     beside.start()
     beside.drop()
@@ -55,8 +50,8 @@ def test_a_forked_process_says_nothing_of_what_its_parent_saw(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(tmp_path: Path) -> None:
-    beside = Extras(Writer(str(tmp_path), "1-a", lambda: 0.0), is_worker=True)
+def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(writer: Writer) -> None:
+    beside = Extras(writer, is_worker=True)
     beside.start()
     # As the thread that looks may hold them at the moment of a fork.
     with beside.stacks._stop._cond, beside.stacks._lock:  # type: ignore[attr-defined]
@@ -76,12 +71,13 @@ def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(tmp_path:
     assert (ended, status) == (child, 0)
 
 
-def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_is_told_of_and_the_others_go_on(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(self: TransformTimer) -> None:
         raise OSError("planted")
 
     monkeypatch.setattr(extras.TransformTimer, "start", fail)
-    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
     beside = Extras(writer, is_worker=True)
     beside.start()
     beside.stop()
@@ -89,8 +85,7 @@ def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypa
     assert "TransformTimer failed in start" in (tmp_path / "errors.txt").read_text()
 
 
-def test_why_looking_at_stacks_ended_is_told(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+def test_why_looking_at_stacks_ended_is_told(writer: Writer) -> None:
     beside = Extras(writer, is_worker=True)
     beside.start()
     beside.stacks.failure = "planted"
@@ -99,12 +94,10 @@ def test_why_looking_at_stacks_ended_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def train(net: nn.Module, learn: Any) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def train(learn: Any) -> Callable[[], None]:
     def program() -> None:
         while True:
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
 
     return program
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import lines
@@ -24,6 +23,12 @@ from voxelocity.diagnosis.recorder.lines import OwnCode, call_at, call_text, res
 
 def code(filename):
     return compile("x = 1", filename, "exec")
+
+
+def run(source, path, **names):
+    """The names of a module of this source, which has run."""
+    exec(compile(source, str(path), "exec"), names)
+    return names
 
 
 @pytest.fixture
@@ -75,8 +80,7 @@ def test_a_script_that_came_with_a_package_is_own_but_its_neighbors_are_not(tmp_
 def test_the_innermost_own_line_is_told_with_its_text(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import json\n\ndef load(look):\n    return   json.loads('1', parse_int=look)\n")
-    names = {"__name__": "__main__"}
-    exec(compile(script.read_text(), str(script), "exec"), names)
+    names = run(script.read_text(), script, __name__="__main__")
     own_code = OwnCode(script=str(script))
     seen = []
     names["load"](lambda text: seen.append(own_code.place(sys._getframe(1))))
@@ -107,19 +111,17 @@ def test_long_lines_are_cut_and_lines_without_source_are_empty(tmp_path):
 def test_the_place_of_the_caller_is_the_innermost_own_line(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("def train(ask):\n    return ask()\n")
-    names = {"__name__": "__main__"}
-    exec(compile(script.read_text(), str(script), "exec"), names)
-    library = {"__name__": "torch.nn"}
-    exec(compile("def ask():\n    return where(), place()\n", "/x/site-packages/torch/nn.py", "exec"), library)
+    names = run(script.read_text(), script, __name__="__main__")
     own_code = OwnCode(script=str(script))
-    library.update(where=own_code.where, place=own_code.place_of_caller)
+    own = {"where": own_code.where, "place": own_code.place_of_caller}
+    source = "def ask():\n    return where(), place()\n"
+    library = run(source, "/x/site-packages/torch/nn.py", __name__="torch.nn", **own)
     for _ in range(2):
         assert names["train"](library["ask"]) == (f"{script}:2", (f"{script}:2", "return ask()"))
 
 
 def test_a_module_with_a_name_that_is_no_text_is_judged_by_its_file(tmp_path, own_code):
-    names = {"__name__": ["odd"], "where": own_code.where}
-    exec(compile("found = where()", str(tmp_path / "odd.py"), "exec"), names)
+    names = run("found = where()", tmp_path / "odd.py", __name__=["odd"], where=own_code.where)
     assert names["found"] == f"{tmp_path}/odd.py:1"
 
 
@@ -160,12 +162,11 @@ def test_a_line_that_only_started_a_framework_is_not_the_users_place(tmp_path):
     """What the framework calls of the user's is; so is what calls the framework for something else."""
     script = tmp_path / "train.py"
     script.write_text("def main(trainer, ask):\n    return trainer(ask)\ndef training_step(log):\n    return log()\n")
-    names = {"__name__": "__main__"}
-    exec(compile(script.read_text(), str(script), "exec"), names)
+    names = run(script.read_text(), script, __name__="__main__")
     own_code = OwnCode(script=str(script))
-    library = {"__name__": "pytorch_lightning.trainer", "where": own_code.where, "step": names["training_step"]}
+    own = {"where": own_code.where, "step": names["training_step"]}
     source = "def fit(ask):\n    return ask()\ndef log():\n    return where()\ndef inner():\n    return step(log)\n"
-    exec(compile(source, "/x/site-packages/pytorch_lightning/trainer.py", "exec"), library)
+    library = run(source, "/x/site-packages/pytorch_lightning/trainer.py", __name__="pytorch_lightning.trainer", **own)
     assert names["main"](library["fit"], library["log"]) == ""
     assert names["main"](library["fit"], library["inner"]) == f"{script}:4"
 
@@ -286,12 +287,10 @@ def program(tmp_path: Path) -> Callable[..., None]:
     """A user's script that hands its loop to a framework installed below site-packages."""
     script, library = tmp_path / "train.py", tmp_path / "site-packages" / "lightning" / "trainer.py"
     library.parent.mkdir(parents=True)
-    names: dict[str, Any] = {"__name__": "train"}
     script.write_text(PROGRAM)
     library.write_text(FRAMEWORK)
-    framework: dict[str, Any] = {"__name__": "lightning.trainer"}
-    exec(compile(FRAMEWORK, str(library), "exec"), framework)
-    exec(compile(PROGRAM, str(script), "exec"), names)
+    framework = run(FRAMEWORK, library, __name__="lightning.trainer")
+    names = run(PROGRAM, script, __name__="train")
     return lambda items: names["main"](items, framework["Trainer"]().fit)
 
 
@@ -305,7 +304,6 @@ def test_a_framework_loop_is_told_at_the_lines_that_made_its_parts(
     assert loader.call.startswith("DataLoader(\n        items, batch_size=2")
     assert loader.variable == "train_loader"
     assert loader.queue_workers is None
-    assert facts.optimizer is not None
     assert facts.optimizer.where == f"{script}:11"
     assert facts.optimizer.call == "torch.optim.SGD(net.parameters(), lr=0.1)"
     assert facts.optimizer.variable == "adam"
@@ -324,7 +322,7 @@ def test_a_call_is_found_by_its_line_with_the_name_it_is_given(tmp_path: Path) -
 
 
 def test_the_workers_of_a_queue_are_told(
-    recorded: Callable[..., Facts], net: nn.Module, items: Any, learn: Any, monkeypatch: pytest.MonkeyPatch
+    recorded: Callable[..., Facts], items: Any, learn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A miniature of TorchIO's queue: a data set with `num_workers` of its own, in the module of that name."""
     module = types.ModuleType("torchio.data.queue")
@@ -337,12 +335,11 @@ def test_the_workers_of_a_queue_are_told(
     Queue.__module__, module.Queue = "torchio.data.queue", Queue  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torchio", types.ModuleType("torchio"))
     monkeypatch.setitem(sys.modules, "torchio.data.queue", module)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
 
     def program() -> None:
         patches = Queue(num_workers=3)
         for x, y in torch.utils.data.DataLoader(patches, batch_size=2):
-            learn(net, optimizer, x, y)
+            learn(x, y)
 
     (loader,) = recorded(program).loaders
     assert (loader.queue_workers, loader.dataset_variable) == (3, "patches")

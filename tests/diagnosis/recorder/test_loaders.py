@@ -47,16 +47,14 @@ def slow_collate(items: list[Any]) -> Any:
 
 
 @pytest.fixture
-def train(net: nn.Module, learn: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+def train(learn: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     """A program of some epochs over a loader."""
 
     def make(loader: Any, *, epochs: int = 2) -> Callable[[], None]:
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
         def program() -> None:
             for _ in range(epochs):
                 for x, y in loader:
-                    learn(net, optimizer, x, y)
+                    learn(x, y)
 
         return program
 
@@ -99,33 +97,31 @@ def test_a_wrong_length_that_the_program_never_asked_for_causes_no_warning(recor
     assert not [one for one in told if "Length of IterableDataset" in str(one.message)]
 
 
-def test_forked_workers_tell_their_own_times(recorded: Recorded, train: Any) -> None:
-    facts = recorded(train(DataLoader(SlowItems(), batch_size=2, num_workers=2, multiprocessing_context="fork")))
-    assert {fetch.worker for fetch in facts.fetches} == {0, 1}
-    assert sum(fetch.num_batches for fetch in facts.fetches) == 8
-    assert sum(fetch.item_s for fetch in facts.fetches) >= 16 * 0.005
-    (loader,) = facts.loaders
-    assert (loader.num_workers, loader.start_method, loader.prefetch_factor) == (2, "fork", 2)
-    starts = [p for p in facts.passes if p.kind == "epoch start"]
-    assert len(starts) == 2
-    assert all(start.parts["wait"] >= 0.010 for start in starts)
-    assert len(facts.steps) == 8
+def test_forked_workers_tell_their_own_times_and_begin_as_the_program_asks(recorded: Recorded, train: Any) -> None:
+    called = torch.zeros(2).share_memory_()
 
-
-def test_workers_tell_how_long_they_took_to_be_there_and_what_watching_them_cost(
-    recorded: Recorded, train: Any
-) -> None:
     def late(worker: int) -> None:
+        called[worker] += 1
         time.sleep(0.05)
 
     loader = DataLoader(SlowItems(), batch_size=2, num_workers=2, worker_init_fn=late, multiprocessing_context="fork")
     facts = recorded(train(loader))
+    assert called.tolist() == [2, 2]
+    assert loader.worker_init_fn is late
+    assert {fetch.worker for fetch in facts.fetches} == {0, 1}
+    assert sum(fetch.num_batches for fetch in facts.fetches) == 8
+    assert sum(fetch.item_s for fetch in facts.fetches) >= 16 * 0.005
+    (told,) = facts.loaders
+    assert (told.num_workers, told.start_method, told.prefetch_factor) == (2, "fork", 2)
+    starts = [p for p in facts.passes if p.kind == "epoch start"]
+    assert len(starts) == 2
+    assert all(start.parts["wait"] >= 0.010 for start in starts)
+    assert len(facts.steps) == 8
     assert [len(fetch.starts_s) for fetch in facts.fetches] == [2, 2], "one a worker of each epoch"
-    starts = [one.seconds for one in facts.passes if one.kind == "epoch start"]
     for fetch in facts.fetches:
         assert all(start_s >= 0.05 for start_s in fetch.starts_s)
         # The first batch of an epoch is the first worker's.
-        assert fetch.worker > 0 or max(fetch.starts_s) < max(starts)
+        assert fetch.worker > 0 or max(fetch.starts_s) < max(one.seconds for one in starts)
     assert 0.0 < facts.workers_cost_s < 4 * 0.5
 
 
@@ -143,20 +139,8 @@ def test_network_that_runs_in_a_worker_is_no_step_of_the_training(recorded: Reco
     assert fetch.num_batches == 8
 
 
-def test_function_that_starts_workers_is_called_and_put_back(recorded: Recorded, train: Any) -> None:
-    called = torch.zeros(2).share_memory_()
-
-    def start(worker: int) -> None:
-        called[worker] += 1
-
-    loader = DataLoader(SlowItems(), batch_size=4, num_workers=2, worker_init_fn=start, multiprocessing_context="fork")
-    recorded(train(loader, epochs=1))
-    assert called.tolist() == [1, 1]
-    assert loader.worker_init_fn is start
-
-
 def test_ending_the_workers_of_an_abandoned_epoch_belongs_to_the_start_of_the_next(
-    recorded: Recorded, net: nn.Module, learn: Any, monkeypatch: pytest.MonkeyPatch
+    recorded: Recorded, learn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: list[str] = []
     many = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
@@ -170,12 +154,11 @@ def test_ending_the_workers_of_an_abandoned_epoch_belongs_to_the_start_of_the_ne
 
     monkeypatch.setattr(many, "_shutdown_workers", slow_end)
     loader = DataLoader(SlowItems(), batch_size=2, num_workers=1, multiprocessing_context="fork")
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
 
     def program() -> None:
         for _ in range(4):
             for number, (x, y) in enumerate(loader):
-                learn(net, optimizer, x, y)
+                learn(x, y)
                 if number == 1:
                     break
 
@@ -232,13 +215,12 @@ def test_iterator_of_a_thread_loader_is_as_a_generator_is(recorded: Recorded) ->
     recorded(program)
 
 
-def test_two_loaders_in_one_loop_both_feed_the_training(recorded: Recorded, net: nn.Module, learn: Any) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def test_two_loaders_in_one_loop_both_feed_the_training(recorded: Recorded, learn: Any) -> None:
     a, b = DataLoader(SlowItems(), batch_size=2), DataLoader(SlowItems(), batch_size=1)
 
     def program() -> None:
         for (x, y), (u, v) in zip(a, b, strict=False):
-            learn(net, optimizer, torch.cat([x, u]), torch.cat([y, v]))
+            learn(torch.cat([x, u]), torch.cat([y, v]))
 
     facts = recorded(program)
     assert [loader.is_for_training for loader in facts.loaders] == [True, True]
@@ -246,92 +228,39 @@ def test_two_loaders_in_one_loop_both_feed_the_training(recorded: Recorded, net:
     assert all(step.parts["wait"] >= 0.015 for step in facts.counted)
 
 
-def test_loader_that_is_made_for_each_epoch_is_one_loader(recorded: Recorded, net: nn.Module, learn: Any) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def test_loader_that_is_made_for_each_epoch_is_one_loader(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         for _ in range(3):
             for (x, y), _ in zip(
                 DataLoader(SlowItems(), batch_size=4), DataLoader(SlowItems(), batch_size=4), strict=True
             ):
-                learn(net, optimizer, x, y)
+                learn(x, y)
 
     assert [(loader.key, loader.num_epochs) for loader in recorded(program).loaders] == [(0, 3), (1, 3)]
 
 
-def test_workers_end_with_their_epoch_as_they_do_without_the_recorder(
-    recorded: Recorded, net: nn.Module, learn: Any
-) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def test_workers_end_with_their_epoch_as_they_do_without_the_recorder(recorded: Recorded, learn: Any) -> None:
     loader = DataLoader(SlowItems(), batch_size=4, num_workers=1, multiprocessing_context="fork")
     left: list[int] = []
 
     def program() -> None:
         for x, y in loader:
-            learn(net, optimizer, x, y)
+            learn(x, y)
         left.append(len(multiprocessing.active_children()))
 
     recorded(program)
     assert left == [0]
 
 
-def test_program_without_a_loader_waits_for_nothing(recorded: Recorded, net: nn.Module, learn: Any) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
+def test_program_without_a_loader_waits_for_nothing(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         for _ in range(4):
             time.sleep(0.005)
-            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            learn()
 
     facts = recorded(program)
     assert facts.loaders == ()
     assert all(step.parts["other"] >= 0.005 and "wait" not in step.parts for step in facts.counted)
-
-
-def test_all_of_the_waiting_and_nothing_of_the_step_is_reported_as_waiting(recorded: Recorded) -> None:
-    planted = {"wait": 0.0, "step": 0.0}
-
-    def sleep(part: str, seconds: float) -> None:
-        # A busy machine sleeps longer than it was asked to: what was planted is what it did sleep.
-        start_s = time.perf_counter()
-        time.sleep(seconds)
-        planted[part] += time.perf_counter() - start_s
-
-    class Sleeping(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            sleep("step", 0.035)
-            return self.layer(x)  # type: ignore[no-any-return]
-
-    class Waiting(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return 24
-
-        def __getitem__(self, index: int) -> torch.Tensor:
-            if index == 1:
-                # The first step is warm-up.
-                planted.update(wait=0.0, step=0.0)
-            sleep("wait", 0.015)
-            return torch.ones(4)
-
-    net = Sleeping()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
-    def program() -> None:
-        for x in DataLoader(Waiting(), batch_size=1):
-            optimizer.zero_grad()
-            net(x).sum().backward()
-            optimizer.step()
-
-    counted = recorded(program).counted
-    assert len(counted) == 23
-    waited_s, seconds = (sum(each) for each in zip(*((s.parts["wait"], s.seconds) for s in counted), strict=True))
-    # Whatever else the machine does: all of the one kind of sleep is in it, and none of the other.
-    assert waited_s >= planted["wait"]
-    assert seconds - waited_s >= planted["step"]
 
 
 def test_feed_of_voxelocity_is_among_the_known_loaders_and_has_its_waiting_there() -> None:

@@ -35,6 +35,15 @@ def step():
     return run
 
 
+def profile_one(step, folder, **options):
+    """Profiles a step and writes its trace into the folder."""
+    profiler = Profiler(str(folder), **options)
+    assert profiler.start() == ""
+    step()
+    profiler.stop()
+    return profiler
+
+
 def test_the_trace_has_the_steps_their_parts_and_their_operators(tmp_path, step):
     profiler = Profiler(str(tmp_path))
     assert profiler.start() == ""
@@ -67,11 +76,8 @@ def test_of_stderr_only_what_torch_says_of_its_probes_is_kept_back(tmp_path, ste
         return native()
 
     monkeypatch.setattr(torch.autograd.profiler, "_disable_profiler", disable)
-    profiler = Profiler(str(tmp_path))
     os.write(2, b"before\n")
-    profiler.start()
-    step()
-    profiler.stop()
+    profile_one(step, tmp_path)
     os.write(2, b", after\n")
     written = capfd.readouterr().err
     assert written == (
@@ -130,10 +136,7 @@ def test_a_program_without_stderr_is_profiled_all_the_same(tmp_path, step):
     kept = os.dup(2)
     os.close(2)
     try:
-        profiler = Profiler(str(tmp_path))
-        assert profiler.start() == ""
-        step()
-        profiler.stop()
+        profile_one(step, tmp_path)
         assert (tmp_path / TRACE_NAME).exists()
         with pytest.raises(OSError):
             os.fstat(2)
@@ -142,16 +145,12 @@ def test_a_program_without_stderr_is_profiled_all_the_same(tmp_path, step):
         os.close(kept)
 
 
-def test_where_no_file_can_be_made_stderr_is_left_alone(tmp_path, step, capfd, monkeypatch):
+def test_where_no_file_can_be_made_stderr_is_left_alone(tmp_path, capfd, monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(profile_module.tempfile, "TemporaryFile", full)
-    profiler = Profiler(str(tmp_path))
-    assert profiler.start() == ""
-    step()
-    os.write(2, b"own\n")
-    profiler.stop()
+    profile_one(lambda: os.write(2, b"own\n"), tmp_path)
     assert (tmp_path / TRACE_NAME).exists()
     assert "own\n" in capfd.readouterr().err
 
@@ -159,11 +158,8 @@ def test_where_no_file_can_be_made_stderr_is_left_alone(tmp_path, step, capfd, m
 def test_shapes_and_waits_with_their_lines_stand_in_the_trace(tmp_path, step):
     syncs = Syncs(WatchedMoment(), OwnCode(script=__file__))
     syncs.start()
-    profiler = Profiler(str(tmp_path), syncs=syncs)
     try:
-        profiler.start()
-        step()
-        profiler.stop()
+        profile_one(step, tmp_path, syncs=syncs)
     finally:
         syncs.stop()
     path = tmp_path / TRACE_NAME
@@ -198,21 +194,14 @@ def test_after_the_time_limit_no_further_step_is_profiled(tmp_path, step, monkey
 
 
 def test_a_folder_that_is_gone_costs_the_trace_alone(tmp_path, step):
-    profiler = Profiler(str(tmp_path / "gone"))
-    profiler.start()
-    step()
-    profiler.stop()
-    profiler.stop()
+    profile_one(step, tmp_path / "gone").stop()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_of_several_ranks_the_first_writes_the_trace(tmp_path, step, monkeypatch):
     for rank, names in (("1", []), ("0", ["trace.json.gz"])):
         monkeypatch.setenv("RANK", rank)
-        profiler = Profiler(str(tmp_path))
-        profiler.start()
-        step()
-        profiler.stop()
+        profile_one(step, tmp_path)
         assert sorted(os.listdir(tmp_path)) == names
 
 

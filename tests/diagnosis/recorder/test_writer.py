@@ -58,12 +58,11 @@ def test_telling_the_user_raises_nothing_where_stderr_is_closed(
     assert capsys.readouterr().out == ""
 
 
-def test_thread_writes_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_writes_without_being_asked(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voxelocity.diagnosis.recorder.writer.PERIOD_S", 0.005)
-    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
     writer.start()
     writer.write("step")
-    path = tmp_path / "7-a.jsonl"
+    path = tmp_path / "1-a.jsonl"
     for _ in range(1000):
         if path.exists() and path.read_text():
             break
@@ -73,20 +72,20 @@ def test_thread_writes_without_being_asked(tmp_path: Path, monkeypatch: pytest.M
     writer.close()
 
 
-def test_value_that_is_no_plain_data_is_told_and_the_rest_is_written(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+def test_value_that_is_no_plain_data_is_told_and_the_rest_is_written(writer: Writer, tmp_path: Path) -> None:
     writer.write("step", seconds=float("nan"))
     writer.write("loader", dataset=object())
     writer.write("step", seconds=1.0)
     writer.close()
-    assert [line["event"] for line in lines(tmp_path / "7-a.jsonl")] == ["step"]
+    assert [line["event"] for line in lines(tmp_path / "1-a.jsonl")] == ["step"]
     told = (tmp_path / "errors.txt").read_text()
     assert "event 'step' holds a value that is not plain data" in told
     assert "event 'loader' holds a value that is not plain data" in told
 
 
-def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+def test_full_disk_leaves_whole_lines_and_raises_nothing(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer.write("step", seconds=1.0)
     writer.flush()
     whole = os.write
@@ -96,7 +95,7 @@ def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "write", whole)
     writer.write("step", seconds=3.0)
     writer.close()
-    assert [line["seconds"] for line in lines(tmp_path / "7-a.jsonl")] == [1.0]
+    assert [line["seconds"] for line in lines(tmp_path / "1-a.jsonl")] == [1.0]
     told = (tmp_path / "errors.txt").read_text()
     assert told.startswith("nothing more could be written")
     assert told.count("No space left on device") == 1
@@ -110,12 +109,11 @@ def test_folder_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_sum_that_cannot_be_made_is_left_out_from_then_on(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+def test_sum_that_cannot_be_made_is_left_out_from_then_on(writer: Writer, tmp_path: Path) -> None:
     writer.before_flush(lambda: writer.write("fetch"))
     writer.before_flush(lambda: json.loads("{"))
     writer.flush()
     writer.flush()
     writer.close()
-    assert [line["event"] for line in lines(tmp_path / "7-a.jsonl")] == ["fetch"] * 3
+    assert [line["event"] for line in lines(tmp_path / "1-a.jsonl")] == ["fetch"] * 3
     assert (tmp_path / "errors.txt").read_text().count("a sum could not be written") == 1

@@ -2,12 +2,11 @@ import dataclasses
 
 import pytest
 
+from shared.diagnoses import NAMES, with_facts
 from voxelocity.diagnosis.facts import ExperimentFacts, FetchFacts
 from voxelocity.diagnosis.render.evidence import evidence_sections
 from voxelocity.diagnosis.render.wording import quantile
 from voxelocity.report.document import Table
-
-EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
 
 
 def tables_of(diagnosis):
@@ -15,7 +14,7 @@ def tables_of(diagnosis):
     return {block.caption: block for block in blocks if isinstance(block, Table)}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_row_has_a_cell_for_every_head_and_every_bar_its_row(example_diagnosis, name):
     for table in tables_of(example_diagnosis(name)).values():
         assert table.rows
@@ -39,8 +38,7 @@ def test_on_a_device_the_hosts_view_of_a_step_stands_beside_it(example_diagnosis
 def test_passes_of_one_kind_and_place_are_summed(example_diagnosis):
     diagnosis = example_diagnosis("validation-bound")
     validation, saving = diagnosis.facts.passes
-    facts = dataclasses.replace(diagnosis.facts, passes=[validation, saving, validation])
-    rows = tables_of(dataclasses.replace(diagnosis, facts=facts))["Passes that train nothing"].rows
+    rows = tables_of(with_facts(diagnosis, passes=[validation, saving, validation]))["Passes that train nothing"].rows
     assert rows[0] == ("validation", "val.py:70", "2", "32 s", "16 s", "1,624", "1 × 1 × 64 × 64 × 64", "recorded")
     assert len(rows) == 2
 
@@ -58,8 +56,7 @@ def test_columns_of_batches_are_left_out_where_nothing_was_validated(example_dia
 def test_an_experiment_that_nobody_foresaw_keeps_its_name_and_unit(example_diagnosis):
     diagnosis = example_diagnosis("clean")
     new = ExperimentFacts(name="two loaders", unit="epoch", seconds=[2.0])
-    facts = dataclasses.replace(diagnosis.facts, experiments=[new])
-    rows = tables_of(dataclasses.replace(diagnosis, facts=facts))["Experiments"].rows
+    rows = tables_of(with_facts(diagnosis, experiments=[new]))["Experiments"].rows
     assert rows == [("two loaders", "2.0 s an epoch", "0.500 epoch/s", "1", "")]
 
 
@@ -83,8 +80,7 @@ def test_the_makers_of_batches_name_a_loader_as_the_table_of_loaders_does(exampl
     diagnosis = example_diagnosis("data-bound")
     loaders = [dataclasses.replace(loader, key=loader.key - 1) for loader in diagnosis.facts.loaders]
     fetches = [dataclasses.replace(fetch, key=0) for fetch in diagnosis.facts.fetches]
-    facts = dataclasses.replace(diagnosis.facts, loaders=loaders, fetches=fetches)
-    rows = tables_of(dataclasses.replace(diagnosis, facts=facts))["Who made the batches"].rows
+    rows = tables_of(with_facts(diagnosis, loaders=loaders, fetches=fetches))["Who made the batches"].rows
     assert [row[0] for row in rows] == ["loader 1, the program itself"]
 
 
@@ -92,8 +88,7 @@ def test_a_profile_without_a_device_ranks_operators_by_the_processor(example_dia
     diagnosis = example_diagnosis("on a GPU")
     operators = [dataclasses.replace(one, gpu_ns=0) for one in diagnosis.facts.profile.operators]
     profile = dataclasses.replace(diagnosis.facts.profile, gpu_busy_ns=0, operators=operators)
-    facts = dataclasses.replace(diagnosis.facts, profile=profile)
-    found = tables_of(dataclasses.replace(diagnosis, facts=facts))
+    found = tables_of(with_facts(diagnosis, profile=profile))
     table = found["Top operators, without what they call"]
     assert "GPU time" not in table.heads
     assert table.rows[0][-1] == "61.5 %"

@@ -8,11 +8,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from shared.diagnoses import NAMES, with_facts
 from voxelocity.diagnosis.facts.whole import RefusedWrite
 from voxelocity.diagnosis.render.screen import DiagnosisFiles, print_screen, screen_lines
 from voxelocity.diagnosis.rules import RULES
 
-EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
 FILES = DiagnosisFiles(page=Path("d/diagnosis.html"), json=Path("d/diagnosis.json"), trace=Path("d/trace.json.gz"))
 
 
@@ -52,7 +52,7 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
 
 @pytest.mark.parametrize("width", range(40, 100, 7))
 def test_no_line_begins_with_the_unit_of_a_figure(example_diagnosis, width):
-    lines = [line for name in EXAMPLES for line in shown(example_diagnosis(name), width=width).splitlines()]
+    lines = [line for name in NAMES for line in shown(example_diagnosis(name), width=width).splitlines()]
     assert not [line for line in lines if re.match(r"\s*(%|s|ms|times)\b|\s*% ", line)]
 
 
@@ -94,7 +94,7 @@ def test_a_program_at_its_ceiling_gets_no_cure(example_diagnosis):
 
 def test_examples_are_called_as_their_rules_are(example_diagnosis):
     titles = {rule.code: rule.title for rule in RULES}
-    found = [finding for name in EXAMPLES for finding in example_diagnosis(name).findings]
+    found = [finding for name in NAMES for finding in example_diagnosis(name).findings]
     assert {finding.code: finding.title for finding in found} == {one.code: titles[one.code] for one in found}
 
 
@@ -109,7 +109,7 @@ def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):
     assert "\n".join(line.plain for line in lines) in tutorial.read_text()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal_but_for_code_and_paths(example_diagnosis, name, width):
     diagnosis = example_diagnosis(name)
@@ -153,7 +153,7 @@ def test_a_dumb_terminal_and_no_color_get_plain_text(example_diagnosis, monkeypa
         assert (len(bar), set(bar)) == (60, set("WFBOE-")), name
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_console_of_ascii_gets_ascii(example_diagnosis, name):
     diagnosis = example_diagnosis(name)
     words = "4 × 1 patches … “wait” ≥ 2 µs, \N{SNOWMAN}"
@@ -180,8 +180,7 @@ def test_files_that_stayed_unwritten_are_listed_with_the_line_that_asked_for_the
     diagnosis = example_diagnosis("data-bound")
     assert "Not written" not in shown(diagnosis)
     writes = (RefusedWrite(path="/runs/last.pt", where="train.py:57"), RefusedWrite(path="/runs/\x1b[31mred.pt"))
-    facts = dataclasses.replace(diagnosis.facts, refused_writes=writes)
-    text = shown(dataclasses.replace(diagnosis, facts=facts))
+    text = shown(with_facts(diagnosis, refused_writes=writes))
     told = "Not written because the program was being ended\n- /runs/last.pt, at train.py:57\n- /runs/?[31mred.pt\n"
     assert told in text
 

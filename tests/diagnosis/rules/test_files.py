@@ -31,6 +31,7 @@ def test_slow_storage_is_found_by_reading_again(read, clean, find):
     assert found.basis == "measured"
     # 0.2 of 0.3 s are reading; without it the worker is as fast as the network.
     assert found.saves_s == pytest.approx(19.7, rel=0.03)
+    assert find("VX121", read(experiments=[*clean.experiments, storage("storage", 2000 * MB)])) == ()
 
 
 def test_files_that_memory_keeps_are_read_from_the_storage_once(read, clean, find):
@@ -48,10 +49,6 @@ def test_a_file_that_is_opened_twice_for_one_use_is_read_once(read, clean, find)
     twice = FileFacts(kinds={".nii": 400}, num_opens=400, num_files=200, read_bytes=4000 * MB, num_uses=200)
     (found,) = find("VX121", read(experiments=known, files=twice))
     assert "A batch reads 19.1 MiB" in found.cause
-
-
-def test_fast_storage_is_no_finding(read, clean, find):
-    assert find("VX121", read(experiments=[*clean.experiments, storage("storage", 2000 * MB)])) == ()
 
 
 def test_many_small_files_are_told_from_few_large_ones(read, make, find):

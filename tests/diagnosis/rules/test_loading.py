@@ -9,7 +9,13 @@ import pytest
 from voxelocity.diagnosis.facts import ExperimentFacts, HostFacts
 
 
-def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, make, find):
+@pytest.fixture
+def two_cores(clean):
+    """The machine and the threads of a program on two cores."""
+    return {"host": HostFacts(num_cpus=2), "settings": replace(clean.settings, num_threads=2)}
+
+
+def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, clean, make, find):
     facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1))
     (found,) = find("VX101", facts)
     assert "the network spends 6.0 s of 16 s (37 %) waiting for data" in found.cause
@@ -18,6 +24,7 @@ def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, ma
     assert found.where == "train.py:40"
     assert found.speedup == pytest.approx(1.6, rel=0.05)
     assert any(line.startswith("DataLoader(num_workers=0) at train.py:40") for line in found.evidence)
+    assert find("VX101", replace(clean, loaders=[make.loader(num_workers=0)])) == ()
 
 
 def test_the_change_is_the_programs_own_call(waiting, make, find):
@@ -44,15 +51,9 @@ def test_the_queue_takes_the_workers_and_not_its_loader(waiting, make, find):
     assert find("VX101", replace(facts, loaders=[replace(queue, queue_workers=2)])) == ()
 
 
-def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, make, find, clean):
+def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, make, find, two_cores):
     """Of 0.1 s on two cores and 0.06 s on one, a step cannot take less than (0.2 + 0.06) / 2."""
-    facts = waiting(
-        0.06,
-        make.loader(num_workers=0),
-        make.fetch(batch_s=0.06, worker=-1),
-        host=HostFacts(num_cpus=2),
-        settings=replace(clean.settings, num_threads=2),
-    )
+    facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1), **two_cores)
     (found,) = find("VX101", facts)
     assert found.saves_s == pytest.approx(100 * 0.03, rel=0.07)
     # Three threads on two cores: those that wait must not spin.
@@ -61,20 +62,10 @@ def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, ma
     assert len(find("VX101", replace(facts, settings=passive))[0].change.splitlines()) == 1
 
 
-def test_own_thread_that_only_waits_for_a_disk_saves_all_on_two_cores(waiting, make, find, clean):
-    facts = waiting(
-        0.06,
-        make.loader(num_workers=0),
-        make.fetch(batch_s=0.06, cpu_share=0.0, worker=-1),
-        host=HostFacts(num_cpus=2),
-        settings=replace(clean.settings, num_threads=2),
-    )
+def test_own_thread_that_only_waits_for_a_disk_saves_all_on_two_cores(waiting, make, find, two_cores):
+    facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, cpu_share=0.0, worker=-1), **two_cores)
     (found,) = find("VX101", facts)
     assert found.saves_s == pytest.approx(6.0, rel=0.05)
-
-
-def test_own_thread_is_not_told_where_nothing_waits(clean, make, find):
-    assert find("VX101", replace(clean, loaders=[make.loader(num_workers=0)])) == ()
 
 
 def test_a_pinning_loader_is_proposed_on_a_gpu(waiting, make, find, clean_gpu):
@@ -111,22 +102,18 @@ def test_one_worker_for_a_fast_network_is_too_few(waiting, make, find):
     assert "num_workers=4" in found.change
     # Eight cores compute 6 x 0.099 s and make a batch of 0.3 s: 0.112 s in place of 0.3 s.
     assert found.saves_s == pytest.approx(18.8, rel=0.01)
-
-
-def test_more_workers_are_not_proposed_where_no_core_is_free(waiting, make, find):
     facts = waiting(0.2, make.loader(num_workers=1), make.fetch(batch_s=0.3), host=HostFacts(num_cpus=1))
     assert find("VX103", facts) == ()
 
 
-def test_sixteen_workers_on_two_cores_are_too_many(waiting, make, find, clean):
+def test_sixteen_workers_on_two_cores_are_too_many(waiting, make, find, two_cores):
     """Batches of 20 ms of CPU time take 0.3 s by the clock, as sixteen workers take turns."""
     facts = waiting(
         0.0,
         make.loader(num_workers=16),
         make.fetch(batch_s=0.3, cpu_share=0.02 / 0.3),
         steps=make.steps({"wait": 0.05, "forward": 0.1, "backward": 0.1}),
-        host=HostFacts(num_cpus=2),
-        settings=replace(clean.settings, num_threads=2),
+        **two_cores,
         passes=[make.between("epoch start", 4.0, at=50)],
     )
     (found,) = find("VX104", facts)
@@ -134,17 +121,17 @@ def test_sixteen_workers_on_two_cores_are_too_many(waiting, make, find, clean):
     assert "num_workers=1," in found.change
     # Steps go from 0.25 s to (2 x 0.099 + 0.02) / 2, and workers that are kept are not started again.
     assert found.saves_s == pytest.approx(100 * (0.25 - 0.109) + 4.0, rel=0.01)
+    assert find("VX104", waiting(0.1, make.loader(num_workers=8), make.fetch(batch_s=0.3))) == ()
 
 
-def test_batches_that_too_many_workers_make_before_an_epoch_count_as_work(waiting, make, find, clean):
+def test_batches_that_too_many_workers_make_before_an_epoch_count_as_work(waiting, make, find, two_cores):
     """Of each second before an epoch 0.3 s start workers; in the rest they make batches that steps then do not need."""
     facts = waiting(
         0.0,
         make.loader(num_workers=16),
         replace(make.fetch(batch_s=0.3, cpu_share=0.02 / 0.3), starts_s=(0.3, 0.2, 0.4)),
         steps=make.steps({"wait": 0.0, "forward": 0.05, "backward": 0.05}),
-        host=HostFacts(num_cpus=2),
-        settings=replace(clean.settings, num_threads=2),
+        **two_cores,
         passes=[make.between("epoch start", 1.0, at=at) for at in (20, 40, 60)],
     )
     (found,) = find("VX104", facts)
@@ -152,10 +139,6 @@ def test_batches_that_too_many_workers_make_before_an_epoch_count_as_work(waitin
     assert found.saves_s == pytest.approx(started_s + early_s + 100 * (0.1 - 0.109), rel=0.01)
     (restarted,) = find("VX105", facts)
     assert restarted.saves_s == pytest.approx(started_s)
-
-
-def test_as_many_workers_as_cores_are_not_too_many(waiting, make, find):
-    assert find("VX104", waiting(0.1, make.loader(num_workers=8), make.fetch(batch_s=0.3))) == ()
 
 
 def test_workers_started_at_each_epoch_cost_what_the_starts_took(clean, make, find):
@@ -215,14 +198,8 @@ def test_a_loop_that_stands_still_within_its_own_calls_is_told_of_the_lock(clean
     assert find("VX107", replace(facts, fetches=[make.fetch(batch_s=0.0002, worker=-1)])) == ()
 
 
-def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, find, clean):
-    facts = waiting(
-        0.1,
-        make.loader(num_workers=2),
-        make.fetch(batch_s=0.2),
-        host=HostFacts(num_cpus=2),
-        settings=replace(clean.settings, num_threads=2),
-    )
+def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, find, two_cores):
+    facts = waiting(0.1, make.loader(num_workers=2), make.fetch(batch_s=0.2), **two_cores)
     (found,) = find("VX108", facts)
     assert "need 0.40 s of CPU time together; on 2 cores that is 0.20 s a step" in found.cause
     assert found.saves_s is None

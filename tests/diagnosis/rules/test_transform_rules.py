@@ -22,20 +22,19 @@ def slow(waiting, make):
     return lambda **fields: waiting(0.2, make.loader(num_workers=1), make.fetch(batch_s=0.3), **fields)
 
 
-def test_a_slow_collate_function_is_named_and_saves_what_is_no_stacking(waiting, make, find):
+def test_a_slow_collate_function_is_named_and_saves_what_is_no_stacking(waiting, slow, make, find):
     loader = make.loader(num_workers=1, collate="train.collate", collate_where="train.py:9")
     (found,) = find("VX111", waiting(0.2, loader, make.fetch(batch_s=0.3, collate_share=0.8)))
     assert "train.collate takes 0.24 s a step, 80 % of what its batch takes" in found.cause
     assert found.where == "train.py:9"
     # 0.06 s and stacking of 4 MiB are left, and the network takes 0.1 s.
     assert found.saves_s == pytest.approx(20.0, rel=0.05)
-
-
-def test_a_collate_function_that_only_stacks_is_left_alone(slow, find):
     assert find("VX111", slow()) == ()
+    loader = make.loader(num_workers=16, collate="torch.utils.data._utils.collate.default_collate")
+    assert find("VX111", waiting(0.2, loader, make.fetch(batch_s=0.3, collate_share=0.8))) == ()
 
 
-def test_gunzip_is_seen_in_the_stacks_of_workers(slow, make, find):
+def test_gunzip_is_seen_in_the_stacks_of_workers(clean, slow, make, find):
     facts = slow(
         stacks=[make.stack("worker", "gunzip", 70, where="data.py:7"), make.stack("worker", "transform", 30)],
         files=FileFacts(kinds={".nii.gz": 400}, num_opens=400, num_files=200, read_bytes=10**9),
@@ -45,9 +44,6 @@ def test_gunzip_is_seen_in_the_stacks_of_workers(slow, make, find):
     assert "400 packed files opened" in found.evidence
     # 35 % of 0.3 s go, and the worker is what bounds the step.
     assert found.saves_s == pytest.approx(100 * 0.3 * 0.35, rel=0.01)
-
-
-def test_gunzip_that_workers_hide_is_no_finding(clean, make, find):
     assert find("VX112", replace(clean, stacks=[make.stack("worker", "gunzip", 70)])) == ()
 
 
@@ -71,9 +67,6 @@ def test_a_data_set_that_keeps_its_items_is_not_told_to_keep_them(slow, make, fi
     facts = slow(transforms=[transform("LoadImaged", 20.0, order=0), transform("R", 1.0, order=1, is_random=True)])
     assert find("VX113", facts)
     assert find("VX113", replace(facts, loaders=[make.loader(num_workers=1, dataset="CacheDataset")])) == ()
-
-
-def test_what_was_called_for_a_cache_only_is_not_called_repeated(slow, find):
     few = [transform("LoadImaged", 20.0, order=0, calls=20), transform("R", 1.0, order=1, is_random=True)]
     assert find("VX113", slow(transforms=few)) == ()
 
@@ -148,8 +141,3 @@ def test_a_data_set_of_their_own_is_told_to_read_in_its_beginning(slow, make, fi
     assert found.where == "data.py:7"
     chain = [transform("LoadImaged", 20.0, order=0), transform("RandFlipd", 1.0, order=1, is_random=True)]
     assert find("VX116", slow(stacks=stacks, files=files, transforms=chain)) == ()
-
-
-def test_the_collate_function_of_torch_is_never_called_slow(slow, make, find, waiting):
-    loader = make.loader(num_workers=16, collate="torch.utils.data._utils.collate.default_collate")
-    assert find("VX111", waiting(0.2, loader, make.fetch(batch_s=0.3, collate_share=0.8))) == ()

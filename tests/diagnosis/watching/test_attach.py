@@ -72,8 +72,6 @@ def test_our_own_training_reaches_its_steps_on_resident_batches(
         train(voxelocity.open(tiny_msd), tmp_path / "run", overrides=plan, device="cpu", console=Console(quiet=True))
         pytest.fail("the recorder has not seen enough")
     facts = read_facts(tmp_path / "recording")
-    assert facts.ended is not None
     assert facts.ended.reason == "limit"
     assert {step.phase for step in facts.steps} >= {"watched", "resident"}
-    assert facts.network is not None
     assert facts.network.memory_format == "channels_last_3d"

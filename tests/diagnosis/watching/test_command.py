@@ -69,7 +69,6 @@ def test_a_process_with_the_recording_in_its_environment_is_found_and_no_other(t
         child = subprocess.Popen(
             [sys.executable, "-I", "-c", code], env={VARIABLE: value}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert child.stdout is not None
         child.stdout.readline()
         return child
 

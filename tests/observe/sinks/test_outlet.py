@@ -28,11 +28,12 @@ class Listener:
             raise OSError("no route\n to host")
 
 
-def test_a_sink_is_told_every_event_in_order_between_its_beginning_and_its_end(tell, first_session):
+def test_a_sink_is_told_every_event_in_order_between_its_beginning_and_its_end(start, tell, first_session):
     sink = Listener()
     assert tell(sink, first_session) == []
     assert sink.calls == ["begin", *(event["event"] for event in first_session), "end"]
     assert (sink.run.is_resumed, sink.run.first_step) == (False, 0)
+    assert replace(sink.run, told=(), kept=()) == start
 
 
 def test_a_resumed_run_is_begun_once_it_is_known_where_it_goes_on(tell, first_session, second_session):
@@ -126,9 +127,3 @@ def test_without_sinks_nothing_is_started(start, first_session):
     with Outlets([], start, warn=print) as outlets:
         outlets.write(first_session[0])
         assert threading.active_count() == before
-
-
-def test_what_a_run_is_called_reaches_the_sink(start, tell, first_session):
-    sink = Listener()
-    tell(sink, first_session)
-    assert replace(sink.run, told=(), kept=()) == start

@@ -2,7 +2,6 @@ import os
 
 import pytest
 
-import voxelocity
 from voxelocity.core.errors import InputError
 from voxelocity.observe import SpanRecorder, end_range, ended_span, phase, span, start_range
 from voxelocity.observe.spans.scope import LISTENERS
@@ -106,13 +105,6 @@ def test_a_forked_child_looks_for_listeners_of_its_own():
         os.close(writer)
         with os.fdopen(reader) as answer:
             assert answer.read() == "None"
-
-
-def test_the_package_gives_spans_under_short_names():
-    assert voxelocity.span is span
-    assert voxelocity.phase is phase
-    assert voxelocity.SpanRecorder is SpanRecorder
-    assert (voxelocity.start_range, voxelocity.end_range) == (start_range, end_range)
 
 
 def test_without_a_tool_and_a_monitor_nobody_listens():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from voxelocity.core.time_parts import TimeShare
@@ -56,6 +57,11 @@ def example(name: str) -> Diagnosis:
     """The diagnosis of that name, made anew."""
     makers = (data_bound, clean, validation_bound, on_a_gpu, killed, nothing_seen)
     return dict(zip(NAMES, makers, strict=True))[name]()
+
+
+def with_facts(diagnosis: Diagnosis, **changes: Any) -> Diagnosis:
+    """The same diagnosis of other facts."""
+    return replace(diagnosis, facts=replace(diagnosis.facts, **changes))
 
 
 def steps_of(parts: Mapping[str, float], *, count: int, num_images: int = 4, start_s: float = 6.0) -> list[Step]:

@@ -119,6 +119,38 @@ def test_a_request_to_stop_stops_all_folds(copied, tiny_msd, options, calls):
     assert [call["fold"] for call in calls] == [1]
 
 
+def test_a_stop_that_came_while_a_fold_wrote_its_report_keeps_the_next_from_beginning(
+    copied, tiny_msd, options, monkeypatch
+):
+    for fold in (0, 1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    begun = []
+
+    def train(cases, out, *, fold, stop, **options):
+        begun.append(fold)
+        stop.signal_number = signal.SIGTERM
+
+    monkeypatch.setattr(folds_module, "train", train)
+    with pytest.raises(InterruptedRunError, match="stopped after fold 0") as caught:
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert (begun, caught.value.signal_number) == ([0], signal.SIGTERM)
+
+
+def test_a_launcher_that_starts_the_command_again_overwrites_only_what_it_has_not_begun(
+    copied, tiny_msd, options, calls, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    for fold in (0, 1):
+        record = copied / f"fold_{fold}" / "run.yaml"
+        record.write_text(f"job: '7'\n{record.read_text()}")
+    (copied / "fold_1" / "events.jsonl").write_text("")
+    with pytest.raises(InputError, match="fold_1"):
+        # It was not really trained.
+        train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, True, False), (2, False, True)]
+
+
 def test_folders_of_other_runs_and_folds_without_cases_are_refused_first(copied, tiny_msd, options, calls):
     cases = voxelocity.open(tiny_msd)
     with pytest.raises(InputError, match=r"fold_0 .*train.steps=4 where 3 is stored"):

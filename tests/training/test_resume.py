@@ -631,11 +631,16 @@ def test_a_run_goes_on_with_what_it_measured_whatever_a_new_measurement_says(run
 def test_a_launcher_that_repeats_the_command_continues_the_run(run_in, stop_after, tmp_path, monkeypatch):
     """Also with --overwrite, and where fewer ranks would be planned for in another way."""
     run_in(tmp_path / "whole")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
     stop_after(tmp_path / "run", 3)
+    shutil.copytree(tmp_path / "run", tmp_path / "old")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     monkeypatch.setattr("voxelocity.planning.machine.cpu_budget", lambda: 64)
     run_in(tmp_path / "run", overwrite=True)
     whole, continued = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
     assert all(torch.equal(value, continued[name]) for name, value in whole.items())
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "checkpoint"] == [3, 6]
+    assert [event["step"] for event in events(tmp_path / "run", "checkpoint")] == [3, 6]
+    # The run of an earlier command, which this one's launcher had no time to overwrite.
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    run_in(tmp_path / "old", overwrite=True)
+    assert [event["step"] for event in events(tmp_path / "old", "checkpoint")] == [6]

@@ -74,6 +74,8 @@ def train(
     """Train a network on DATASET: plan, cache, train, validate, report."""
     if folds and options.is_given(context, "fold"):
         raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
+    if folds and resume and overwrite:
+        raise ConfigError("train: --resume keeps folds that have begun, --overwrite replaces them; give one of them")
     dataset, out = _places(dataset, out, resume=resume and not folds)
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
@@ -99,7 +101,8 @@ def train(
         "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
     }  # fmt: skip
     if folds:
-        _show_folds(train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common))
+        result = train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common)
+        _show_folds(result, console)
         return
     chosen = chosen_fold if options.is_given(context, "fold") else AUTO
     _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
@@ -117,13 +120,11 @@ def _show_run(result: RunResult, console: PlainConsole) -> None:
     )
 
 
-def _show_folds(result: FoldsResult) -> None:
+def _show_folds(result: FoldsResult, console: PlainConsole) -> None:
     """The pooled scores, and which folds have none; status 1 if a fold failed."""
-    from voxelocity.core.console import PlainConsole
     from voxelocity.evaluation import evaluation_view
     from voxelocity.evaluation.page import PAGE
 
-    console = PlainConsole()
     if result.evaluation is not None:
         console.print(evaluation_view(result.evaluation), highlight=False)
         console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)

@@ -51,6 +51,12 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     return replace(place, num_restarts=sum(restarts))
 
 
+def launcher_job(environ: Mapping[str, str] = os.environ) -> str:
+    """What the launcher calls this job, the same when it starts the program again; "" if it has no name."""
+    # A job that SLURM starts again starts another torchrun.
+    return environ.get("SLURM_JOB_ID") or environ.get("TORCHELASTIC_RUN_ID", "")
+
+
 def _of_launcher(environ: Mapping[str, str]) -> Place:
     if "RANK" in environ and "WORLD_SIZE" in environ:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")

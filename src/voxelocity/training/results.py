@@ -45,7 +45,7 @@ class SlicePictures:
         assert truth is not None
         if ignored is not None:
             is_known = truth != ignored
-            truth, prediction = truth * is_known, prediction * is_known
+            truth, prediction = np.where(is_known, truth, 0), np.where(is_known, prediction, 0)
         arrays: dict[str, Array] = {}
         for stack in cut_slices(scan, prediction, truth=truth):
             assert stack.truth is not None

@@ -26,6 +26,7 @@ from voxelocity.core.errors import (
     VoxelocityError,
 )
 from voxelocity.evaluation import Evaluation, pool_runs, write_evaluation
+from voxelocity.observe import system_clock
 from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import launcher_job, one_group, read_place
 from voxelocity.planning import DeviceChoice, SharedKeys
@@ -96,7 +97,7 @@ def train_folds(
         InputError: a fold holds no case, an argument is wrong, or a folder holds a run of other data or options.
         InterruptedRunError: it was asked to stop; what was done is saved.
     """
-    place, out = read_place(), Path(out)
+    place, out, called_s = read_place(), Path(out), system_clock()
     console = console or PlainConsole(quiet=place.rank > 0)
     if RunFolder(out).holds_run:
         raise OutputError(f"train: {out} holds a run, and folds need a folder of their own; choose another with -o")
@@ -115,6 +116,8 @@ def train_folds(
     shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if overwrite else ())
     failed: dict[int, str] = {}
     with one_group(place, uses_gpu=device != "cpu" and torch.cuda.is_available()):
+        # Ranks may have waited for each other.
+        spent_s += system_clock() - called_s
         for fold, folder in folders.items():
             if fold in begun and folder.is_finished() and not full_validation:
                 console.print(f"fold {fold} is finished: {folder.path}", highlight=False)

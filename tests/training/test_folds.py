@@ -89,6 +89,15 @@ def test_finished_folds_are_kept_and_the_others_get_their_plan(copied, tiny_msd,
     assert calls[0]["shared"].values["data.patch.shape_voxel"] == [16, 16, 16]
 
 
+def test_time_before_the_first_fold_is_of_its_budget(copied, tiny_msd, options, calls, monkeypatch):
+    for fold in (1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    monkeypatch.setattr(folds_module, "system_clock", iter([100.0, 107.0]).__next__)
+    with pytest.raises(InputError, match="fold_1"):
+        train_folds(voxelocity.open(tiny_msd), copied, spent_s=3.0, **options)
+    assert [call["spent_s"] for call in calls] == [10.0, 0.0]
+
+
 def test_a_separate_job_takes_over_the_plan_of_another_fold_of_the_same_data(copied, tiny_msd, own_msd, options, calls):
     for fold in (1, 2):
         shutil.rmtree(copied / f"fold_{fold}")

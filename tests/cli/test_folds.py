@@ -18,7 +18,11 @@ def test_chosen_folds_are_trained_pooled_and_kept(voxelocity, tiny_msd, tiny_set
 
 
 def test_folds_that_cannot_be_understood_are_named(voxelocity, tiny_msd, tmp_path):
-    for options, words in ((["--folds", "1-3"], "'1-3' is neither"), (["--folds", "all", "--fold", "1"], "give one")):
+    for options, words in (
+        (["--folds", "1-3"], "'1-3' is neither"),
+        (["--folds", "all", "--fold", "1"], "give one"),
+        (["--folds", "all", "--resume", "--overwrite"], "give one"),
+    ):
         ended = voxelocity("train", tiny_msd, "-o", tmp_path / "cv", *options)
         assert ended.status == 2
         assert words in ended.err

@@ -39,6 +39,15 @@ def test_two_ranks_train_and_one_of_them_prints(tiny_msd, sets, tmp_path):
     assert (tmp_path / "run" / "events-rank1.jsonl").exists()
 
 
+@pytest.mark.nightly
+def test_two_ranks_train_folds_and_one_of_them_prints_the_pooled_scores(tiny_msd, sets, tmp_path):
+    options = ["-o", tmp_path / "cv", "--folds", "0,2", "--device", "cpu", *sets]
+    ended = launch("-n", 2, "train", tiny_msd, *options, memory=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("over 4 cases") == 1
+    assert (tmp_path / "cv" / "fold_2" / "events-rank1.jsonl").exists()
+
+
 def test_a_wrong_input_ends_all_ranks_with_one_message_and_its_status(own_msd, sets, tmp_path):
     (own_msd / "imagesTr" / "case_3.nii.gz").write_bytes(b"no scan")
     ended = launch("-n", 2, "train", own_msd, "-o", tmp_path / "run", "--device", "cpu", *sets, memory=tmp_path)

@@ -78,3 +78,18 @@ def test_a_rank_alone_exchanges_nothing():
     assert ALONE.agree([1.0], flag=True) == ([1.0], True)
     network = torch.nn.Linear(1, 1)
     assert ALONE.wrapped(network, bucket_mb=1.0) is network
+
+
+_TWICE = """
+from voxelocity.parallel import joined, one_group
+with one_group():
+    for number in range(2):
+        with joined() as world:
+            found = world.gather((number, world.place.rank))
+print(found)
+"""
+
+
+def test_ranks_that_have_met_once_join_as_often_as_they_like(tmp_path):
+    ended = finish(start_ranks(2, [], memory=tmp_path, script=_TWICE), timeout_s=60.0)
+    assert ended == [(0, "[(1, 0), (1, 1)]\n", "")] * 2

@@ -70,6 +70,16 @@ def test_an_interruption_is_told_until_the_run_goes_on(write, events):
     assert resumed.environment == {"cpu": "another"}
 
 
+def test_a_finished_run_that_is_validated_again_is_finished_meanwhile(write, events):
+    start = {"event": "run_started", "time_s": 900.0, "environment": {}}
+    stop = {"event": "interrupted", "time_s": 901.0, "signal": 2}
+    once = read_run(write(events=events))
+    assert once.status == "finished"
+    for more in ([start], [start, stop]):
+        again = read_run(write(events=[*events, *more]))
+        assert (again.status, again.finish) == ("finished", once.finish)
+
+
 def test_steps_done_again_after_a_resume_are_counted_once_and_their_time_as_lost(write, events):
     begin, rest = events[:5], events[5:]
     index = next(i for i, event in enumerate(rest) if event["event"] == "validation") + 4

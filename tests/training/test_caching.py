@@ -3,6 +3,7 @@
 import io
 import re
 import shutil
+from collections import Counter
 
 import nibabel as nib
 import numpy as np
@@ -11,8 +12,8 @@ from rich.console import Console
 
 import voxelocity
 from voxelocity.core.errors import DatasetError, InputError, ScanError
-from voxelocity.data.cache import RotatingSchedule
-from voxelocity.data.pipeline import CachingFacts
+from voxelocity.data.cache import RotatingSchedule, choose
+from voxelocity.data.pipeline import CachingFacts, PreparedCases
 from voxelocity.report import read_run
 from voxelocity.training import caching as caching_module
 from voxelocity.training import train
@@ -114,6 +115,19 @@ def test_broken_cases_are_left_out_where_that_was_asked_for_and_in_a_run_that_go
         shutil.copy(tiny_msd / name, data / name)
     filled, _ = run_on({}, data, resume=True, full_validation=True)
     assert [score.case_id for score in read_run(tmp_path / "run").scores] == ["case_0"]
+
+
+def test_cases_are_prepared_once_where_others_are_left_out(run_on, tiny_msd, tmp_path, monkeypatch):
+    monkeypatch.setattr(choose, "memory_folder", lambda **_: (None, "it is full"))
+    prepare, prepared = PreparedCases._prepare, Counter()
+
+    def counted(cases, index):
+        prepared[cases.refs[index].case_id] += 1
+        return prepare(cases, index)
+
+    monkeypatch.setattr(PreparedCases, "_prepare", counted)
+    run_on({}, with_broken(tiny_msd, tmp_path / "data", "case_1"), skip_broken=True)
+    assert prepared == {f"case_{index}": 1 for index in range(6)}
 
 
 def test_broken_cases_are_not_left_out_where_none_would_be_left(run_on, tiny_msd, tmp_path):

@@ -11,13 +11,11 @@ from rich.console import Console
 
 import voxelocity
 from voxelocity.core.errors import (
-    CheckpointError,
     DatasetError,
     InputError,
     InterruptedRunError,
     NonFiniteLossError,
     OutputError,
-    RankLostError,
 )
 from voxelocity.evaluation import pool_runs
 from voxelocity.planning import SharedKeys
@@ -97,6 +95,15 @@ def test_finished_folds_are_kept_and_the_others_get_their_plan(copied, tiny_msd,
     assert calls[0]["shared"].values["data.patch.shape_voxel"] == [16, 16, 16]
 
 
+def test_time_before_the_first_fold_is_of_its_budget(copied, tiny_msd, options, calls, monkeypatch):
+    for fold in (1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    monkeypatch.setattr(folds_module, "system_clock", iter([100.0, 107.0]).__next__)
+    with pytest.raises(InputError, match="fold_1"):
+        train_folds(voxelocity.open(tiny_msd), copied, spent_s=3.0, **options)
+    assert [call["spent_s"] for call in calls] == [10.0, 0.0]
+
+
 def test_a_separate_job_takes_over_the_plan_of_another_fold_of_the_same_data(copied, tiny_msd, own_msd, options, calls):
     for fold in (1, 2):
         shutil.rmtree(copied / f"fold_{fold}")
@@ -133,24 +140,44 @@ def test_a_launcher_that_repeats_the_command_keeps_the_folds_of_its_job(copied, 
     assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, False, True), (2, True, False)]
 
 
-def test_a_rank_that_prints_nothing_else_says_why_its_fold_failed(
-    copied, tiny_msd, options, calls, monkeypatch, capsys
-):
-    shutil.rmtree(copied / "fold_0")
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    for error, is_shown in ((CheckpointError("none is left"), True), (RankLostError("another failed"), False)):
-        calls.does = {0: error}
-        train_folds(voxelocity.open(tiny_msd), copied, **options)
-        assert (str(error) in capsys.readouterr().out) is is_shown
-
-
 def test_a_request_to_stop_stops_all_folds(copied, tiny_msd, options, calls):
     shutil.rmtree(copied / "fold_1")
     calls.does = {1: InterruptedRunError("stopped", signal_number=signal.SIGINT)}
     with pytest.raises(InterruptedRunError):
         train_folds(voxelocity.open(tiny_msd), copied, **options)
     assert [call["fold"] for call in calls] == [1]
+
+
+def test_a_stop_that_came_while_a_fold_wrote_its_report_keeps_the_next_from_beginning(
+    copied, tiny_msd, options, monkeypatch
+):
+    for fold in (0, 1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    begun = []
+
+    def train(cases, out, *, fold, stop, **options):
+        begun.append(fold)
+        stop.signal_number = signal.SIGTERM
+
+    monkeypatch.setattr(folds_module, "train", train)
+    with pytest.raises(InterruptedRunError, match="stopped after fold 0") as caught:
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert (begun, caught.value.signal_number) == ([0], signal.SIGTERM)
+
+
+def test_a_launcher_that_starts_the_command_again_overwrites_only_what_it_has_not_begun(
+    copied, tiny_msd, options, calls, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    for fold in (0, 1):
+        record = copied / f"fold_{fold}" / "run.yaml"
+        record.write_text(f"job: '7'\n{record.read_text()}")
+    (copied / "fold_1" / "events.jsonl").write_text("")
+    with pytest.raises(InputError, match="fold_1"):
+        # It was not really trained.
+        train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, True, False), (2, False, True)]
 
 
 def test_folders_of_other_runs_and_folds_without_cases_are_refused_first(copied, tiny_msd, options, calls):

@@ -50,6 +50,20 @@ def test_slices_are_the_way_radiologists_look_at_them(directions, plane, place, 
     assert str(saved["0_title"]) == "a, Dice 0.500"
 
 
+def test_ignored_voxels_are_neither_missed_nor_wrong_in_a_slice(tmp_path):
+    volume = scan("a", RAS)
+    label, prediction = np.array(volume.label), np.array(volume.label)
+    label[3], prediction[3, 0] = 2, 1
+    pictures = SlicePictures()
+    pictures.add(CaseScore(case_id="a", dice={"x": 1.0}), volume.with_(label=label), prediction, ignored=2)
+    pictures.save(tmp_path / "slices.npz")
+    saved = np.load(tmp_path / "slices.npz", allow_pickle=False)
+    for plane in ("axial", "coronal", "sagittal"):
+        truth, predicted = saved[f"0_{plane}_truth"], saved[f"0_{plane}_prediction"]
+        assert truth.tolist() == predicted.tolist()
+        assert np.count_nonzero(truth) == 1
+
+
 def test_slices_go_evenly_through_the_foreground_from_the_feet_to_the_head(tmp_path):
     label = np.zeros((40, 600, 60), np.uint8)
     label[10:30, 200:400, 11:32] = 1

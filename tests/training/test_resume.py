@@ -393,6 +393,18 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     assert ((run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()) == kept
 
 
+def test_a_finished_run_stays_finished_if_its_second_validation_is_stopped(whole_run, run_in, tmp_path):
+    run, stop = shutil.copytree(whole_run, tmp_path / "run"), StopRequest()
+    stop.signal_number = signal.SIGTERM
+    with pytest.raises(InterruptedRunError):
+        run_in(run, resume=True, full_validation=True, stop=stop)
+    before, after = read_run(whole_run), read_run(run)
+    assert (after.status, after.scores, after.step) == ("finished", before.scores, 6)
+    with pytest.raises(InputError, match="already holds a finished run"):
+        run_in(run, resume=True)
+    assert run_in(run, resume=True, full_validation=True).step == 6
+
+
 def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_left_out(run_in, tmp_path, rehearsed):
     rehearsed(40.0)
     run_in(tmp_path / "run", {"train.steps": 2, "window.mirror_axes": []}, time_budget_s=60.0)

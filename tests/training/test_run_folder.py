@@ -47,7 +47,7 @@ def events_of(*names):
         (("run_started", "steps"), False),
         (("run_started", "steps", "interrupted"), False),
         (("run_started", "interrupted", "run_started", "run_finished"), True),
-        (("run_started", "run_finished", "run_started"), False),
+        (("run_started", "run_finished", "run_started", "interrupted"), True),
     ],
 )
 @pytest.mark.parametrize("has_page", [False, True])

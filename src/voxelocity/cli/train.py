@@ -74,6 +74,8 @@ def train(
     """Train a network on DATASET: plan, cache, train, validate, report."""
     if folds and options.is_given(context, "fold"):
         raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
+    if folds and resume and overwrite:
+        raise ConfigError("train: --resume keeps folds that have begun, --overwrite replaces them; give one of them")
     dataset, out = _places(dataset, out, resume=resume and not folds)
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)

@@ -145,7 +145,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         if (num := facts.dataset.num_validation) > len(facts.scores):
-            notices.append(f"{run} validated {len(facts.scores)} of {num} cases, to keep its time budget.")
+            notices.append(f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why.")
         scores |= {score.case_id: score for score in facts.scores}
         folders |= {score.case_id: str(run) for score in facts.scores}
     if twice:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from voxelocity.core.first_use import first_use
 from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
-from voxelocity.parallel.place import Place, read_job, read_place
+from voxelocity.parallel.place import Place, launcher_job, read_place
 
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.sharding import Sharding
-    from voxelocity.parallel.world import ALONE, World, joined
+    from voxelocity.parallel.world import ALONE, World, joined, one_group
 
 __all__ = [
     "ALONE",
@@ -30,7 +30,8 @@ __all__ = [
     "decide_by_measurement",
     "even_shares",
     "joined",
-    "read_job",
+    "launcher_job",
+    "one_group",
     "read_place",
     "shard",
     "shared_out",
@@ -46,6 +47,6 @@ __getattr__ = first_use(
         "pipeline": ("PipelineParallelModule",),
         "modes": ("Mode", "shard"),
         "sharding": ("Sharding",),
-        "world": ("ALONE", "World", "joined"),
+        "world": ("ALONE", "World", "joined", "one_group"),
     },
 )

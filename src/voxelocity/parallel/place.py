@@ -51,9 +51,10 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     return replace(place, num_restarts=sum(restarts))
 
 
-def read_job(environ: Mapping[str, str] = os.environ) -> str:
-    """What names the launcher's job, the same after each of its restarts; "" if it does not say."""
-    return environ.get("TORCHELASTIC_RUN_ID") or environ.get("SLURM_JOB_ID", "")
+def launcher_job(environ: Mapping[str, str] = os.environ) -> str:
+    """What the launcher calls this job, the same when it starts the program again; "" if it has no name."""
+    # A job that SLURM starts again starts another torchrun.
+    return environ.get("SLURM_JOB_ID") or environ.get("TORCHELASTIC_RUN_ID", "")
 
 
 def _of_launcher(environ: Mapping[str, str]) -> Place:

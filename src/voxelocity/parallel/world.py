@@ -247,6 +247,30 @@ def _meet(place: Place, *, uses_gpu: bool, timeout: timedelta) -> None:
 
 
 @contextlib.contextmanager
+def one_group(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[None]:
+    """Within the block, `joined` can be entered several times: ranks find each other only once in a process.
+
+    Arguments and errors as `joined`.
+    """
+    place = read_place() if place is None else place
+    # A program that joined its ranks itself keeps its own group.
+    if place.is_alone or dist.is_initialized():
+        yield
+        return
+    _meet(place, uses_gpu=uses_gpu, timeout=timeout)
+    # torchrun gives each rank one thread, other launchers all cores.
+    torch.set_num_threads(cpu_budget())
+    try:
+        yield
+        # gloo's threads hold the tensors of the last exchange for a moment. One that lets go of them while Python ends
+        # aborts the process (pytorch/pytorch#179291). They end with the group, unless something still refers to it.
+        gc.collect()
+    finally:
+        dist.destroy_process_group()
+        time.sleep(_LET_GO_S)
+
+
+@contextlib.contextmanager
 def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[World]:
     """The world of this process within the block; waits for all of its ranks.
 
@@ -265,29 +289,15 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timed
     if place.is_alone:
         yield World(place)
         return
-    if dist.is_initialized():
-        # A program that joined its ranks itself keeps its own group.
-        with _watched(place) as world:
-            yield world
-        return
-    _meet(place, uses_gpu=uses_gpu, timeout=timeout)
-    # torchrun gives each rank one thread, other launchers all cores.
-    torch.set_num_threads(cpu_budget())
-    try:
-        with _watched(place) as world:
-            yield world
-    except VoxelocityError:
-        raise
-    except Exception as error:  # whatever it is, it is raised again, or another rank has raised it
-        if not isinstance(error, RuntimeError) or not _is_lost(error):
-            error.add_note(f"raised on rank {place.rank} of {place.size}")
+    with one_group(place, uses_gpu=uses_gpu, timeout=timeout):
+        try:
+            with _watched(place) as world:
+                yield world
+        except VoxelocityError:
             raise
-        # gloo's words would only lead away from the cause.
-        raise RankLostError("parallel: another rank has ended; its own message says why") from None
-    else:
-        # gloo's threads hold the tensors of the last exchange for a moment. One that lets go of them while Python ends
-        # aborts the process (pytorch/pytorch#179291). They end with the group, unless something still refers to it.
-        gc.collect()
-    finally:
-        dist.destroy_process_group()
-        time.sleep(_LET_GO_S)
+        except Exception as error:  # whatever it is, it is raised again, or another rank has raised it
+            if not isinstance(error, RuntimeError) or not _is_lost(error):
+                error.add_note(f"raised on rank {place.rank} of {place.size}")
+                raise
+            # gloo's words would only lead away from the cause.
+            raise RankLostError("parallel: another rank has ended; its own message says why") from None

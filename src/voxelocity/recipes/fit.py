@@ -26,7 +26,7 @@ from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
 from voxelocity.observe.sinks import Outlets, RunStart
-from voxelocity.parallel import World, even_shares, joined, read_job
+from voxelocity.parallel import World, even_shares, joined, launcher_job
 from voxelocity.recipes.call import Call
 from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
 from voxelocity.training.balancing import measured_shares
@@ -106,8 +106,8 @@ def open_run(
     folder.check()
     with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
         # A launcher that starts the program again, after a failure, continues its run.
-        repeats, job = world.place.num_restarts > 0, read_job()
-        overwrite = call.overwrite and not (repeats and folder.was_begun_by(job))
+        repeats, job = world.place.num_restarts > 0, launcher_job()
+        overwrite = call.overwrite and not (repeats and folder.is_of_job(job))
         is_resumed = bool(
             world.led(lambda: _may_resume(folder, record, resume=call.resume or repeats, overwrite=overwrite))
         )

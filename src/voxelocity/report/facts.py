@@ -134,7 +134,8 @@ class _Events:
         self.last_event_s = max(self.last_event_s, time_s)
         match event["event"]:
             case "run_started":
-                self.status, self.finish = "unfinished", None
+                # A finished run is only validated again, and has its scores until new ones replace them.
+                self.status = "finished" if self.finish else "unfinished"
                 self.starts.append(StartRecord(time_s=time_s, environment=_mapping(event, "environment")))
             case "stage":
                 self.stages.append(_record(StageRecord, event, time_s))
@@ -154,7 +155,8 @@ class _Events:
             case "parallel":
                 self.parallel_mode, self.parallel_reason = str(event["mode"]), str(event["reason"])
             case "interrupted":
-                self.status, self.signal_number = "interrupted", _count(event["signal"])
+                self.signal_number = _count(event["signal"])
+                self.status = "finished" if self.finish else "interrupted"
             case "run_finished":
                 self.status, self.finish = "finished", _record(FinishRecord, event, time_s)
 

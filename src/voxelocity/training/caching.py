@@ -63,7 +63,9 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")
     training, held = filled.training, filled.held
     if broken:
-        training, held, _ = prepared_cases(session, {*skipped, *broken})
+        # Of the same cache: another one in this process's memory would be empty.
+        training, held = (_without(cases, broken) for cases in (training, held))
+        _check_left(session, len(training), len(held), num_skipped=len({*skipped, *broken}))
     if filled.num_first:
         _check_foreground(session, num_with_foreground, filled.num_first - len(broken), filled.num_cases)
     # Evenly chosen, so that intermediate validations stay quick; always the same ones.
@@ -142,12 +144,7 @@ def prepared_cases(session: Session, skipped: Collection[str]) -> tuple[Prepared
     split = planned.cases.split(planned.fold)
     training = [ref for ref in split.training if ref.case_id not in skipped]
     held = [ref for ref in split.validation if ref.case_id not in skipped] if split.held_out else training
-    if not training or not held:
-        what = "train on" if not training else "judge by"
-        raise DatasetError(
-            f"train: in {planned.cases.root} no case is left to {what}, because {len(skipped)} cannot be "
-            "used; correct the data"
-        )
+    _check_left(session, len(training), len(held), num_skipped=len(skipped))
     both = PreparedCases(
         [*training, *(held if split.held_out else ())],
         label_values=planned.cases.stored_values,
@@ -160,6 +157,25 @@ def prepared_cases(session: Session, skipped: Collection[str]) -> tuple[Prepared
     of_training = range(len(training))
     of_held = range(len(training), len(both)) if split.held_out else of_training
     return both.part(of_training), both.part(of_held), both
+
+
+def _without(cases: PreparedCases, case_ids: Collection[str]) -> PreparedCases:
+    return cases.part([index for index, ref in enumerate(cases.refs) if ref.case_id not in case_ids])
+
+
+def _check_left(session: Session, num_training: int, num_held: int, *, num_skipped: int) -> None:
+    """Returns if there are cases to train on and to judge by.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    if num_training and num_held:
+        return
+    what = "judge by" if num_training else "train on"
+    raise DatasetError(
+        f"train: in {session.planned.cases.root} no case is left to {what}, because {num_skipped} cannot be used; "
+        "correct the data"
+    )
 
 
 def _needed_first(session: Session, both: PreparedCases, training: PreparedCases, *, first_step: int) -> PreparedCases:

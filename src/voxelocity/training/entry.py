@@ -30,7 +30,7 @@ from voxelocity.observe import (
     system_clock,
 )
 from voxelocity.observe.sinks import Sink
-from voxelocity.parallel import joined, read_job
+from voxelocity.parallel import joined, launcher_job
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
@@ -136,10 +136,10 @@ def train(
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
         console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
-        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. What the
-        # command was to overwrite is still there if it had not come that far.
-        repeats = world.place.num_restarts > 0 and folder.holds_run
-        if world.from_leader(repeats and (not overwrite or folder.was_begun_by(read_job()))):
+        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. A run
+        # that its job has not begun is still to be overwritten.
+        is_begun = folder.holds_run and not (overwrite and not folder.is_of_job(launcher_job()))
+        if world.from_leader(world.place.num_restarts > 0 and is_begun):
             resume, overwrite = True, False
         start = world.led(
             lambda: start_of(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from voxelocity.core.cases import Cases
@@ -22,16 +23,17 @@ from voxelocity.core.errors import (
     InterruptedRunError,
     NonFiniteLossError,
     OutputError,
-    RankLostError,
     VoxelocityError,
 )
 from voxelocity.evaluation import Evaluation, pool_runs, write_evaluation
+from voxelocity.observe import system_clock
 from voxelocity.observe.sinks import Sink
-from voxelocity.parallel import read_job, read_place
+from voxelocity.parallel import launcher_job, one_group, read_place
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.training.entry import train
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import StopRequest
 from voxelocity.training.start import check_start
 
 
@@ -71,8 +73,9 @@ def train_folds(
 ) -> FoldsResult:
     """Trains the folds into `out/fold_K`, one after the other. Other arguments are those of `train`, for each fold.
 
-    A fold that is finished is kept, an unfinished one continues. A fold that fails does not stop the others. All folds
-    have the plan of the first one, except for what depends on their number of training cases.
+    A fold that is finished is kept, an unfinished one continues. A fold that fails does not stop the others, unless
+    several ranks train and it was not its loss that broke. All folds have the plan of the first one, except for what
+    depends on their number of training cases.
 
     Args:
         cases: what `voxelocity.open` returned.
@@ -94,7 +97,8 @@ def train_folds(
         InputError: a fold holds no case, an argument is wrong, or a folder holds a run of other data or options.
         InterruptedRunError: it was asked to stop; what was done is saved.
     """
-    console, out = console or PlainConsole(), Path(out)
+    place, out, called_s = read_place(), Path(out), system_clock()
+    console = console or PlainConsole(quiet=place.rank > 0)
     if RunFolder(out).holds_run:
         raise OutputError(f"train: {out} holds a run, and folds need a folder of their own; choose another with -o")
     chosen = tuple(dict.fromkeys(folds)) or _folds_of(cases)
@@ -102,39 +106,51 @@ def train_folds(
         cases.split(fold)
     folders = {fold: RunFolder(out / f"fold_{fold}") for fold in chosen}
     asked: dict[str, Any] = {"time_budget_s": time_budget_s, "seed": seed, "overrides": overrides}
-    place, begun = read_place(), {fold for fold, folder in folders.items() if folder.holds_run}
+    begun = {fold for fold, folder in folders.items() if folder.holds_run}
     if overwrite:
-        # A launcher that starts the command again must not lose the folds that it has trained.
-        begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].was_begun_by(read_job())}
+        # A launcher that starts the command again has begun some folds itself.
+        job = launcher_job()
+        begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].is_of_job(job)}
     for fold in begun:
         _check_begun(folders[fold], cases, fold=fold, start_from=start_from, **asked)
-    shared = _shared_keys(out, cases, except_folds=[*({*chosen} - begun)] if overwrite else ())
+    shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if overwrite else ())
     failed: dict[int, str] = {}
-    for fold, folder in folders.items():
-        if fold in begun and folder.is_finished() and not full_validation:
-            console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
-            continue
-        console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
-        try:
-            train(
-                cases, folder.path, fold=fold, device=device, resume=fold in begun,
-                overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
-                start_from=start_from, shared=shared, console=console, spent_s=spent_s, sinks=make_sinks(), **asked,
-            )  # fmt: skip
-        # What is wrong with the command or with the data set is wrong for every fold.
-        except (InterruptedRunError, ConfigError, DatasetError):
-            raise
-        except VoxelocityError as error:
-            failed[fold] = str(error)
-            # The cause is known to one rank, which may be one that prints nothing else.
-            is_common = isinstance(error, RankLostError | NonFiniteLossError)
-            says = PlainConsole() if place.rank > 0 and not is_common else console
-            says.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
-        spent_s = 0.0
-        shared = shared or _shared_keys(out, cases)
+    with one_group(place, uses_gpu=device != "cpu" and torch.cuda.is_available()):
+        # Ranks may have waited for each other.
+        spent_s += system_clock() - called_s
+        for fold, folder in folders.items():
+            if fold in begun and folder.is_finished() and not full_validation:
+                console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
+                continue
+            console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
+            stop = StopRequest()
+            try:
+                train(
+                    cases, folder.path, fold=fold, device=device, resume=fold in begun,
+                    overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
+                    start_from=start_from, shared=shared, console=console, spent_s=spent_s, stop=stop,
+                    sinks=make_sinks(), **asked,
+                )  # fmt: skip
+            # What is wrong with the command or with the data set is wrong for every fold.
+            except (InterruptedRunError, ConfigError, DatasetError):
+                raise
+            except VoxelocityError as error:
+                if not place.is_alone and not isinstance(error, NonFiniteLossError):
+                    # Other ranks may be anywhere in the fold.
+                    raise
+                failed[fold] = str(error)
+                console.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
+            if stop.signal_number is not None and fold != chosen[-1]:
+                # It came when only the fold's report was left to write.
+                raise InterruptedRunError(
+                    f"train: stopped after fold {fold}; the same command with --resume trains the other folds",
+                    signal_number=stop.signal_number,
+                )
+            spent_s = 0.0
+            shared = shared or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
     evaluation = pool_runs(list(runs.values())) if runs else None
-    if evaluation is not None:
+    if evaluation is not None and place.rank == 0:
         write_evaluation(evaluation, out)
     return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 

@@ -31,7 +31,7 @@ from voxelocity.observe import (
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.parallel import World, read_job
+from voxelocity.parallel import World, launcher_job
 from voxelocity.planning import DeviceChoice, Planned, SharedKeys, make_plan
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_table
@@ -232,9 +232,12 @@ def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: C
         return
     console.print(plan_table(start.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
-    begin: dict[str, Any] = {} if start.point is None else {"start": start.point.to_plain()}
-    begin |= {"job": job} if (job := read_job()) else {}
-    folder.write_record({"command": command, **begin, **saved_run_record(start.planned)})
+    begin: dict[str, Any] = {"command": command}
+    if job := launcher_job():
+        begin["job"] = job
+    if start.point is not None:
+        begin["start"] = start.point.to_plain()
+    folder.write_record({**begin, **saved_run_record(start.planned)})
 
 
 @contextmanager

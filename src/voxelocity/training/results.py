@@ -36,11 +36,18 @@ class SlicePictures:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
 
-    def add(self, score: CaseScore, scan: Volume, prediction: Classes) -> None:
-        """Keeps slices of a case through its foreground, in three directions."""
-        assert scan.label is not None
+    def add(self, score: CaseScore, scan: Volume, prediction: Classes, *, ignored: int | None = None) -> None:
+        """Keeps slices of a case through its foreground, in three directions.
+
+        Where the label has the index `ignored`, truth and prediction show background, as they are scored.
+        """
+        truth = scan.label
+        assert truth is not None
+        if ignored is not None:
+            is_known = truth != ignored
+            truth, prediction = np.where(is_known, truth, 0), np.where(is_known, prediction, 0)
         arrays: dict[str, Array] = {}
-        for stack in cut_slices(scan, prediction, truth=scan.label):
+        for stack in cut_slices(scan, prediction, truth=truth):
             assert stack.truth is not None
             arrays |= {
                 f"{stack.plane}_image": stack.image,

@@ -50,24 +50,24 @@ class RunFolder:
         # Not `Path.is_file`, which raises an error where a folder above may not be entered; `check` names that folder.
         return os.path.isfile(self.record)
 
-    def was_begun_by(self, job: str) -> bool:
-        """Whether the run was begun by this job of a launcher (`parallel.read_job`), rather than before it."""
+    def is_of_job(self, job: str) -> bool:
+        """Whether the run was begun by this job of a launcher, which may have been started again since."""
         try:
             record = parse_yaml(self.record.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            # It is damaged, so nothing can continue it.
+        except (ValueError, OSError):
             return False
         return isinstance(record, dict) and record.get("job", "") == job
 
     def is_finished(self) -> bool:
         """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.
 
+        It stays finished while it is validated again, and if that is stopped.
+
         Raises:
             InputError: the events are damaged.
         """
         events = read_events(self.events) if self.events.exists() else []
-        marks = [event["event"] for event in events if event["event"] in ("run_started", "run_finished")]
-        return marks[-1:] == ["run_finished"]
+        return any(event["event"] == "run_finished" for event in events)
 
     def check(self) -> None:
         """Refuses, before any work is done, a folder that `open` would refuse later; creates and writes nothing.

@@ -348,7 +348,7 @@ class Validation:
                 may_remove = self._is_held_out and not spec.regions
                 again = largest_alone(score, scan, prediction, spec) if may_remove else score
                 pairs.append((score, again))
-                pictures.add(score, scan, prediction)
+                pictures.add(score, scan, prediction, ignored=spec.ignored)
                 session.stop.check()
         except _OutOfTimeError:
             pass

@@ -27,7 +27,7 @@ class StageEffect:
     scratch_bytes: int
 
 
-class Stage(Protocol):
+class VolumeStage(Protocol):
     """A step of the preparation, before the cache."""
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
@@ -39,7 +39,7 @@ class Stage(Protocol):
         ...
 
 
-class DeterministicStage(Stage, Protocol):
+class DeterministicStage(VolumeStage, Protocol):
     """A whole preparation, or a step that several of them share."""
 
     def fingerprint(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from voxelocity.core.contracts import Stage, StageEffect
+from voxelocity.core.contracts import StageEffect, VolumeStage
 from voxelocity.core.volume import Volume, VolumeSpec
 from voxelocity.data.prepare.cast import Cast
 from voxelocity.data.prepare.config import PrepareConfig
@@ -62,8 +62,8 @@ class Preparation:
         return volume
 
 
-def _stages(config: PrepareConfig) -> tuple[Stage, ...]:
-    stages: list[Stage] = []
+def _stages(config: PrepareConfig) -> tuple[VolumeStage, ...]:
+    stages: list[VolumeStage] = []
     if config.orientation == "RAS":
         stages.append(OrientToRAS())
     if config.crop == "nonzero":

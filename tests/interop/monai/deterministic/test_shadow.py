@@ -6,7 +6,8 @@ import pickle
 import pytest
 from monai.transforms import EnsureChannelFirstd, Orientationd, RandFlipd, ScaleIntensityRanged, Spacing, Spacingd
 
-from voxelocity.interop.monai.deterministic import faster, shadow, why_not
+from voxelocity.interop.monai import deterministic
+from voxelocity.interop.monai.deterministic import faster, why_not
 
 
 def test_a_class_of_the_users_own_is_never_replaced():
@@ -25,7 +26,7 @@ def test_what_is_fast_random_or_unknown_is_left_alone(transform):
 
 
 def test_without_numba_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(shadow, "has_numba", lambda: False)
+    monkeypatch.setattr(deterministic, "has_numba", lambda: False)
     assert faster(Spacing((1, 1, 1))) is None
     assert why_not(Spacing((1, 1, 1))) == "Numba is not installed, so no loop can be compiled"
 

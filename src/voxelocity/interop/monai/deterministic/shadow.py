@@ -1,13 +1,12 @@
-"""Copies of MONAI's transforms with the slow part replaced: for which of them, and which tensors such a part may take.
+"""Copies of MONAI's transforms with the slow part replaced: which there are, and which tensors such a part may take.
 
-A transform is known by its exact class and arguments. A shadow runs MONAI's own code for keys, arguments, metadata and
+A shadow runs MONAI's own code for keys, arguments, metadata and
 errors; only what was named is replaced.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,9 +15,7 @@ import torch
 from monai.data import MetaTensor
 from monai.data.meta_obj import get_track_meta
 
-from voxelocity.core.jit import has_numba
 from voxelocity.core.volume import Array
-from voxelocity.interop.monai.compared import plain_class, why_not_readable
 
 _Transform = TypeVar("_Transform")
 _Maker = TypeVar("_Maker", bound=Callable[[Any], Any])
@@ -39,42 +36,8 @@ class Way:
     make: Callable[[Any], Callable[..., Any]]
 
 
-_WAYS: dict[type, Way] = {}
-
-
-def faster(transform: object) -> Callable[..., Any] | None:
-    """A callable that returns what this MONAI transform returns, faster; None if there is none.
-
-    It takes and returns the same items: the same keys, types, metadata and applied operations, so MONAI can invert its
-    results. Labels, boxes and indices are equal; intensities to the tolerances in docs/monai.md. It holds the arguments
-    that the transform has now; neither the transform nor the item is changed. It raises what MONAI raises. Thread-safe.
-
-    Args:
-        transform: of exactly one of MONAI's classes; subclasses are never replaced.
-    """
-    return None if why_not(transform) else _ways()[plain_class(transform)].make(transform)
-
-
-def why_not(transform: object) -> str:
-    """Why `faster` has nothing for this transform, in words; empty if it has."""
-    if not has_numba():
-        return "Numba is not installed, so no loop can be compiled"
-    way = _ways().get(plain_class(transform))
-    if way is not None:
-        return why_not_readable(transform) or way.why_not(transform)
-    name = type(transform).__name__
-    for known in _ways():
-        if isinstance(transform, known):
-            return f"{name} is a subclass of {known.__name__}: what it changes is not known"
-    return f"{name} has no faster equivalent here"
-
-
-@functools.cache
-def _ways() -> dict[type, Way]:
-    # Compiled loops are imported when the first transform is asked about, not with the package.
-    from voxelocity.interop.monai.deterministic import foreground, intensity, load, orientation, spacing  # noqa: F401
-
-    return _WAYS
+WAYS: dict[type, Way] = {}
+"""How each class is made faster; filled when the modules of this package are imported."""
 
 
 def replaces(
@@ -106,8 +69,8 @@ def replaces(
         def make_dictionary(transform: Any) -> Any:
             return shadow(transform, **{held_as: make(getattr(transform, held_as))})
 
-        _WAYS[array] = Way(why_not_array, make)
-        _WAYS[dictionary] = Way(why_not_either, make_dictionary)
+        WAYS[array] = Way(why_not_array, make)
+        WAYS[dictionary] = Way(why_not_either, make_dictionary)
         return make
 
     return register

@@ -100,7 +100,7 @@ def evaluate(
         raise InputError(f"evaluate: no case can be compared: {next(iter(refused.values()))}")
     if not any(score.dice for score in scores):
         raise InputError(
-            "evaluate: there is no class to score: nothing declares one, and predictions and truth hold only the "
+            "evaluate: no class can be scored: nothing declares one, and predictions and truth hold only the "
             "background; name the classes with --labels"
         )
     return Evaluation(

@@ -107,7 +107,7 @@ class Conductor:
         self._end_at_deadline()
 
     def stop(self) -> None:
-        """There is no phase after this one: profiling ends, and the saved state of the training is restored."""
+        """Ends the last phase: profiling ends, and the saved state of the training is restored."""
         self._deadline.turn_off()
         self._stop_profiler(is_complete=False)
         self.resident.is_replaying = False

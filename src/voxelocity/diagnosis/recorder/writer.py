@@ -136,7 +136,7 @@ def note_failure(folder: str, what: str) -> None:
 
     try:
         os.makedirs(folder, exist_ok=True)
-        # A file's name, and so an error, may hold bytes that are no UTF-8.
+        # A file's name, and so an error, may hold bytes that are not UTF-8.
         with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{what} (process {os.getpid()})\n{traceback.format_exc()}\n")
     except OSError:

@@ -63,7 +63,7 @@ def report_groups(folder: Path) -> dict[str, KernelGroup]:
     """The kernels of the report in this folder in DLProf's groups, by Nsight's own tables. Needs nsys.
 
     Raises:
-        InputError: there is no report: the program never reached the steps to capture, or uses no CUDA device. Or
+        InputError: the report is missing: the program never reached the steps to capture, or uses no CUDA device. Or
             `nsys stats` failed or did not print a table; the report itself can still be opened in Nsight.
     """
     report = next((path for suffix in _SUFFIXES if (path := folder / (_NAME + suffix)).exists()), None)

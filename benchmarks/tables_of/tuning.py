@@ -74,7 +74,7 @@ def _peaks(estimated: int, measured: int) -> tuple[str, str, str]:
 @of_records("auto3dseg.json")
 def auto3dseg_lines(record: dict[str, Any]) -> list[str]:
     """For each template and side: what it chose in how many trials, and what became of two epochs with that."""
-    heads = ("template", "search", "trials", "written", "two epochs fit", "time of them", "s a patch", "memory")
+    heads = ("template", "search", "trials", "written", "two epochs fit", "time", "patches", "s a patch", "memory")
     names = {"default": "none", "theirs": "Auto3DSeg's", "ours": "ours"}
     rows = [
         (name, text, *_searched(row[side]), *_epochs(row[side]["runs"]))
@@ -95,16 +95,17 @@ def _searched(side: dict[str, Any]) -> tuple[str, str]:
     return f"{side['trials']} in {duration_text(side['seconds'])}{failed}{stop}", text or "nothing"
 
 
-def _epochs(runs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
+def _epochs(runs: list[dict[str, Any]]) -> tuple[str, ...]:
     ran = [run for run in runs if run["kind"] == "finished"]
     kinds = ", ".join(sorted({run["kind"].replace("_", " ") for run in runs}))
     taken = bytes_text(max(run["peak_bytes"] for run in runs))
     if len(ran) < len(runs) or not ran:
-        return kinds, "n/a", "n/a", taken
+        return kinds, "n/a", "n/a", "n/a", taken
     seconds = [run["seconds"] for run in ran]
     each = [run["seconds"] / run["patches"] for run in ran]
     spread = f"{duration_text(min(seconds))} to {duration_text(max(seconds))}, n = {len(seconds)}"
-    return "yes", f"{duration_text(median(seconds))} ({spread})", f"{median(each):.3g}", taken
+    patches = f"{median(run['patches'] for run in ran):.0f}"
+    return "yes", f"{duration_text(median(seconds))} ({spread})", patches, f"{median(each):.3g}", taken
 
 
 def _row(name: str, row: dict[str, Any]) -> tuple[str, ...]:

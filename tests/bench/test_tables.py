@@ -122,7 +122,7 @@ def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(t
     none, theirs, ours = (line for line in tables.tuning.auto3dseg_lines() if line.startswith("| dints"))
     assert "finished, out of memory" in none
     assert "8 in 1 min 20 s, 2 failed, would have ended at trial 5" in theirs
-    assert "`num_images_per_batch` 7 | yes | 33 s (30 s to 36 s, n = 2) | 0.55 | 1.00 GiB |" in theirs
+    assert "`num_images_per_batch` 7 | yes | 33 s (30 s to 36 s, n = 2) | 60 | 0.55 | 1.00 GiB |" in theirs
     assert "`num_patches_per_iter` 3 | yes |" in ours
     assert "| 0.5 | 1.00 GiB |" in ours
 

@@ -97,9 +97,11 @@ def test_a_run_has_the_results_of_one_process(mode, voxelocity, tiny_msd, tiny_s
     keys = ("data.batch_size=3", "train.validate_every_steps=3", "optimizer.name=sgd")
     sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
     assert voxelocity("train", tiny_msd, "-o", tmp_path / "one", "--device", "cpu", *sets).status == 0
-    ended = train(2, tiny_msd, tmp_path / "two", [*sets, "--set", f"parallel.mode={mode}"], tmp_path)
+    here = ("--set", f"parallel.mode={mode}", "--set", "parallel.balance=measured")
+    ended = train(2, tiny_msd, tmp_path / "two", [*sets, *here], tmp_path)
     assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
     assert f"parallel.mode = {mode}: a step takes" in ended[0][1]
+    assert f"parallel.balance=measured is not used with parallel.mode={mode}" in ended[0][1]
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name, weight in one.items():

@@ -102,7 +102,7 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
         after = " ".join(given[1:])
         raise InputError(
             f"diagnose: {after!r} follows the folder {folder}; put options before it: "
-            f"voxelocity diagnose [OPTIONS] {folder}"
+            f"voxelocity diagnose [OPTIONS] {shlex.quote(str(folder))}"
         )
     meant = [option for name, option in _OF_COMMANDS.items() if options.is_given(context, name)]
     if meant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,5 +29,6 @@ def init(
     console.print(document_view(found_document(found.channels, found.labels, rows, found.left_out, found.guesses)))
     table, description = write_description(found, folder if out is None else out, overwrite=overwrite)
     console.print(
-        f"\nwrote {table} and {description}; check them, then: voxelocity plan {table.parent}", soft_wrap=True
+        f"\nwrote {table} and {description}; check them, then: voxelocity plan {shlex.quote(str(table.parent))}",
+        soft_wrap=True,
     )

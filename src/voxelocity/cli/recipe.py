@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -70,8 +71,8 @@ def recipe(
                 chosen_recipe.predict(call)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and `voxelocity recipe "
-                f"{name} predict {data} -o {out}` continues",
+                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and "
+                f"`{shlex.join(['voxelocity', 'recipe', name, 'predict', str(data), '-o', str(out)])}` continues",
                 signal_number=signal.SIGINT,
             ) from None
 

@@ -6,6 +6,7 @@ A case that cannot be compared is listed with the reason; the others are.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,7 +133,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
         if facts.status != "finished" or not facts.scores:
             raise InputError(
                 f"evaluate: the run in {run} is {facts.status} and has no final scores yet; finish it: "
-                f"voxelocity train --resume {run}"
+                f"voxelocity train --resume {shlex.quote(str(run))}"
             )
         if classes not in ((), facts.foreground):
             raise InputError(

@@ -5,6 +5,7 @@ The checks refuse what would train into the wrong run, before anything is writte
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,10 +122,10 @@ def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_fi
         raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
     if overwrite or not folder.holds_run:
         return None
-    is_finished = folder.is_finished()
+    is_finished, shown = folder.is_finished(), shlex.quote(str(folder.path))
     if is_finished and not (resume and may_be_finished):
         has_page = folder.report.is_file()
-        page = "" if has_page else f" (`voxelocity report {folder.path}` renders its page, which is missing)"
+        page = "" if has_page else f" (`voxelocity report {shown}` renders its page, which is missing)"
         raise OutputError(
             f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
             "or replace it with --overwrite"
@@ -133,7 +134,7 @@ def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_fi
         # A new network would be validated, and its scores would replace those of the run.
         raise InputError(
             f"train: {folder.checkpoints} holds no checkpoint, so the finished run cannot be validated again; restore "
-            f"one, or score its predictions: voxelocity predict {folder.path} ..., then voxelocity evaluate"
+            f"one, or score its predictions: voxelocity predict {shown} ..., then voxelocity evaluate"
         )
     saved = SavedRun.read(folder.record)
     # Pictures and report will read all of it, so damage must be found before hours of training.

@@ -32,8 +32,10 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
     plan, world = session.plan, session.world
     mode, cuts, pieces = _mode(session, network)
     world.led(lambda: _check_mode(mode, plan))
-    if mode in ("fsdp", "pipeline", "checkpointing") and plan.precision.compile != "none":
-        session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
+    if mode in ("fsdp", "pipeline", "checkpointing"):
+        if plan.precision.compile != "none":
+            session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
+        _warn_of_balance(session, mode)
     return world.all_succeed(
         lambda: shard(
             network,
@@ -46,6 +48,16 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
             memory_format=plan.precision.memory_format,
         )
     )
+
+
+def _warn_of_balance(session: Session, mode: Mode) -> None:
+    """Says that shares which were asked for do not apply in this mode; proportions do, but in a pipeline."""
+    balance = session.plan.parallel.balance
+    if session.world.is_alone or balance in ("auto", "equal") or (mode != "pipeline" and balance != "measured"):
+        return
+    shown = balance if isinstance(balance, str) else list(balance)
+    instead = "go through all ranks" if mode == "pipeline" else "are shared equally"
+    session.warn(f"train: parallel.balance={shown} is not used with parallel.mode={mode}, where batches {instead}")
 
 
 def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, ...], int]:

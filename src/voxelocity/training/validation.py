@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -385,4 +386,4 @@ def _in_order(parts: Sequence[Sequence[_T]], shares: Sequence[Sequence[int]]) ->
 
 def full_command(folder: Path) -> str:
     """The command that validates a finished run in full."""
-    return f"voxelocity train --resume {folder} --full-validation"
+    return f"voxelocity train --resume {shlex.quote(str(folder))} --full-validation"

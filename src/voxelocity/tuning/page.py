@@ -151,8 +151,14 @@ def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: Meas
             f"{owner.capitalize()}'s own settings did not fit; with the tuned ones a run trains on "
             f"{_middle(after.rates)} images a second and takes {bytes_text(after.peak_bytes)}."
         )
-    if not result.values or after == before:
+    if not result.values:
         return f"Nothing was clearly better than {owner}'s own settings, so they stay."
+    if after == before:
+        # The own settings are outside of a range.
+        return (
+            f"Nothing in the ranges was clearly better than what is nearest to {owner}'s own settings there, which was "
+            "written."
+        )
     ratio = statistics.median(result.time_ratios)
     gained = (
         f"A run takes {ratio:.2f} times as long as before: {_middle(after.rates)} images a second instead of "

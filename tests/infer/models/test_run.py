@@ -182,15 +182,17 @@ def test_pairs_of_classes_are_kept_and_must_be_classes_of_the_model():
 
 
 def test_a_run_without_scores_is_doubtful_and_a_copied_model_is_not(tmp_path):
-    save_model(tmp_path, network(), spec().model_copy(update={"num_steps": 5}))
-    assert open_model(tmp_path).doubts == ()
-    (tmp_path / "run.yaml").write_text("")
-    (text,) = open_model(tmp_path).doubts
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    save_model(folder, network(), spec().model_copy(update={"num_steps": 5}))
+    assert open_model(folder).doubts == ()
+    (folder / "run.yaml").write_text("")
+    (text,) = open_model(folder).doubts
     assert "never validated" in text
     assert "trained for 5 steps" in text
-    assert "--resume" in text
-    (tmp_path / "scores.json").write_text("")
-    assert open_model(tmp_path).doubts == ()
+    assert f"voxelocity train --resume '{folder}'" in text
+    (folder / "scores.json").write_text("")
+    assert open_model(folder).doubts == ()
 
 
 def test_classes_that_keep_their_largest_component_are_written_next_to_the_weights(tmp_path):

@@ -79,6 +79,14 @@ def test_settings_that_nothing_beats_stay_and_a_trial_is_shown_by_its_median(wor
     assert {row[2].partition(" images/s")[0] for row in trials_table.rows} == {"5.00"}
 
 
+def test_the_nearest_to_settings_outside_of_a_range_is_written_where_nothing_beats_it(work, trials):
+    trials("write({'images_per_s': [5.0], 'validation_s': [1.0]})")
+    specs = {"dints": {**SPECS["universal"], "range_num_images_per_batch": [3, 8]}}
+    result = customize(work, "dints", specs, console=quiet())["dints_0"]
+    assert result.values["training#num_patches_per_iter"] == 3
+    assert "nearest to the algorithm's own settings" in tuning_document(result).verdict
+
+
 def test_undo_puts_every_file_back_byte_for_byte(work, trials):
     trials()
     before = every_file(work)

@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -115,16 +116,17 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
         OutputError: a file cannot be written.
     """
     table, description = out / TABLE_NAME, out / DESCRIPTION_NAME
+    plan = shlex.join(["voxelocity", "plan", str(out)])
     existing = [path for path in (table, description) if os.path.lexists(path)]
     if existing and not overwrite:
         raise DatasetError(
-            f"source: {existing[0]} exists; open it with `voxelocity plan {out}`, replace it with --overwrite, or "
+            f"source: {existing[0]} exists; open it with `{plan}`, replace it with --overwrite, or "
             "write to another folder with -o"
         )
     if _lists_cases(description):
         raise DatasetError(
-            f"source: {description} lists the cases of a data set and is never replaced; open it with `voxelocity plan "
-            f"{out}`, or write to another folder with -o"
+            f"source: {description} lists the cases of a data set and is never replaced; open it with `{plan}`, or "
+            "write to another folder with -o"
         )
     columns = ["image"] if len(found.channels) == 1 else [f"image_{index}" for index in range(len(found.channels))]
     text = io.StringIO()

@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import reprlib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -91,8 +92,8 @@ def what_it_holds(folder: Path) -> str:
 
 def _list_them(folder: Path, found: str, rows: Sequence[str]) -> str:
     return (
-        f"it looks like {found}: `voxelocity init {folder}` lists its cases for you to check, or list the cases in "
-        f"{folder / 'cases.csv'}, one line each:\n"
+        f"it looks like {found}: `voxelocity init {shlex.quote(str(folder))}` lists its cases for you to check, or "
+        f"list the cases in {folder / 'cases.csv'}, one line each:\n"
         + "\n".join(["    image,label", *rows])
         + f"\nand open that folder again; see {_DOCS}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise InputError(
                 f"infer: {folder} holds no {name}, so no model was finished there; "
-                f"name the folder of a finished run, or finish this one: voxelocity train ... -o {folder} --resume"
+                "name the folder of a finished run, or finish this one: "
+                f"voxelocity train --resume {shlex.quote(str(folder))}"
             ) from None
         except OSError as error:
             raise InputError(
@@ -94,7 +96,7 @@ def _doubts(folder: Path, spec: ModelSpec) -> tuple[str, ...]:
     steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."
     return (
         f"the run in {folder} did not finish: its network was never validated, so its quality is unknown.{steps} "
-        f"To finish it: voxelocity train ... -o {folder} --resume",
+        f"To finish it: voxelocity train --resume {shlex.quote(str(folder))}",
     )
 
 

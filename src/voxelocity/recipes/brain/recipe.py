@@ -106,7 +106,7 @@ def benchmark(call: Call) -> None:
         brain_dataset(call.data, call.out / "data"),
         title=f"Three overlapping classes to a Dice of {TARGET_DICE:g}: MONAI and Voxelocity",
         summary="The same SegResNet, loss, optimizer, patches and split, one after another on this machine.",
-        command=f"voxelocity recipe brain benchmark {call.data} -o {call.out}",
+        name="brain",
         target_dice=TARGET_DICE,
         keys=keys,
         peer_keys={key: value for key, value in PEER_KEYS.items() if key not in keys},

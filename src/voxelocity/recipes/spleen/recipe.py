@@ -45,7 +45,7 @@ def benchmark(call: Call) -> None:
             "The same network, loss, patches and split, one after another on this machine. MONAI's scripts follow its "
             "tutorials in how they get their batches, and train with AdamW at the best of four learning rates."
         ),
-        command=f"voxelocity recipe spleen benchmark {call.data} -o {call.out}",
+        name="spleen",
         target_dice=TARGET_DICE,
         keys={**LIMITS, **KEYS, **call.overrides},
         peer_keys=PEER_KEYS,

@@ -20,8 +20,6 @@ from voxelocity.data.decode import (
 )
 from voxelocity.data.decode.labels import class_indices
 
-# As for the image and the label of one case (`data.decode.case`).
-_SHARED_GRID_VOXEL = 0.25
 _MOST_LISTED = 12
 
 
@@ -140,7 +138,7 @@ def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid)
             f"evaluate: {path} has the shape {grid.shape}, {truth_path} has {truth_grid.shape}; resample the "
             "prediction onto the grid of the truth, classes by nearest neighbor"
         )
-    if not grid.is_close(truth_grid, atol_mm=_SHARED_GRID_VOXEL * min(truth_grid.spacing_mm)):
+    if not truth_grid.is_shared_with(grid):
         raise ScanError(
             f"evaluate: {path} and {truth_path} lie up to {grid.largest_difference_mm(truth_grid):.4g} mm apart by "
             "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "

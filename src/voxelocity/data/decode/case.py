@@ -16,8 +16,6 @@ from voxelocity.data.decode.formats import format_of, read_header, read_scan
 from voxelocity.data.decode.labels import class_indices
 
 _Found = TypeVar("_Found")
-_SHARED_GRID_VOXEL = 0.25
-"""Largest distance, in voxels, between the places of one voxel under two affines that still count as one grid."""
 
 
 def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
@@ -97,8 +95,7 @@ def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, 
             f"decode: case '{ref.case_id}': {what} differ in shape: {one_path} has {one_grid.shape}, {other_path} has "
             f"{other_grid.shape}; resample one onto the grid of the other"
         )
-    # Not tighter: storing a rotation as a float32 quaternion alone moves the far corner of a large scan by 0.15 mm.
-    if not one_grid.is_close(other_grid, atol_mm=_SHARED_GRID_VOXEL * min(one_grid.spacing_mm)):
+    if not one_grid.is_shared_with(other_grid):
         apart_mm = one_grid.largest_difference_mm(other_grid)
         raise ScanError(
             f"decode: case '{ref.case_id}': {what} lie up to {apart_mm:.4g} mm apart: "

@@ -17,9 +17,6 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeSpec
 from voxelocity.infer.model import ForeignNetwork, Model
 
-# As for two channels of one case (`data.decode.case`).
-_SHARED_GRID_VOXEL = 0.25
-
 
 def mean_of(models: Sequence[Model]) -> Model:
     """One model whose logits are the mean of the logits of all.
@@ -107,8 +104,8 @@ class StackedPreparations:
                     f"infer: case '{volume.case_id}': the models of the ensemble crop it to {prepared[0].grid.shape} "
                     f"and {other.grid.shape} voxels, so their predictions cannot be averaged; predict with each alone"
                 )
-            apart_mm = prepared[0].grid.largest_difference_mm(other.grid)
-            if apart_mm > _SHARED_GRID_VOXEL * min(prepared[0].grid.spacing_mm):
+            if not prepared[0].grid.is_shared_with(other.grid):
+                apart_mm = prepared[0].grid.largest_difference_mm(other.grid)
                 raise ScanError(
                     f"infer: case '{volume.case_id}': the models of the ensemble turn or crop it in other ways (voxels "
                     f"of one number lie up to {apart_mm:.4g} mm apart), so their predictions cannot be averaged; "

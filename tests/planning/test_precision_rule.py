@@ -37,7 +37,16 @@ class FakeTimer:
 
 
 def settled(
-    timer, on=CPU, overrides=None, budget_s=0.0, kept=None, tuned=None, patch=(16, 16, 16), network="unet", regions=()
+    timer,
+    on=CPU,
+    overrides=None,
+    budget_s=0.0,
+    kept=None,
+    tuned=None,
+    patch=(16, 16, 16),
+    network="unet",
+    regions=(),
+    **facts_too,
 ):
     request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(
@@ -49,6 +58,7 @@ def settled(
         tuned=tuned or {},
         tuned_reasons=dict.fromkeys(tuned or {}, "tuned"),
         time_steps=timer,
+        **facts_too,
     )
     facts.settled |= {
         "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
@@ -157,10 +167,11 @@ def test_a_run_that_goes_on_keeps_what_it_has_measured():
     assert timer.asked == []
 
 
-def test_a_gpu_also_tries_its_libraries_switches():
+def test_a_gpu_also_tries_its_libraries_switches_where_the_user_asks_for_it():
     timer = FakeTimer(channels_last=1.0, cudnn_benchmark=0.8, tf32=1.5)
-    choices = settled(timer, GPU)
-    ((_, ways, _),) = timer.asked
+    choices = settled(timer, GPU, measures_again=True)
+    ((_, ways, limit_s),) = timer.asked
+    assert limit_s == 6.0
     assert [key for key in ways if key != "as planned"] == [
         "precision.channels_last",
         "backend.cudnn_benchmark",
@@ -176,7 +187,7 @@ def test_a_gpu_also_tries_its_libraries_switches():
 
 
 def test_tf32_stays_on_with_its_gain_beside_it():
-    choice = settled(FakeTimer(tf32=0.5), GPU)["backend.tf32"]
+    choice = settled(FakeTimer(tf32=0.5), GPU, measures_again=True)["backend.tf32"]
     assert (choice.value, choice.changes_results, choice.measured.decided) == (True, True, False)
     assert choice.measured.ratio == pytest.approx(2.0)
     assert "measured here: a step takes 2.00 times as long" in choice.reason

@@ -33,6 +33,7 @@ class Machine:
         device: "cpu" or "cuda".
         num_ranks: processes that train together, each on a machine like this one.
         device_index: which CUDA device, the current one of the calling thread; None on a CPU.
+        capability: compute capability of a CUDA device; None on a CPU.
         device_name: its vendor's name for it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
         device_free_bytes: the part of it that is free.
@@ -58,6 +59,7 @@ class Machine:
     cache_bytes: int = 0
     num_ranks: int = 1
     device_index: int | None = None
+    capability: tuple[int, int] | None = None
 
     @property
     def torch_device(self) -> torch.device:
@@ -101,6 +103,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         cache_bytes=disk_bytes_in(cache_folder),
         num_ranks=place.size,
         device_index=index,
+        capability=None if properties is None else (properties.major, properties.minor),
     )
 
 

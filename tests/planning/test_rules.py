@@ -11,7 +11,8 @@ from voxelocity.planning import Plan
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
-from voxelocity.planning.rules import RULES, coarsen, settle_flips
+from voxelocity.planning.patch_fit import coarsen
+from voxelocity.planning.rules import RULES, settle_flips
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
@@ -85,7 +86,7 @@ def test_compiling_is_left_out_with_the_reason_and_the_flag_that_turns_it_on():
 
 def test_switches_of_cuda_libraries_are_chosen_on_a_gpu_alone():
     keys = ["backend.tf32", "backend.cudnn_benchmark"]
-    on_gpu, on_cpu = settled(on=machine("cuda"), time_budget_s=60.0), settled()
+    on_gpu, on_cpu = settled(on=machine("cuda"), time_budget_s=30.0), settled()
     assert [chosen(on_gpu, key).value for key in keys] == [True, False]
     assert all("voxelocity bench" in chosen(on_gpu, key).reason for key in keys)
     assert not {choice.key for choice in on_cpu.choices} & set(keys)

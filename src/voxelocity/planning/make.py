@@ -25,7 +25,7 @@ from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
-from voxelocity.planning.step_forecast import ENOUGH_STEPS
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import find_tuned
 from voxelocity.step import check_compiler
@@ -51,6 +51,8 @@ class Planned:
     cases: Cases
     """With the classes declared."""
     fold: Fold
+    forecast: Forecast | None = None
+    """What the run is expected to get done; None on a CPU."""
 
     def to_record(self) -> dict[str, Any]:
         """What `run.yaml` keeps of the plan and its origin."""
@@ -76,6 +78,7 @@ class Planned:
             "plan": self.plan.to_plain(),
             "choices": [plain_data(choice, where="plan") for choice in self.choices],
             "fingerprint": self.fingerprint.to_plain(),
+            **({} if self.forecast is None else {"forecast": self.forecast.to_plain()}),
         }
 
 
@@ -194,7 +197,13 @@ def make_plan(
         # Now, not after the cache is filled, when the first step would fail.
         check_compiler(plan.precision.compile, machine.torch_device)
     return Planned(
-        plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
+        plan=plan,
+        choices=tuple(facts.choices),
+        fingerprint=fingerprint,
+        machine=machine,
+        cases=cases,
+        fold=fold,
+        forecast=facts.forecast,
     )
 
 

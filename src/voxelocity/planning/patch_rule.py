@@ -246,12 +246,13 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
         reason = f"as many as fit, {least} to {most}: {takes} {free}"
         if batch == most and size.batch_size < MOST_BATCH:
             reason += f"; with more, fewer than {ENOUGH_STEPS} steps would fit into {sized_s(facts):.0f} s"
-    facts.planned_bytes = sizes[batch]
+    facts.has_graph_room = sizes[batch] + _window_bytes(facts, patch) <= room
     given_up = [f"{most - batch} of {most} patches"] if batch < most else []
     given_up += _given_up(facts, size, most_voxels)
     reason += f"; given up for memory: {listed(given_up, 5)}" if given_up else ""
     value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
     facts.planned_bytes = _needed_bytes(facts, network, patch, value)
+    facts.has_graph_room = facts.planned_bytes + _window_bytes(facts, patch) <= room
     _forecast(facts, network, patch, value)
 
 
@@ -264,7 +265,7 @@ def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
         found.append(f"{GPU_WIDTHS[0]} features at the finest level")
     if facts.settled["data"]["cache"].get("device_max_bytes") == 0:
         found.append("cases on the device")
-    if not has_graph_room(facts):
+    if not facts.has_graph_room:
         found.append("a CUDA graph of the step")
     return found
 
@@ -288,15 +289,6 @@ def windows_beside_steps(facts: PlanFacts, shape_voxel: Sequence[int], *, most: 
     each = _window_bytes(facts, shape_voxel)
     fit = (_room_bytes(facts) - facts.planned_bytes) // each if each else most
     return (fit, f"; {most} would not fit beside a graph of the step") if 0 < fit < most else (most, "")
-
-
-def has_graph_room(facts: PlanFacts) -> bool:
-    """Whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a window beside it.
-
-    To be asked once the batch is settled.
-    """
-    patch = facts.settled["data"]["patch"]["shape_voxel"]
-    return facts.planned_bytes + _window_bytes(facts, patch) <= _room_bytes(facts)
 
 
 def _window_bytes(facts: PlanFacts, shape_voxel: Sequence[int]) -> int:

@@ -60,6 +60,10 @@ class Forecast:
         """Steps that fit into the time; 0 if it is not limited."""
         return 0 if math.isinf(self.available_s) else int(self.available_s / self.step_s)
 
+    def to_plain(self) -> dict[str, float]:
+        """What `run.yaml` keeps of it, to compare with what the run did."""
+        return {"step_s": round(self.step_s, 5), "device_s": round(self.device_s, 5), "num_steps": self.num_steps}
+
 
 def step_work(
     network: NetworkConfig, *, patch_voxel: Index3, num_channels: int, num_outputs: int, is_half: bool

@@ -184,8 +184,9 @@ def test_a_batch_of_many_ranks_holds_no_case_twice():
     assert planned(SPLEEN, num_ranks=8)[1].data.batch_size == 33
 
 
-def test_a_network_of_your_own_gets_no_stem_and_a_step_that_suits_the_time():
-    facts, plan = planned(SPLEEN, time_budget_s=41.0, overrides={"network.name": "unet"})
+@pytest.mark.parametrize("keys", [{"network.name": "unet"}, {"network.stem_stride": [1, 1, 1]}])
+def test_keys_of_your_own_leave_out_the_stem_and_the_step_still_suits_the_time(keys):
+    facts, plan = planned(SPLEEN, time_budget_s=41.0, overrides=keys)
     assert plan.network.stem_stride == (1, 1, 1)
     assert facts.forecast.num_steps >= 750
 

@@ -138,8 +138,8 @@ def make_plan(
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
-    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (at
-    most six seconds, and at most 5 % of a time budget on a GPU or 1 % on a CPU; `planner.measure=never` skips it).
+    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (on a
+    CPU at most six seconds and 1 % of a time budget, on a GPU half a second; `planner.measure=never` skips it).
 
     Args:
         cases: what `voxelocity.open` returned.

@@ -103,13 +103,23 @@ def step_size(facts: PlanFacts) -> StepSize:
     if math.isinf(available_s):
         return size
     is_long = not is_to_target(facts) and facts.request.time_budget_s >= LONG_BUDGET_S
-    may_have_stem = facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
-    may_have_stem &= facts.overrides.get("network.name", "dynunet") == "dynunet"
-    for size in _LONG_SIZES if is_long else _SHORT_SIZES:
-        size = size if may_have_stem else replace(size, has_stem=False)
+    sizes = _LONG_SIZES if is_long else _SHORT_SIZES
+    if not _may_have_stem(facts):
+        sizes = tuple(replace(size, has_stem=False) for size in sizes)
+    for size in sizes:
         if _expected_s(facts, size) * ENOUGH_STEPS <= available_s:
             break
     return size
+
+
+def _may_have_stem(facts: PlanFacts) -> bool:
+    """Whether the user's keys leave it to the rules that the network has a stem."""
+    given = facts.overrides
+    return (
+        given.keys().isdisjoint({"network.strides", "network.widths"})
+        and given.get("network.name", "dynunet") == "dynunet"
+        and tuple(given.get("network.stem_stride", ())) != (1, 1, 1)
+    )
 
 
 def planned_spacing(facts: PlanFacts, size: StepSize) -> Vector:

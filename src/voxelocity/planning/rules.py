@@ -25,9 +25,6 @@ from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 
-# nnU-Net resamples for a low-resolution network if the patch covers less than a quarter of the median volume; we let a
-# patch cover at least one part in this many, or training would not visit most of the volume. For GPUs: `StepSize`.
-_CPU_MAX_PATCHES = 24
 MUON_BELOW_S = 120.0
 """On a GPU, a time budget below which Muon trains; 0 leaves every run to AdamW."""
 MUON_MOST_STEPS = 2_700
@@ -37,6 +34,10 @@ MUON_TO_TARGET = False
 _MOST_RATE_FACTOR = 2.0
 # The square root of a validation's seconds over twice those of the training: 1 s and 20 s give 0.16.
 _TARGET_VALIDATION_SHARE = 0.15
+
+# nnU-Net resamples for a low-resolution network if the patch covers less than a quarter of the median volume; we let a
+# patch cover at least one part in this many, or training would not visit most of the volume. For GPUs: `StepSize`.
+_CPU_MAX_PATCHES = 24
 
 
 def settle_orientation_and_spacing(facts: PlanFacts) -> None:

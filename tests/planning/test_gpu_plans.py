@@ -85,10 +85,10 @@ def line(name, facts, plan):
         f"{plan.precision.compute}, {plan.optimizer.name} {plan.optimizer.learning_rate:g}",
         f"cuDNN {'tries' if plan.backend.cudnn_benchmark else 'guesses'}",
         f"windows {plan.window.batch_size}",
-        f"{facts.planned_bytes / GIB:.1f} GiB",
+        f"{facts.planned_bytes / GIB:.1f} GiB beside {plan.data.cache.device_max_bytes / GIB:.1f} of cases",
     ]
     if facts.forecast.num_steps:
-        parts.append(f"{facts.forecast.num_steps:,} steps of {1000 * facts.forecast.step_s:.3g} ms")
+        parts.append(f"{facts.forecast.num_steps:,} steps of {1000 * facts.forecast.step_s:.0f} ms")
     parts.append("given up: " + (reason(facts, "data.batch_size").partition("given up for memory: ")[2] or "nothing"))
     return f"{name}: {'; '.join(parts)}"
 

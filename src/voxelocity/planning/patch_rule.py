@@ -257,14 +257,12 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
 
 
 def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
-    """What the run would have on a card with more memory."""
+    """What the run would have on a card with more memory; `data.cache.device_max_bytes` says it of cases kept there."""
     widths, found = facts.settled["network"]["widths"], []
     if most_voxels < size.max_voxels:
         found.append(f"patches of {size.max_voxels:,} voxels")
     if "network.widths" not in facts.overrides and widths[0] < GPU_WIDTHS[0]:
         found.append(f"{GPU_WIDTHS[0]} features at the finest level")
-    if facts.settled["data"]["cache"].get("device_max_bytes") == 0:
-        found.append("cases on the device")
     if not facts.has_graph_room:
         found.append("a CUDA graph of the step")
     return found

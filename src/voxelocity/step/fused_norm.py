@@ -128,17 +128,16 @@ def compile_ahead(network: nn.Module, dtype: torch.dtype, device: torch.device, 
     if device.type not in _DEVICES or not is_fused("norm") or not has_triton():
         return 0
     norms = [module for module in network.modules() if isinstance(module, InstanceNorm)]
-    forms = {(_width_and_unit(norm.num_features), norm.affine) for norm in norms}
-    work = [
-        (kernel, arguments) for (sizes, is_affine) in forms for kernel, arguments in _forms(*sizes, is_affine, dtype)
-    ]
+    forms = {(*width_and_unit(norm.num_features), bool(norm.affine)) for norm in norms}
+    work = [found for form in forms for found in _forms(*form, dtype)]
 
-    def compile_one(kernel: Any, arguments: dict[str, Any]) -> None:
+    def compile_one(found: tuple[Any, list[Any]]) -> None:
+        kernel, arguments = found
         with as_current(device):
-            kernel.warmup(**arguments, grid=(1,))
+            kernel.warmup(*arguments, grid=(1,), num_warps=LAUNCH.num_warps)
 
     with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(compile_one, *zip(*work, strict=True))) if work else []
+        list(pool.map(compile_one, work))
     return len(work)
 
 
@@ -222,7 +221,7 @@ class _Division:
     def of(x: torch.Tensor, launch: Launch) -> _Division:
         num_samples, num_channels = x.shape[:2]
         num_rows = x.shape[2] * x.shape[3] * x.shape[4]
-        width, unit = _width_and_unit(num_channels)
+        width, unit = width_and_unit(num_channels)
         rows, num_groups = max(1, launch.tile // width), -(-num_channels // width)
         most = max(1, launch.num_programs // (num_samples * num_groups))
         size = -(-num_rows // (most * rows)) * rows
@@ -243,7 +242,7 @@ class _Division:
         return torch.empty(shape, dtype=torch.float32, device=x.device)
 
 
-def _width_and_unit(num_channels: int) -> tuple[int, int]:
+def width_and_unit(num_channels: int) -> tuple[int, int]:
     """Channels that a program takes, and the power of two that divides all channels, both at most 64.
 
     The fewer combinations, the fewer kernels are compiled: (64, 64) serves 64, 128, 256 and 320 channels.
@@ -258,13 +257,12 @@ def _constants(width: int, unit: int, launch: Launch) -> dict[str, int]:
     return {"UNIT": unit, "ROWS": max(1, launch.tile // width), "WIDTH": width, "num_warps": launch.num_warps}
 
 
-def _forms(width: int, unit: int, is_affine: bool, dtype: torch.dtype) -> Iterable[tuple[Any, dict[str, Any]]]:
-    """The four kernels with arguments as `warmup` takes them: a dtype stands for a tensor of it."""
+def _forms(width: int, unit: int, is_affine: bool, dtype: torch.dtype) -> Iterable[tuple[Any, list[Any]]]:
+    """The four kernels with arguments as `warmup` takes them, where a dtype stands for a tensor of it."""
     from voxelocity.step import triton_norm as kernels
 
-    constants = _constants(width, unit, LAUNCH)
+    constants = _constants(width, unit, LAUNCH) | {"IS_AFFINE": is_affine}
     numbers = {"num_rows": 4096, "size": 4096, "num_units": 4, "num_samples": 2, "eps": 1e-5, "slope": 0.01}
-    given = {**dict.fromkeys(("x", "y", "dy", "dx"), dtype), "IS_AFFINE": is_affine, **numbers, **constants}
+    given = {**dict.fromkeys(("x", "y", "dy", "dx"), dtype), **numbers, **constants}
     for kernel in (kernels.norm_measure, kernels.norm_apply, kernels.norm_measure_back, kernels.norm_apply_back):
-        arguments = {name: given.get(name, torch.float32) for name in kernel.arg_names}
-        yield kernel, {**arguments, "num_warps": LAUNCH.num_warps}
+        yield kernel, [given.get(name, torch.float32) for name in kernel.arg_names]

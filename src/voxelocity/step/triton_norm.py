@@ -1,8 +1,9 @@
 """Instance norm with a leaky ReLU in channels_last_3d memory: two kernels forward, two backward, no atomics.
 
-A tensor is (num_samples, num_rows, num_channels) in memory, one row a voxel. Programs are (groups of channels, chunks of
-rows, samples). The first kernel of each direction leaves the sums of each chunk in `parts`; every program of the second
-one adds the parts of its channels in the same order, so nothing waits for the host and results are the same each time.
+A tensor is (num_samples, num_rows, num_channels) in memory, one row a voxel. Programs are (groups of channels, chunks
+of rows, samples). The first kernel of each direction leaves the sums of each chunk in `parts`; every program of the
+second one adds the parts of its channels in the same order: nothing waits for the host, and results are the same each
+time.
 Kernels share these arguments:
 
 - x, y, dy, dx: float32, bfloat16 or float16. weight, bias: (num_channels,), read if IS_AFFINE.
@@ -113,7 +114,7 @@ def norm_measure_back(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Of each chunk, the sum of the gradients before the activation, and of their products with the normalized values."""
+    """Sums of each chunk: of the gradients before the activation, and of these times the normalized values."""
     num_channels, channel, in_width = _channels(num_units, UNIT, WIDTH)
     chunk, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     mean, rstd = _moments(moments, sample, num_channels, channel)

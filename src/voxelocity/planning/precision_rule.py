@@ -152,7 +152,7 @@ def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
 
 def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
     """Half-precision convolutions are faster with channels last, but torch's instance norm copies from and to it."""
-    network, fast = facts.settled["network"], "half-precision convolutions are faster so"
+    network, fast = facts.section("network"), "half-precision convolutions are faster so"
     if network["name"] == "custom":
         return True, fast
     if network.get("norm", "instance") == "batch":

@@ -52,7 +52,8 @@ def can_fuse(features: torch.Tensor) -> bool:
     channels come first.
     """
     return (
-        is_fused("norm")
+        not torch.compiler.is_compiling()
+        and is_fused("norm")
         and features.device.type in _DEVICES
         and features.dim() == 5
         and features.dtype in _DTYPES
@@ -60,7 +61,6 @@ def can_fuse(features: torch.Tensor) -> bool:
         and (type(features) is torch.Tensor or type(features).__name__ == _FAKE)
         and 0 < len(features) <= _MAX_SAMPLES
         and 1 < features[0, 0].numel() <= _MAX_ROWS
-        and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and has_triton()
     )
@@ -117,6 +117,16 @@ def activated(norm: nn.Module, activation: nn.LeakyReLU, features: torch.Tensor)
     result: torch.Tensor
     result = norm(features, activation) if isinstance(norm, InstanceNorm) else activation(norm(features))
     return result
+
+
+def use_own_norms(network: nn.Module) -> None:
+    """Makes torch's instance norms of a foreign network ours, in place; names, weights and hooks stay.
+
+    Activations after them stay apart. A norm whose input is contiguous stays torch's.
+    """
+    for module in network.modules():
+        if type(module) is nn.InstanceNorm3d and not module.track_running_stats:
+            module.__class__ = InstanceNorm
 
 
 def compile_ahead(network: nn.Module, dtype: torch.dtype, device: torch.device, *, num_threads: int = 4) -> int:

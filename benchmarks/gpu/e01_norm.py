@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,8 +28,8 @@ from voxelocity.step import (
     build_network,
     dynunet,
     fused_norm,
+    set_backend,
 )
-from voxelocity.step import set_backend as set_switches
 from voxelocity.step.fused_norm import Launch, norm_act
 
 CHANNELS_LAST = torch.channels_last_3d
@@ -138,14 +139,20 @@ class Step:
         return torch.cat(found)
 
 
+_LAYOUTS = [
+    ("contiguous, torch's norm", False, False),
+    ("channels_last, torch's norm", True, False),
+    ("channels_last, fused norm", True, True),
+]
 WAYS = [
-    Way(name=f"{layout}, {norm} norm, {'algorithms tried' if tries else 'heuristics'}", tries=tries, **given)
-    for tries in (False, True)
-    for layout, norm, given in (
-        ("contiguous", "torch's", {"channels_last": False, "is_fused": False}),
-        ("channels_last", "torch's", {"channels_last": True, "is_fused": False}),
-        ("channels_last", "fused", {"channels_last": True, "is_fused": True}),
+    Way(
+        name=f"{name}, {'algorithms tried' if tries else 'heuristics'}",
+        channels_last=channels_last,
+        is_fused=is_fused,
+        tries=tries,
     )
+    for tries in (False, True)
+    for name, channels_last, is_fused in _LAYOUTS
 ]
 FUSED, FUSED_TRIED = WAYS[2], WAYS[5]
 # The layout that converts at each norm is not worth trials.
@@ -153,14 +160,20 @@ ORDER = [FUSED, WAYS[0], WAYS[1], FUSED_TRIED, WAYS[3]]
 FLOAT32 = Way(name="float32", channels_last=False, is_fused=False, compute="float32")
 
 
+@contextmanager
+def switched(way: Way, device: torch.device) -> Iterator[None]:
+    """The way's switches, with backward passes in the calling thread."""
+    config = BackendConfig(cudnn_benchmark=way.tries, fused_norm=way.is_fused, tf32=way.compute != "float32")
+    with torch.autograd.set_multithreading_enabled(False), backend_as_found(device):
+        set_backend(config, device)
+        yield
+
+
 def in_own_thread(work: Callable[[], Any], way: Way, device: torch.device) -> Any:
-    """What `work` returns, computed under the way's switches in a thread of its own, its backward passes too."""
+    """What `work` returns, computed under the way's switches in a thread of its own."""
 
     def run() -> Any:
-        with torch.autograd.set_multithreading_enabled(False), backend_as_found(device):
-            set_switches(
-                BackendConfig(cudnn_benchmark=way.tries, fused_norm=way.is_fused, tf32=way.compute != "float32"), device
-            )
+        with switched(way, device):
             return work()
 
     try:
@@ -207,7 +220,7 @@ def measure(case: Case, way: Way, setting: Setting, wanted: torch.Tensor | None,
 def replayed_ms(step: Callable[[], None], setting: Setting) -> float:
     """Milliseconds of the step as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
@@ -359,6 +372,7 @@ def measure_norm(shape: tuple[int, ...], launches: list[Launch], setting: Settin
 
 def profile(case: Case, way: Way, setting: Setting) -> None:
     """The kernels of a step that take longest."""
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -377,12 +391,14 @@ def profile(case: Case, way: Way, setting: Setting) -> None:
         return [
             (event.key, (event.self_device_time_total if is_cuda else event.self_cpu_time_total) / 1e3, event.count)
             for event in recorded.key_averages()
-            if not is_cuda or event.device_type == torch.autograd.DeviceType.CUDA
+            if not is_cuda or event.device_type == DeviceType.CUDA
         ]
 
     table = f"kernels of a step, {case.name}"
     try:
-        found = in_own_thread(work, way, setting.device)
+        # In the main thread, as torch's profiler wants it; nothing else computes convolutions there.
+        with switched(way, setting.device):
+            found = work()
     except Exception as error:
         setting.report(table, {"way": way.name, "error": f"{type(error).__name__}: {error}"[:300]})
         return

@@ -207,11 +207,13 @@ def test_networks_with_the_fused_norm_are_those_with_torchs_on_device(name, valu
             torch.manual_seed(3)
             logits = network(image)
             logits.square().mean().backward()
-            # On a CPU the convolution of an input of one channel and voxel leaves channels_last.
-            assert len(on_kernels) in ((num_fused, num_fused + 1) if is_on and num_fused else (0,))
+            assert bool(on_kernels) == (is_on and num_fused > 0)
+            if is_on and IS_INTERPRETED:
+                # On a CPU the convolution of an input of one channel and voxel leaves channels_last.
+                assert num_fused <= len(on_kernels) <= num_fused + 1
             found.append([logits, *(parameter.grad for parameter in network.parameters())])
         with torch.no_grad():
-            assert torch.equal(fused.eval()(image), fused(image))
+            torch.testing.assert_close(fused.eval()(image), fused(image), rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(*reversed(found), strict=True):
         # Biases before a norm have gradients of zero, up to roundings.
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-4 * float(theirs.detach().abs().max()) + 1e-6)
@@ -375,19 +377,19 @@ def test_kernels_compiled_ahead_are_those_that_a_network_launches(monkeypatch):
 @cuda
 @pytest.mark.gpu
 def test_tensors_beyond_two_to_the_31_numbers():
-    if torch.cuda.mem_get_info()[0] < 24e9:
+    if torch.cuda.mem_get_info()[0] < 30e9:
         pytest.skip("too little device memory")
     weight, bias = weights(64)
-    x = torch.randn((3, 64, 256, 256, 192), device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
+    x = torch.randn((3, 64, 256, 256, 176), device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
     x.requires_grad_()
     found = norm_act(x, weight, bias, eps=1e-5, slope=0.01)
     dx = torch.autograd.grad(found, x, found.detach())[0]
-    last = x.detach()[2:].clone(memory_format=CHANNELS_LAST).requires_grad_()
-    wanted = torch.nn.functional.leaky_relu(
-        torch.nn.functional.instance_norm(last.float(), weight=weight, bias=bias), 0.01
-    )
-    assert error(found[2:].float(), wanted) < 5e-3
-    assert error(dx[2:].float(), torch.autograd.grad(wanted, last, found[2:].detach().float())[0].double()) < 1e-2
+    last = x.detach()[2:, 60:].float().contiguous().requires_grad_()
+    wanted = torch.nn.functional.instance_norm(last, weight=weight[60:], bias=bias[60:])
+    wanted = torch.nn.functional.leaky_relu(wanted, 0.01)
+    assert error(found[2:, 60:], wanted) < 5e-3
+    slopes = found[2:, 60:].detach().float()
+    assert error(dx[2:, 60:], torch.autograd.grad(wanted, last, slopes)[0]) < 1e-2
 
 
 def test_norm_modules_of_all_networks_have_the_names_and_weights_of_torchs():

@@ -51,17 +51,18 @@ def can_fuse(features: torch.Tensor) -> bool:
     Not while a graph is traced for a compiler or another runtime, not for subclasses of tensors, and not where
     channels come first.
     """
+    if torch.compiler.is_compiling() or not is_fused("norm"):
+        return False
+    if features.device.type not in _DEVICES or features.dtype not in _DTYPES or features.dim() != 5:
+        return False
+    num_samples, num_channels, x, y, z = features.shape
     return (
-        not torch.compiler.is_compiling()
-        and is_fused("norm")
-        and features.device.type in _DEVICES
-        and features.dim() == 5
-        and features.dtype in _DTYPES
+        0 < num_samples <= _MAX_SAMPLES
+        and num_channels > 0
+        and 1 < x * y * z <= _MAX_ROWS
         and features.is_contiguous(memory_format=torch.channels_last_3d)
         and (type(features) is torch.Tensor or type(features).__name__ == _FAKE)
-        and 0 < len(features) <= _MAX_SAMPLES
-        and 1 < features[0, 0].numel() <= _MAX_ROWS
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and has_triton()
     )
 
@@ -87,7 +88,7 @@ def norm_act(
         slope: of the negative values, not negative: 1 leaves the norm alone, 0 is a ReLU.
         launch: how the work is divided, which changes roundings.
     """
-    result: torch.Tensor = _NormAct.apply(features, weight, bias, eps, slope, launch)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _NormAct.apply(features, weight, bias, float(eps), float(slope), launch)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiled ahead for sm_80 and sm_90, and the machine resources it takes; needs no GPU.
+"""Every Triton kernel compiled ahead for sm_80 to sm_120, and the machine resources it takes; needs no GPU.
 
     python benchmarks/triton_kernels.py [--out FILE] [--architecture 90]
 
@@ -23,8 +23,10 @@ from triton.compiler import ASTSource
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
+from voxelocity.step import fused_norm, triton_norm
 
-ARCHITECTURES = (80, 90)
+ARCHITECTURES = (80, 86, 89, 90, 120)
+MODULES = (triton_warp, triton_intensity, triton_tone, triton_norm)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -34,6 +36,8 @@ _TYPES = {
     "sums": "*fp64",
     **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
     **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+    **dict.fromkeys(("num_rows", "size", "num_units", "num_samples"), "i32"),
+    **dict.fromkeys(("eps", "slope"), "fp32"),
 }
 """By argument name; what is not named is a pointer to float32."""
 
@@ -46,7 +50,7 @@ class Variant:
         kernel: its name.
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
-        image: type of what its argument `image` points to.
+        image: type of what its argument `image` points to, and those of features.
         num_warps: of a program.
     """
 
@@ -55,6 +59,12 @@ class Variant:
     ones: tuple[str, ...] = ()
     image: str = "fp32"
     num_warps: int = 4
+
+    def dividing(self, num_channels: int) -> Variant:
+        """Of a kernel of the norm, for features of so many channels."""
+        width, unit = fused_norm.width_and_unit(num_channels)
+        sizes = {"UNIT": unit, "ROWS": fused_norm.LAUNCH.tile // width, "WIDTH": width}
+        return replace(self, constants=self.constants | sizes)
 
 
 def variants() -> list[Variant]:
@@ -111,14 +121,28 @@ def variants() -> list[Variant]:
         *bent_again,
         *thin,
         *one_voxel,
+        *norm_variants(),
+    ]
+
+
+def norm_variants() -> list[Variant]:
+    """The norm's kernels for 32 channels, for 64 to 320, for a hundred, and for 24."""
+    return [
+        Variant(
+            kernel,
+            {} if kernel == "norm_measure" else {"IS_AFFINE": True},
+            image=image,
+            num_warps=fused_norm.LAUNCH.num_warps,
+        ).dividing(num_channels)
+        for kernel in ("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back")
+        for num_channels, image in ((32, "bf16"), (320, "bf16"), (320, "fp32"), (100, "fp16"), (24, "bf16"))
     ]
 
 
 def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
-    modules = (triton_warp, triton_intensity, triton_tone)
-    kernel = next(vars(module)[variant.kernel] for module in modules if variant.kernel in vars(module))
-    types = {**_TYPES, "image": f"*{variant.image}"}
+    kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
+    types = {**_TYPES, **dict.fromkeys(("image", "x", "y", "dy", "dx"), f"*{variant.image}")}
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
@@ -139,7 +163,15 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
         "shared_bytes": made.metadata.shared,
         "machine_code_bytes": len(made.asm["cubin"]),
         **_of_ptxas(made.asm["ptx"]),
+        "load_bytes": _access_bytes(made.asm["ptx"], "ld"),
+        "store_bytes": _access_bytes(made.asm["ptx"], "st"),
     }
+
+
+def _access_bytes(ptx: str, instruction: str) -> list[int]:
+    """Bytes that a thread moves by a load (ld) or store (st) of device memory: the different numbers, largest first."""
+    found = re.findall(rf"\b{instruction}\.global(?:\.\w+)*?(?:\.v(\d))?\.\w(\d+) ", ptx)
+    return sorted({int(count or 1) * int(bits) // 8 for count, bits in found}, reverse=True)
 
 
 def _of_ptxas(ptx: str) -> dict[str, int]:
@@ -148,7 +180,10 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
+        knobs = triton.knobs.nvidia
+        is_blackwell = target[1].startswith(("sm_10", "sm_12"))
+        ptxas = getattr(knobs, "ptxas_blackwell", knobs.ptxas) if is_blackwell else knobs.ptxas
+        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {
         name: re.search(pattern, told)
@@ -173,7 +208,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
-            f"spilled {row['spill_store_bytes']:3} bytes  {row['constants']} {' '.join(row['ones'])}"
+            f"spilled {row['spill_store_bytes']:3} bytes  loads of {row['load_bytes']} bytes  {row['constants']} "
+            f"{' '.join(row['ones'])}"
         )
     write_record(record | {"triton": triton.__version__, "kernels": rows}, options.out.stem, out=options.out.parent)
 

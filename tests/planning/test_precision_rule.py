@@ -6,7 +6,7 @@ import torch
 from shared.plan_facts import fingerprint, machine
 from voxelocity.core.records import Measured
 from voxelocity.observe.interleaved_timing import Times
-from voxelocity.planning import device_classes
+from voxelocity.planning import device_classes, precision_rule
 from voxelocity.planning.device_classes import DeviceClass
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.precision_rule import settle_precision
@@ -221,6 +221,31 @@ def test_channels_come_last_for_dynunet_on_a_cpu_in_float32_too():
         True,
         "faster for DynUNet on the CPUs where it was measured (docs/log.md)",
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "overrides", "value", "reason"),
+    [
+        ("dynunet", {}, True, "our instance norm keeps it; --set backend.fused_norm=false turns that norm off"),
+        ("unet", {}, True, "our instance norm keeps it"),
+        ("dynunet", {"network.norm": "batch"}, True, "batch norms keep it"),
+        ("segresnet", {"network.norm": "batch"}, True, "batch norms keep it"),
+        ("segresnet", {}, False, "torch's instance norms, which segresnet uses, copy from and to channels_last_3d"),
+        ("dynunet", {"backend.fused_norm": False}, False, "and backend.fused_norm is off"),
+        ("dynunet", {"precision.compute": "float32"}, False, "torch's default"),
+    ],
+)
+def test_on_a_gpu_channels_come_last_where_the_norm_keeps_them_there(network, overrides, value, reason):
+    choice = settled(None, GPU, network=network, overrides=overrides)["precision.channels_last"]
+    assert choice.value is value
+    assert reason in choice.reason
+
+
+def test_on_a_gpu_without_triton_instance_norms_keep_channels_first(monkeypatch):
+    monkeypatch.setattr(precision_rule, "has_triton", lambda: False)
+    choice = settled(None, GPU, network="dynunet")["precision.channels_last"]
+    assert choice.value is False
+    assert "Triton, for our own, is missing" in choice.reason
 
 
 def test_the_step_that_is_measured_is_the_planned_one():

@@ -15,11 +15,15 @@ from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+from voxelocity.step.fused import has_triton
 
 COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
 TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
 MEASURED_KEYS = (LAST, TRIED)
 """Keys that a measurement may choose: those that change results only by roundings."""
+
+# Those built here; MONAI's have torch's norms.
+_FUSED_NETWORKS = ("dynunet", "unet")
 
 _PLANNED = "as planned"
 _LIMIT_S = 6.0
@@ -178,11 +182,29 @@ def _layout(facts: PlanFacts, compute: str) -> tuple[bool, str]:
 
 def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     """Whether channels come last by rule, and why."""
+    if compute != "float32" and facts.machine.device == "cuda":
+        return _gpu_format(facts)
     if compute != "float32":
         return True, "faster with half-precision convolutions"
     if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
         return True, "faster for DynUNet on the CPUs where it was measured (docs/log.md)"
     return False, "torch's default"
+
+
+def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
+    """Half-precision convolutions are faster with channels last, but torch's instance norm copies from and to it."""
+    network, fast = facts.section("network"), "half-precision convolutions are faster so"
+    if network["name"] == "custom":
+        return True, fast
+    if network.get("norm", "instance") == "batch":
+        return True, f"{fast}, and batch norms keep it"
+    if network["name"] not in _FUSED_NETWORKS:
+        return False, f"torch's instance norms, which {network['name']} uses, copy from and to channels_last_3d"
+    if not BackendConfig.parse(facts.section("backend"), where="plan: backend").fused_norm:
+        return False, "torch's instance norms copy from and to channels_last_3d, and backend.fused_norm is off"
+    if not has_triton():
+        return False, "torch's instance norms copy from and to channels_last_3d, and Triton, for our own, is missing"
+    return True, f"{fast}, and our instance norm keeps it; --set backend.fused_norm=false turns that norm off"
 
 
 def _settle_backend(facts: PlanFacts, times: Times | None) -> None:

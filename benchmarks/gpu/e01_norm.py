@@ -207,7 +207,10 @@ def measure(case: Case, way: Way, setting: Setting, wanted: torch.Tensor | None,
             if gradients.shape == wanted.shape:
                 row["gradient_error"] = float((gradients - wanted).norm() / wanted.norm())
         if graph and is_cuda:
-            row["graph_ms"] = replayed_ms(step, setting)
+            try:
+                row["graph_ms"] = replayed_ms(step, setting)
+            except Exception as error:
+                row["graph_error"] = f"{type(error).__name__}: {error}"[:200]
         return row
 
     base = {"case": case.name, "way": way.name}

@@ -241,6 +241,17 @@ def test_under_autocast_features_stay_in_half_precision_on_device(on_kernels):
 
 @kernels
 @pytest.mark.gpu
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_predictions_need_no_gradients_on_device(context):
+    x, (weight, bias) = features((1, 8, 3, 4, 5)), weights(8)
+    with context():
+        found = norm_act(x.detach() * 1.0, weight, bias, eps=1e-5, slope=0.01)
+    assert not found.requires_grad
+    assert error(found, reference(x, weight, bias, 0.01)[2]) < TOLERANCE[x.dtype]
+
+
+@kernels
+@pytest.mark.gpu
 def test_an_exported_network_has_torchs_norm_on_device(on_kernels):
     network = build_network(NetworkConfig.parse({"name": "dynunet", **SMALL}), num_channels=1, num_classes=2, seed=0)
     network = network.to(DEVICE, memory_format=CHANNELS_LAST).eval()

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiled ahead for sm_80 and sm_90, and the machine resources it takes; needs no GPU.
+"""Every Triton kernel compiled ahead for sm_80 to sm_120, and the machine resources it takes; needs no GPU.
 
     python benchmarks/triton_kernels.py [--out FILE] [--architecture 90]
 
@@ -23,8 +23,10 @@ from triton.compiler import ASTSource
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
+from voxelocity.step import LossConfig, fused_loss, triton_loss
 
-ARCHITECTURES = (80, 90)
+ARCHITECTURES = (80, 86, 89, 90, 120)
+MODULES = (triton_warp, triton_intensity, triton_tone, triton_loss)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -34,6 +36,9 @@ _TYPES = {
     "sums": "*fp64",
     **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
     **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+    **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
+    **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
+    "regions": "*i32",
 }
 """By argument name; what is not named is a pointer to float32."""
 
@@ -46,7 +51,7 @@ class Variant:
         kernel: its name.
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
-        image: type of what its argument `image` points to.
+        image: type of what its argument `image` points to, and of logits.
         num_warps: of a program.
     """
 
@@ -111,14 +116,32 @@ def variants() -> list[Variant]:
         *bent_again,
         *thin,
         *one_voxel,
+        *loss_variants(),
+    ]
+
+
+def loss_variants() -> list[Variant]:
+    """The loss's kernels for 2 to 105 classes in both memory formats; some for regions and for other terms."""
+    config, focal = LossConfig(), LossConfig(name="dice_focal")
+    cases = [
+        *((num_classes, last, "bf16", config, False) for num_classes in (2, 3, 14, 33, 105) for last in (False, True)),
+        *((14, last, "fp32", config, False) for last in (False, True)),
+        *((3, last, "fp16", focal, regions) for last in (False, True) for regions in (False, True)),
+        *((105, last, "fp16", focal, False) for last in (False, True)),
+    ]
+    return [
+        Variant(name, constants, image=image, num_warps=num_warps)
+        for num_classes, last, image, used, has_regions in cases
+        for name, constants, num_warps in fused_loss.forms(
+            num_classes, is_channels_last=last, config=used, has_regions=has_regions, has_ignored=has_regions
+        )
     ]
 
 
 def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
-    modules = (triton_warp, triton_intensity, triton_tone)
-    kernel = next(vars(module)[variant.kernel] for module in modules if variant.kernel in vars(module))
-    types = {**_TYPES, "image": f"*{variant.image}"}
+    kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
+    types = {**_TYPES, **dict.fromkeys(("image", "logits", "gradient"), f"*{variant.image}")}
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
@@ -139,7 +162,15 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
         "shared_bytes": made.metadata.shared,
         "machine_code_bytes": len(made.asm["cubin"]),
         **_of_ptxas(made.asm["ptx"]),
+        "load_bytes": _access_bytes(made.asm["ptx"], "ld"),
+        "store_bytes": _access_bytes(made.asm["ptx"], "st"),
     }
+
+
+def _access_bytes(ptx: str, instruction: str) -> list[int]:
+    """Bytes that a thread moves by a load (ld) or store (st) of device memory: the different numbers, largest first."""
+    found = re.findall(rf"\b{instruction}\.global(?:\.\w+)*?(?:\.v(\d))?\.\w(\d+) ", ptx)
+    return sorted({int(count or 1) * int(bits) // 8 for count, bits in found}, reverse=True)
 
 
 def _of_ptxas(ptx: str) -> dict[str, int]:
@@ -148,7 +179,9 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
+        is_newer = int(re.sub(r"\D", "", target[1])) >= 100
+        ptxas = triton.knobs.nvidia.ptxas_blackwell if is_newer else triton.knobs.nvidia.ptxas
+        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {
         name: re.search(pattern, told)
@@ -173,7 +206,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
-            f"spilled {row['spill_store_bytes']:3} bytes  {row['constants']} {' '.join(row['ones'])}"
+            f"spilled {row['spill_store_bytes']:3} bytes  loads of {row['load_bytes']} bytes  {row['constants']} "
+            f"{' '.join(row['ones'])}"
         )
     write_record(record | {"triton": triton.__version__, "kernels": rows}, options.out.stem, out=options.out.parent)
 

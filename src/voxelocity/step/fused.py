@@ -1,18 +1,27 @@
-"""Whether norms and losses are computed by our own fused kernels on a GPU: switches of the whole process."""
+"""Which fused kernels a step may use: switches of the whole process, as cuDNN's are. `set_backend` sets them."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from typing import Literal
 
-Part = Literal["norm", "loss"]
-_enabled: dict[Part, bool] = {"norm": True, "loss": True}
+FusedName = Literal["norm", "loss"]
+
+_enabled: dict[FusedName, bool] = {"norm": True, "loss": True}
 
 
-def is_fused(name: Part) -> bool:
-    """Whether this part uses our kernels where they can run; if not, torch's operations, their reference."""
+def is_fused(name: FusedName) -> bool:
+    """Whether this part of a step may use its fused kernel where it has one."""
     return _enabled[name]
 
 
-def set_fused(name: Part, value: bool) -> None:
-    """Sets the switch of a part for the whole process."""
+def set_fused(name: FusedName, value: bool) -> None:
+    """Allows or forbids the fused kernel of a part for the whole process."""
     _enabled[name] = value
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton, which compiles the fused kernels, is installed. Does not import it."""
+    return importlib.util.find_spec("triton") is not None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import torch
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.device import as_current
-from voxelocity.step.fused import is_fused
+from voxelocity.step.fused import has_triton, is_fused
 
 if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig
@@ -26,6 +25,7 @@ _MOST_REGIONS = 32
 _MOST_VOXELS = 2**31 - 2**16
 """Of a patch: the kernels count them in int32."""
 _SUMMED_AT_ONCE = 4096
+_SUMMING_WARPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +37,42 @@ class Tiling:
         align: adjacent voxels that a thread reads at once, if classes are planes.
         num_warps: of a program.
         programs: for each multiprocessor, over all patches.
+        is_by_thread: of channels-last logits, whether a thread reads all classes of a voxel.
     """
 
     block: int
     align: int
     num_warps: int
     programs: int
+    is_by_thread: bool = False
 
     def fold(self, num_classes: int, *, is_channels_last: bool) -> int:
         """Voxels of a tile that one thread holds, so that adding them up needs no exchange."""
         if not is_channels_last:
             return self.align
-        padded = _padded(num_classes)
-        # A thread reads two classes at once where that is aligned; the others are spread over the lanes of a warp.
-        lanes = min(32, padded // (2 if num_classes % 2 == 0 else 1))
-        return max(1, self.block // (32 * self.num_warps // lanes))
+        # A thread reads adjacent classes at once where that is aligned; others are spread over the lanes of a warp.
+        at_once = min(8, num_classes & -num_classes)
+        lanes = 1 if self.is_by_thread else min(32, _padded(num_classes) // at_once)
+        return max(1, self.block * lanes // (32 * self.num_warps))
 
 
-def tiling(num_classes: int, *, is_channels_last: bool) -> Tiling:
-    """About 32 logits a thread; where registers allow it, a thread has all classes of its voxels."""
+def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> Tiling:
+    """Up to 32 logits a thread; where registers and addresses allow it, a thread has all classes of its voxels.
+
+    Only read from the machine code and from arithmetic (`benchmarks/triton_kernels.py`, `benchmarks/gpu/e05_loss.py`).
+    """
     padded = _padded(num_classes)
+    if is_channels_last and padded <= (4 if is_gradient else 16):
+        # Reads of the classes one after another meet in the cache. Writes do not: they cost a sector each.
+        is_by_thread = num_classes != padded
+        return Tiling(block=2048 // padded, align=1, num_warps=4, programs=8, is_by_thread=is_by_thread)
     if is_channels_last:
-        return Tiling(block=max(16, 4096 // padded), align=8, num_warps=4, programs=8)
+        # The warps of a program share out classes before voxels, and would have to exchange sums in shared memory.
+        return Tiling(block=max(4, 512 // padded), align=1, num_warps=1, programs=32)
     if padded <= 16:
         align = min(8, 32 // padded)
         return Tiling(block=128 * align, align=align, num_warps=4, programs=8)
-    if padded <= 64:
-        return Tiling(block=4096 // padded, align=8, num_warps=4, programs=8)
-    return Tiling(block=64 if padded == 128 else 32, align=8, num_warps=8, programs=4)
+    return Tiling(block=max(8, 4096 // padded), align=4, num_warps=4, programs=8)
 
 
 def _padded(num_classes: int) -> int:
@@ -95,12 +103,21 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
 
 
 def _has_kernels(device_type: str) -> bool:
-    return _has_triton() and (device_type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+    return has_triton() and (device_type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-@lru_cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def _term(config: LossConfig) -> int:
+    from voxelocity.step import triton_loss
+
+    return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(config.name, triton_loss.ENTROPY)
+
+
+def _order(tiling: Tiling, *, is_channels_last: bool) -> int:
+    from voxelocity.step import triton_loss
+
+    if not is_channels_last:
+        return triton_loss.PLANES
+    return triton_loss.BY_THREAD if tiling.is_by_thread else triton_loss.BY_LANE
 
 
 class FusedLoss:
@@ -112,7 +129,7 @@ class FusedLoss:
         config: which loss; without a boundary term.
         regions: as for `build_loss`.
         ignored: as for `build_loss`.
-        tiling: in place of the one of the number of classes, for measurements.
+        tilings: of the sums and of the gradient, in place of those for the number of classes; for measurements.
     """
 
     def __init__(
@@ -121,11 +138,11 @@ class FusedLoss:
         *,
         regions: Sequence[Sequence[int]] = (),
         ignored: int | None = None,
-        tiling: Tiling | None = None,
+        tilings: tuple[Tiling, Tiling] | None = None,
     ) -> None:
         self.config = config
         self.ignored = ignored
-        self.tiling = tiling
+        self.tilings = tilings
         self.has_regions = len(regions) > 0
         self._regions = [sum(1 << c for c, some in enumerate(regions) if y in some) for y in range(MAX_CLASSES)]
         self._tables: dict[torch.device, torch.Tensor] = {}
@@ -158,46 +175,40 @@ def _is_channels_last(logits: torch.Tensor) -> bool:
     return not logits.is_contiguous() and logits.movedim(1, -1).is_contiguous()
 
 
-@dataclass
 class _Call:
-    """One loss on its way through the kernels: their arguments, and the sums of the first one."""
+    """One pass of a loss over the logits: the arguments of its kernels."""
 
-    loss: FusedLoss
-    logits: torch.Tensor
-    label: torch.Tensor
-    shared: dict[str, Any] = field(init=False)
-    regions: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, loss: FusedLoss, logits: torch.Tensor, label: torch.Tensor, *, is_gradient: bool) -> None:
         from voxelocity.step import triton_loss
 
-        config, self.num_classes = self.loss.config, self.logits.shape[1]
-        self.kernels = triton_loss
-        self.batch, self.num_voxels = len(self.logits), self.label[0].numel()
-        is_channels_last = _is_channels_last(self.logits)
-        self.tiling = self.loss.tiling or tiling(self.num_classes, is_channels_last=is_channels_last)
-        align = self.tiling.align if self.num_voxels % self.tiling.align == 0 else 1
+        self.kernels, self.loss, self.logits, self.label = triton_loss, loss, logits, label
+        self.batch, self.num_classes, self.num_voxels = len(logits), logits.shape[1], label[0].numel()
+        self._is_channels_last = _is_channels_last(logits)
+        self._tiling = tiling(self.num_classes, is_channels_last=self._is_channels_last, is_gradient=is_gradient)
+        if loss.tilings is not None:
+            self._tiling = loss.tilings[is_gradient]
+        align = self._tiling.align if self.num_voxels % self._tiling.align == 0 else 1
         self.units = self.num_voxels // align
-        self.ignored = -1 if self.loss.ignored is None else self.loss.ignored
-        self.regions = self.loss.table(self.logits.device)
-        term = {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(config.name, triton_loss.ENTROPY)
+        self._ignored = -1 if loss.ignored is None else loss.ignored
+        self._regions = loss.table(logits.device)
+        self.term = _term(loss.config)
         self.adding = {
             "K": self.num_classes,
             "KP": _padded(self.num_classes),
             "ALIGN": align,
-            "HAS_IGNORED": self.loss.ignored is not None,
+            "HAS_IGNORED": loss.ignored is not None,
         }
         self.shared = {
             **self.adding,
-            "BLOCK": self.tiling.block,
-            "CHANNELS_LAST": is_channels_last,
-            "REGIONS": self.loss.has_regions,
-            "TERM": term,
-            "num_warps": self.tiling.num_warps,
+            "BLOCK": self._tiling.block,
+            "ORDER": _order(self._tiling, is_channels_last=self._is_channels_last),
+            "REGIONS": loss.has_regions,
+            "TERM": self.term,
+            "num_warps": self._tiling.num_warps,
         }
-        programs = self.tiling.programs * _multiprocessors(self.logits.device)
-        self.chunks = min(math.ceil(self.num_voxels / self.tiling.block), max(1, math.ceil(programs / self.batch)))
-        self.rows = max(1, _SUMMED_AT_ONCE // self.shared["KP"])
+        programs = self._tiling.programs * _multiprocessors(logits.device)
+        self.chunks = min(math.ceil(self.num_voxels / self._tiling.block), max(1, math.ceil(programs / self.batch)))
+        self.rows = _SUMMED_AT_ONCE // self.adding["KP"]
 
     def on_device(self) -> AbstractContextManager[object]:
         return as_current(self.logits.device)
@@ -206,10 +217,10 @@ class _Call:
         return torch.empty(shape, dtype=torch.float32, device=self.logits.device)
 
     def sums(self) -> torch.Tensor:
-        sums = self.empty(self.batch * self.chunks * (3 * self.shared["KP"] + 2))
-        fold = self.tiling.fold(self.num_classes, is_channels_last=self.shared["CHANNELS_LAST"])
+        sums = self.empty(self.batch * self.chunks * (3 * self.adding["KP"] + 2))
+        fold = self._tiling.fold(self.num_classes, is_channels_last=self._is_channels_last)
         self.kernels.loss_sums[(self.chunks, self.batch)](
-            self.logits, self.label, self.regions, sums, self.units, self.ignored, self.loss.config.focal_gamma,
+            self.logits, self.label, self._regions, sums, self.units, 1, self._ignored, self.loss.config.focal_gamma,
             FOLD=fold, **self.shared,
         )  # fmt: skip
         return sums
@@ -217,8 +228,8 @@ class _Call:
     def gradient(self, factors: torch.Tensor, outer: torch.Tensor, *, is_shared: bool) -> torch.Tensor:
         gradient = torch.empty_like(self.logits)
         self.kernels.loss_gradient[(self.chunks, self.batch)](
-            self.logits, self.label, self.regions, factors, outer, gradient,
-            self.units, 0 if is_shared else 1, self.ignored, self.loss.config.focal_gamma, **self.shared,
+            self.logits, self.label, self._regions, factors, outer, gradient,
+            self.units, 0 if is_shared else 1, 1, self._ignored, self.loss.config.focal_gamma, **self.shared,
         )  # fmt: skip
         return gradient
 
@@ -233,8 +244,8 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, logits: torch.Tensor, label: torch.Tensor, loss: FusedLoss) -> torch.Tensor:
-        call = _Call(loss, logits, label)
-        config, padded = loss.config, call.shared["KP"]
+        call = _Call(loss, logits, label, is_gradient=False)
+        config, padded = loss.config, call.adding["KP"]
         groups = 1 if config.dice_over_batch else call.batch
         value, factors = call.empty(), call.empty(1 + groups * 2 * padded)
         first = 0 if loss.has_regions or config.include_background or call.num_classes == 1 else 1
@@ -243,7 +254,7 @@ class _Loss(torch.autograd.Function):
             call.kernels.loss_of_sums[(1,)](
                 sums, value, factors, call.batch, call.chunks, call.units, config.smooth, call.alpha,
                 ROWS=call.rows, FIRST=first, OVER_BATCH=config.dice_over_batch, REGIONS=loss.has_regions,
-                TERM=call.shared["TERM"], num_warps=8, **call.adding,
+                TERM=call.term, num_warps=_SUMMING_WARPS, **call.adding,
             )  # fmt: skip
         context.save_for_backward(logits, label, factors)
         context.loss = loss
@@ -253,7 +264,7 @@ class _Loss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(context: Any, outer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, label, factors = context.saved_tensors
-        call = _Call(context.loss, logits, label)
+        call = _Call(context.loss, logits, label, is_gradient=True)
         with call.on_device():
             return call.gradient(factors, outer, is_shared=context.loss.config.dice_over_batch), None, None
 
@@ -265,12 +276,20 @@ class _Sums(torch.autograd.Function):
     def forward(
         context: Any, logits: torch.Tensor, label: torch.Tensor, loss: FusedLoss
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        call = _Call(loss, logits, label)
+        call = _Call(loss, logits, label, is_gradient=False)
         sizes, terms = call.empty(2, call.batch, call.num_classes), call.empty(2, call.batch)
         with call.on_device():
             sums = call.sums()
             call.kernels.add_sums[(call.batch,)](
-                sums, sizes, terms, call.chunks, call.units, call.alpha, ROWS=call.rows, num_warps=8, **call.adding
+                sums,
+                sizes,
+                terms,
+                call.chunks,
+                call.units,
+                call.alpha,
+                ROWS=call.rows,
+                num_warps=_SUMMING_WARPS,
+                **call.adding,
             )
         term, known = terms.sum(1)
         weight = 1.0 / (known.clamp_min(1.0) * (call.num_classes if loss.has_regions else 1))
@@ -285,9 +304,9 @@ class _Sums(torch.autograd.Function):
         context: Any, of_sizes: torch.Tensor, of_mean: torch.Tensor, _: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:
         logits, label, weight = context.saved_tensors
-        call = _Call(context.loss, logits, label)
-        factors = torch.zeros(1 + call.batch * 2 * call.shared["KP"], dtype=torch.float32, device=logits.device)
-        if call.shared["TERM"] != call.kernels.NO_TERM:
+        call = _Call(context.loss, logits, label, is_gradient=True)
+        factors = torch.zeros(1 + call.batch * 2 * call.adding["KP"], dtype=torch.float32, device=logits.device)
+        if call.term != call.kernels.NO_TERM:
             factors[0] = of_mean * weight
         groups = factors[1:].view(call.batch, 2, -1)[:, :, : call.num_classes]
         groups[:, 0], groups[:, 1] = of_sizes[0], 2.0 * call.alpha * of_sizes[1]
@@ -301,3 +320,30 @@ def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def forms(
+    num_classes: int, *, is_channels_last: bool, config: LossConfig, has_regions: bool, has_ignored: bool
+) -> list[tuple[str, dict[str, Any], int]]:
+    """Kernel, compile-time arguments and warps of a program, to compile them before logits are at hand.
+
+    They are those of patches whose number of voxels the tiling's `align` divides; nothing else depends on sizes.
+    """
+    made = []
+    for is_gradient in (False, True):
+        tiles = tiling(num_classes, is_channels_last=is_channels_last, is_gradient=is_gradient)
+        adding = {"K": num_classes, "KP": _padded(num_classes), "ALIGN": tiles.align, "HAS_IGNORED": has_ignored}
+        term = {"REGIONS": has_regions, "TERM": _term(config)}
+        shared = {**adding, **term, "BLOCK": tiles.block, "ORDER": _order(tiles, is_channels_last=is_channels_last)}
+        if is_gradient:
+            made.append(("loss_gradient", shared, tiles.num_warps))
+            continue
+        fold = tiles.fold(num_classes, is_channels_last=is_channels_last)
+        rows = {**adding, "ROWS": _SUMMED_AT_ONCE // adding["KP"]}
+        first = 0 if has_regions or config.include_background or num_classes == 1 else 1
+        made += [
+            ("loss_sums", {**shared, "FOLD": fold}, tiles.num_warps),
+            ("loss_of_sums", {**rows, **term, "FIRST": first, "OVER_BATCH": config.dice_over_batch}, _SUMMING_WARPS),
+            ("add_sums", rows, _SUMMING_WARPS),
+        ]
+    return made

@@ -124,8 +124,8 @@ def _over_ranks(
 
 
 Sums = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Of each patch and class, the voxels on which prediction and truth agree and twice their mean size, (2, b, k); the mean
-loss of a voxel; over how many voxels it is."""
+"""Of each patch and class, the voxels on which prediction and truth agree and twice their mean size, (2, b, k); the
+mean loss of a voxel; over how many voxels it is."""
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Probabilities (b, k, x, y, z), whether each voxel is of each class (b, k, v), and the mean loss of a voxel."""
 

@@ -70,7 +70,7 @@ def test_one_form_of_each_kernel_compiles_without_spills():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("architecture", triton_kernels.ARCHITECTURES)
 def test_every_form_of_each_kernel_compiles_without_spills(tmp_path, architecture):
     script = HERE.parents[2] / "benchmarks" / "triton_kernels.py"
     done = subprocess.run(
@@ -94,7 +94,7 @@ def check(row):
 
 
 def defined_kernels():
-    return {name for module in (triton_warp, triton_intensity, triton_tone) for name in launched(module)}
+    return {name for module in triton_kernels.MODULES for name in launched(module)}
 
 
 def launched(module):

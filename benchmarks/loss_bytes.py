@@ -36,10 +36,10 @@ def operation_bytes(
     loss = build_loss(config or LossConfig())
     with Traffic() as traffic:
         torch.autograd.grad(loss(logits, label), logits)
-    return traffic.moved_bytes / label.numel()
+    return float(traffic.moved_bytes / label.numel())
 
 
-class Traffic(TorchDispatchMode):
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within the block, adds up what operations read and write.
 
     Attributes:
@@ -48,7 +48,7 @@ class Traffic(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.num_operations = 0
 

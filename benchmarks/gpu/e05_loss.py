@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -29,27 +30,24 @@ _LEFT_FOR_COMPILING_S = 25.0
 def run(setting: Setting) -> None:
     begin_s = time.perf_counter()
     with _as_found():
-        _attempt(setting, "compiling ahead", lambda: _compile_ahead(setting))
+        _attempt(setting, "compiling ahead", functools.partial(_compile_ahead, setting))
         setting.report("times", {"what": "first launches of all kernels", "s": time.perf_counter() - begin_s})
         copy_gb_s = _copied(setting)
-        for num_classes, layout in itertools.product(CLASSES, _LAYOUTS):
-            _attempt(setting, f"exact {num_classes} {layout}", lambda k=num_classes, at=layout: _exact(setting, k, at))
-        _attempt(setting, "hippocampus", lambda: _small(setting))
-        for num_classes, layout in itertools.product(CLASSES, _LAYOUTS):
-            _attempt(
-                setting,
-                f"{num_classes} {layout}",
-                lambda k=num_classes, at=layout: _measured(setting, k, at, copy_gb_s),
-            )
-        for num_classes, layout in itertools.product(CLASSES, _LAYOUTS):
-            _attempt(
-                setting, f"tilings {num_classes} {layout}", lambda k=num_classes, at=layout: _tilings(setting, k, at)
-            )
+        cases = [*itertools.product(CLASSES, _LAYOUTS)]
+        for case in cases:
+            _attempt(setting, f"exact {case}", functools.partial(_exact, setting, *case))
+        _attempt(setting, "hippocampus", functools.partial(_small, setting))
+        for case in cases:
+            _attempt(setting, f"measured {case}", functools.partial(_measured, setting, *case, copy_gb_s))
+        for case in cases:
+            _attempt(setting, f"tilings {case}", functools.partial(_tilings, setting, *case))
         for num_classes in _COMPILED:
             if setting.is_tiny or time.perf_counter() - begin_s > setting.limit_s - _LEFT_FOR_COMPILING_S:
                 setting.report("losses", {"what": f"{num_classes} classes, torch.compile", "error": "no time left"})
                 continue
-            _attempt(setting, f"compiled {num_classes}", lambda k=num_classes: _by_compiler(setting, k, copy_gb_s))
+            _attempt(
+                setting, f"compiled {num_classes}", functools.partial(_by_compiler, setting, num_classes, copy_gb_s)
+            )
 
 
 @contextmanager
@@ -92,7 +90,7 @@ def _copied(setting: Setting) -> float:
     source = torch.zeros(2**10 if setting.is_tiny else 2**29, dtype=torch.bfloat16, device=setting.device)
     target = torch.empty_like(source)
     row = device_ms(lambda: target.copy_(source), setting, repeats=10)
-    gb_s = 2.0 * source.nbytes / row["ms"] / 1e6
+    gb_s: float = 2.0 * source.nbytes / row["ms"] / 1e6
     setting.report("times", {"what": "copy", "bytes": 2 * source.nbytes, "gb_s": gb_s, **row})
     return gb_s
 
@@ -133,7 +131,8 @@ def _measured(setting: Setting, num_classes: int, layout: str, copy_gb_s: float)
 
         def step(loss: Callable[..., torch.Tensor] = loss) -> tuple[torch.Tensor, torch.Tensor]:
             value = loss(logits, label)
-            return value.detach(), *torch.autograd.grad(value, logits)
+            (gradient,) = torch.autograd.grad(value, logits)
+            return value.detach(), gradient
 
         try:
             results[way] = step()
@@ -171,7 +170,7 @@ def _judged(what: str, row: Row, num_classes: int, label: torch.Tensor, copy_gb_
 
 def _times(setting: Setting, step: Callable[[], object], *, repeats: int = 20) -> Row:
     """Milliseconds with the host, of a replayed graph, and the most memory that a step takes above its inputs."""
-    row = {}
+    row: Row = {}
     if setting.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -189,7 +188,7 @@ def _times(setting: Setting, step: Callable[[], object], *, repeats: int = 20) -
 
 
 def _captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
@@ -221,7 +220,7 @@ def _launches(setting: Setting, step: Callable[[], object]) -> int:
     """Kernels, copies and fills of a call; 0 without a CUDA device."""
     if setting.device.type != "cuda":
         return 0
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
     step()

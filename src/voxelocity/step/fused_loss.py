@@ -98,7 +98,7 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and (0 < logits.shape[1] <= _MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
         and config.boundary_weight == 0.0
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call]
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )
 
 
@@ -261,7 +261,7 @@ class _Loss(torch.autograd.Function):
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(context: Any, outer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, label, factors = context.saved_tensors
         call = _Call(context.loss, logits, label, is_gradient=True)
@@ -299,7 +299,7 @@ class _Sums(torch.autograd.Function):
         return sizes, term * weight, known
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(
         context: Any, of_sizes: torch.Tensor, of_mean: torch.Tensor, _: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:

@@ -262,8 +262,10 @@ def _at(logits, tile, num_voxels, step, K: tl.constexpr, KP: tl.constexpr, BLOCK
     if KP != K:
         mask = mask & (k < K)
     if ORDER == _BY_THREAD:
-        # The compiler does not know the step, and so does not give the classes to adjacent threads.
-        return logits + tl.cast(tile, tl.int64) * (BLOCK * K) + (v * K + k * step), mask
+        # The compiler gives adjacent threads what it believes to be adjacent. It does not know the step between
+        # classes, and is told that voxels are; it still reads them one by one, since it cannot know them aligned.
+        at = tl.max_contiguous(v * K + k * step, (1, 2))
+        return logits + tl.cast(tile, tl.int64) * (BLOCK * K) + at, mask
     if ORDER != _PLANES:
         return logits + tl.cast(tile, tl.int64) * (BLOCK * K) + (v * K + k), mask
     return logits + k.to(tl.int64) * num_voxels + (tile * BLOCK + v), mask

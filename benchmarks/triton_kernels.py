@@ -23,10 +23,10 @@ from triton.compiler import ASTSource
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
-from voxelocity.step import LossConfig, fused_loss, triton_loss
+from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
-MODULES = (triton_warp, triton_intensity, triton_tone, triton_loss)
+MODULES = (triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -39,6 +39,8 @@ _TYPES = {
     **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
     **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
     "regions": "*i32",
+    **dict.fromkeys(("num_rows", "size", "num_units", "num_samples"), "i32"),
+    **dict.fromkeys(("eps", "slope"), "fp32"),
 }
 """By argument name; what is not named is a pointer to float32."""
 
@@ -51,7 +53,7 @@ class Variant:
         kernel: its name.
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
-        image: type of what its argument `image` points to, and of logits.
+        image: type of what its argument `image` points to, and those of features and logits.
         num_warps: of a program.
     """
 
@@ -60,6 +62,12 @@ class Variant:
     ones: tuple[str, ...] = ()
     image: str = "fp32"
     num_warps: int = 4
+
+    def dividing(self, num_channels: int) -> Variant:
+        """Of a kernel of the norm, for features of so many channels."""
+        width, unit = fused_norm.width_and_unit(num_channels)
+        sizes = {"UNIT": unit, "ROWS": fused_norm.LAUNCH.tile // width, "WIDTH": width}
+        return replace(self, constants=self.constants | sizes)
 
 
 def variants() -> list[Variant]:
@@ -117,6 +125,7 @@ def variants() -> list[Variant]:
         *thin,
         *one_voxel,
         *loss_variants(),
+        *norm_variants(),
     ]
 
 
@@ -138,10 +147,25 @@ def loss_variants() -> list[Variant]:
     ]
 
 
+def norm_variants() -> list[Variant]:
+    """The norm's kernels for 32 channels, for 64 to 320, for a hundred, and for 24."""
+    return [
+        Variant(
+            kernel,
+            {} if kernel == "norm_measure" else {"IS_AFFINE": True},
+            image=image,
+            num_warps=fused_norm.LAUNCH.num_warps,
+        ).dividing(num_channels)
+        for kernel in ("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back")
+        for num_channels, image in ((32, "bf16"), (320, "bf16"), (320, "fp32"), (100, "fp16"), (24, "bf16"))
+    ]
+
+
 def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
     kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
-    types = {**_TYPES, **dict.fromkeys(("image", "logits", "gradient"), f"*{variant.image}")}
+    features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
+    types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
@@ -179,8 +203,9 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        is_newer = int(re.sub(r"\D", "", target[1])) >= 100
-        ptxas = triton.knobs.nvidia.ptxas_blackwell if is_newer else triton.knobs.nvidia.ptxas
+        knobs = triton.knobs.nvidia
+        is_blackwell = target[1].startswith(("sm_10", "sm_12"))
+        ptxas = getattr(knobs, "ptxas_blackwell", knobs.ptxas) if is_blackwell else knobs.ptxas
         command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {

@@ -21,8 +21,8 @@ class PlannerConfig(Config):
 
     measure: Measure = "once"
     """Whether choices that depend on the machine are measured with a few steps of the planned network: "once" for each
-    network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept; "never"
-    leaves all of them to the rules."""
+    network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept, and on a
+    GPU for longer than half a second; "never" leaves all of them to the rules."""
     use_tuned: bool = True
     """Whether settings that `voxelocity tune` found on this machine, for this network and data, are taken."""
 

@@ -23,10 +23,10 @@ from triton.compiler import ASTSource
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
-from voxelocity.step import fused_norm, triton_norm
+from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
-MODULES = (triton_warp, triton_intensity, triton_tone, triton_norm)
+MODULES = (triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -36,6 +36,9 @@ _TYPES = {
     "sums": "*fp64",
     **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
     **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+    **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
+    **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
+    "regions": "*i32",
     **dict.fromkeys(("num_rows", "size", "num_units", "num_samples"), "i32"),
     **dict.fromkeys(("eps", "slope"), "fp32"),
 }
@@ -50,7 +53,7 @@ class Variant:
         kernel: its name.
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
-        image: type of what its argument `image` points to, and those of features.
+        image: type of what its argument `image` points to, and those of features and logits.
         num_warps: of a program.
     """
 
@@ -121,7 +124,26 @@ def variants() -> list[Variant]:
         *bent_again,
         *thin,
         *one_voxel,
+        *loss_variants(),
         *norm_variants(),
+    ]
+
+
+def loss_variants() -> list[Variant]:
+    """The loss's kernels for 2 to 105 classes in both memory formats; some for regions and for other terms."""
+    config, focal = LossConfig(), LossConfig(name="dice_focal")
+    cases = [
+        *((num_classes, last, "bf16", config, False) for num_classes in (2, 3, 14, 33, 105) for last in (False, True)),
+        *((14, last, "fp32", config, False) for last in (False, True)),
+        *((3, last, "fp16", focal, regions) for last in (False, True) for regions in (False, True)),
+        *((105, last, "fp16", focal, False) for last in (False, True)),
+    ]
+    return [
+        Variant(name, constants, image=image, num_warps=num_warps)
+        for num_classes, last, image, used, has_regions in cases
+        for name, constants, num_warps in fused_loss.forms(
+            num_classes, is_channels_last=last, config=used, has_regions=has_regions, has_ignored=has_regions
+        )
     ]
 
 
@@ -142,7 +164,8 @@ def norm_variants() -> list[Variant]:
 def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
     kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
-    types = {**_TYPES, **dict.fromkeys(("image", "x", "y", "dy", "dx"), f"*{variant.image}")}
+    features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
+    types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}

@@ -63,6 +63,7 @@ class RecordedCalls:
     def __init__(self):
         self.num_asides = self.num_records = self.num_releases = 0
         self.error = None
+        self.num_bytes, self.share = 0, 0.0
 
     def aside(self, work):
         self.num_asides += 1

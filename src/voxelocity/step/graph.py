@@ -25,12 +25,24 @@ WARM_UP_STEPS = 3
 """Eager steps before a capture: they make the optimizer's state, compile kernels, and let cuDNN choose algorithms."""
 _MOST_GRAPHS = 4
 """Kept at once, one for each shape of a batch; beyond them the one used longest ago is dropped."""
+_LARGE_SHARE = 0.4
+"""Of a device's memory: with more in recordings, a validation might not find enough."""
 _MOST_CAPTURES = 24
 """A training whose shapes keep changing would record more than it replays."""
 
 
 class Recorder(Protocol):
-    """Records work on a device for replay."""
+    """Records work on a device for replay.
+
+    Attributes:
+        num_bytes: of the device's memory that recordings hold.
+        share: the same, as a share of the device's memory.
+    """
+
+    num_bytes: int
+
+    @property
+    def share(self) -> float: ...
 
     def aside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Runs the work now, on the stream on which it will be recorded, between what is queued before and after."""
@@ -55,6 +67,11 @@ class CudaRecorder:
         self._device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
+        self.num_bytes = 0
+
+    @property
+    def share(self) -> float:
+        return self.num_bytes / torch.cuda.get_device_properties(self._device).total_memory
 
     def aside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         current = torch.cuda.current_stream(self._device)
@@ -77,7 +94,7 @@ class CudaRecorder:
         torch.cuda.synchronize(self._device)
         # The recording has memory of its own, so what eager steps left must be free for it.
         torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
+        graph, reserved = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
         numbers = torch.cuda.default_generators[self._device.index]
         found = numbers.get_state()
         with torch.cuda.stream(self._stream):
@@ -89,12 +106,13 @@ class CudaRecorder:
                 self._abandon(graph)
                 numbers.set_state(found)
                 raise
+        self.num_bytes += torch.cuda.memory_reserved(self._device) - reserved
         # The method holds the graph, and the graph its memory.
         return graph.replay, made
 
     def release(self) -> None:
         torch.cuda.synchronize(self._device)
-        self._pool = None
+        self._pool, self.num_bytes = None, 0
         torch.cuda.empty_cache()
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
@@ -216,6 +234,11 @@ class StepGraphs:
         self._work.count()
         self.num_replays += 1
         return loss
+
+    @property
+    def is_large(self) -> bool:
+        """Whether recordings hold a large part of the device's memory."""
+        return self._recorder.share > _LARGE_SHARE
 
     def stop(self, why: str, *, is_said: bool = False) -> None:
         """Steps are eager from now on.

@@ -119,6 +119,11 @@ class TrainingStep:
         if self._graphs is not None:
             self._graphs.drop()
 
+    def make_room(self) -> None:
+        """Frees it before other work if it is so much that the work might lack it."""
+        if self._graphs is not None and self._graphs.is_large:
+            self._graphs.drop()
+
     def set_training_mode(self) -> None:
         """Ends the evaluation mode that a validation may have left."""
         self._sharding.module.train()

@@ -61,7 +61,6 @@ def _host_us(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
 
 def _kernels(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
     """Kernels of a step and the time that they take together, by torch's profiler; of a CPU, its operations."""
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     is_cuda, num_steps = setting.device.type == "cuda", 3
@@ -70,8 +69,8 @@ def _kernels(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
         for number in range(num_steps):
             step(batches[number % len(batches)].with_(step=number), 1e-3)
         synchronize(setting.device)
-    kind = DeviceType.CUDA if is_cuda else DeviceType.CPU
-    events = [event for event in profiler.events() if event.device_type == kind]
+    kind = "CUDA" if is_cuda else "CPU"
+    events = [event for event in profiler.events() if event.device_type.name == kind]
     launches = sum(1 for event in profiler.events() if "LaunchKernel" in event.name or "GraphLaunch" in event.name)
     busy_us = sum(float(event.time_range.elapsed_us()) for event in events) if is_cuda else 0.0
     return {

@@ -16,6 +16,7 @@ from gpu.steps import (
     MEDIUM,
     TINY,
     FeedLike,
+    OptimizerName,
     StepCase,
     build_batches,
     build_step,
@@ -24,7 +25,7 @@ from gpu.steps import (
 from voxelocity.step import TrainingStep
 from voxelocity.step.graph import WARM_UP_STEPS
 
-_OPTIMIZERS = ("adamw", "sgd", "muon", "novograd")
+_OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd", "muon", "novograd")
 
 
 def run(setting: Setting) -> None:
@@ -50,7 +51,7 @@ def _reported(setting: Setting, table: str, row: Row, measure: Any, *arguments: 
     setting.report(table, row)
 
 
-def _replay(setting: Setting, case: StepCase, optimizer: str) -> Row:
+def _replay(setting: Setting, case: StepCase, optimizer: OptimizerName) -> Row:
     """Milliseconds of a step by events, eager and replayed, and what recording takes."""
     said: list[str] = []
     batches = build_batches(case, setting.device, 2)
@@ -91,7 +92,7 @@ def _row_ms(step: TrainingStep, batches: list[Any], setting: Setting) -> float:
     return statistics.median(times)
 
 
-def _agreement(setting: Setting, case: StepCase, optimizer: str, dropout: float) -> Row:
+def _agreement(setting: Setting, case: StepCase, optimizer: OptimizerName, dropout: float) -> Row:
     """How far weights and losses are from those of eager steps, next to how far two eager trainings are apart.
 
     A thread like those of a feed allocates and launches meanwhile.

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from voxelocity.step import (
     build_loss,
     build_network,
 )
+
+
+OptimizerName = Literal["adamw", "sgd", "muon", "novograd"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,7 @@ def build_step(
     case: StepCase,
     device: torch.device,
     *,
-    optimizer: str = "adamw",
+    optimizer: OptimizerName = "adamw",
     step_graph: bool = False,
     dropout: float = 0.0,
     said: list[str] | None = None,
@@ -137,7 +140,9 @@ class FeedLike:
     def _work(self) -> None:
         try:
             device = self._setting.device
-            stream: Any = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+            stream: Any = None
+            if device.type == "cuda":
+                stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
                 number = 0
                 while not self._stop.is_set():
@@ -152,11 +157,12 @@ class FeedLike:
             self.error = f"{type(error).__name__}: {error}"[:200]
 
     def _make(self, number: int) -> None:
-        size, *shape = self._case.shape_bxyz
+        size, *extent = self._case.shape_bxyz
+        shape = (extent[0], extent[1], extent[2])
         draws = [Draw(case_id="a", case=0, epoch=number, draw=draw) for draw in range(size)]
-        params = sample(draws, seed=0, num_channels=1, patch_shape=tuple(shape), config=AugmentConfig())
+        params = sample(draws, seed=0, num_channels=1, patch_shape=shape, config=AugmentConfig())
         device, volume = self._setting.device, self._volume
-        region = Region((0, 0, 0), tuple(shape))
+        region = Region((0, 0, 0), shape)
         boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(size)]
         if device.type != "cuda":
             # The resident kernels need a GPU; a dry run only shows that the threads work.

@@ -85,5 +85,8 @@ class RecordedCalls:
 
         return replay, made
 
+    def wait(self):
+        pass
+
     def release(self):
         self.num_releases += 1

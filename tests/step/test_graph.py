@@ -212,6 +212,29 @@ def test_released_graphs_are_recorded_again(recorder):
     assert_close(step, eager)
 
 
+def test_a_large_recording_makes_room_for_a_validation_as_often_as_needed(recorder):
+    step = training()
+    for round_ in range(30):
+        recorder.share = 0.1
+        run(step, range(5))
+        step.make_room()
+        assert recorder.num_releases == round_
+        recorder.share = 0.6
+        step.make_room()
+        assert recorder.num_releases == round_ + 1
+    assert step.why_no_graph == ""
+
+
+def test_shapes_that_never_stay_end_the_attempt(recorder):
+    said: list[str] = []
+    step = training(warn=said.append)
+    for side in range(30):
+        run(step, range(5), side=4 + 2 * (side % 6))
+    assert recorder.num_records == 24
+    assert len(said) == 1
+    assert "shapes" in said[0]
+
+
 def test_a_replayed_step_is_one_span(recorder):
     step = training()
     run(step, range(WARM_UP_STEPS + 1))

@@ -50,6 +50,9 @@ class Recorder(Protocol):
     def record(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
         """Records the work without running it. Returns what runs it, and the tensor that it then writes."""
 
+    def wait(self) -> None:
+        """Waits until none of its recordings runs."""
+
     def release(self) -> None:
         """Gives back the memory of recordings that nobody holds any more; later ones have memory of their own."""
 
@@ -110,8 +113,10 @@ class CudaRecorder:
         # The method holds the graph, and the graph its memory.
         return graph.replay, made
 
+    def wait(self) -> None:
+        torch.cuda.current_stream(self._device).synchronize()
+
     def release(self) -> None:
-        torch.cuda.synchronize(self._device)
         self._pool, self.num_bytes = None, 0
         torch.cuda.empty_cache()
 
@@ -257,16 +262,19 @@ class StepGraphs:
 
     def drop(self) -> None:
         """Forgets all recordings, as after a change of the tensors that they use; later steps are recorded again."""
-        has_recordings = any(slot.replay is not None for slot in self._slots.values())
-        self._slots.clear()
-        if has_recordings:
+        self._num_captures = 0
+        if any(slot.replay is not None for slot in self._slots.values()):
+            self._recorder.wait()
+            self._slots.clear()
             self._recorder.release()
+        self._slots.clear()
 
     def _slot(self, image: torch.Tensor, label: torch.Tensor) -> _Slot:
         key = (image.shape, image.dtype, label.shape, label.dtype)
         slot = self._slots.get(key)
         if slot is None:
             if len(self._slots) >= _MOST_GRAPHS:
+                self._recorder.wait()
                 self._slots.popitem(last=False)
             slot = self._slots[key] = _Slot(
                 image=torch.empty_like(image, memory_format=self._memory_format),

@@ -229,13 +229,13 @@ class RunningAverage:
         averaged = [pair for pair in pairs if pair[0].is_floating_point() and not is_first]
         copied = [pair for pair in pairs if is_first or not pair[0].is_floating_point()]
         if averaged:
-            old, new = [own for own, _ in averaged], [new for _, new in averaged]
+            old, current = [own for own, _ in averaged], [new for _, new in averaged]
             if isinstance(weight, torch.Tensor):
                 # torch's linear interpolation takes no single weight from the device.
-                changes = torch._foreach_sub(new, old)
+                changes = torch._foreach_sub(current, old)
                 torch._foreach_mul_(changes, weight)
                 torch._foreach_add_(old, changes)
             else:
-                torch._foreach_lerp_(old, new, weight)
+                torch._foreach_lerp_(old, current, weight)
         for own, new in copied:
             own.copy_(new)

@@ -189,7 +189,7 @@ def _brought_to_one(wide: list[torch.Tensor]) -> list[torch.Tensor]:
     made = list(wide)
     for alike in _alike([stack.shape[1] for _, stack in stacks]):
         grams = torch.cat([torch.bmm(stacks[place][1], stacks[place][1].mT) for place in alike])
-        factors = _factors(grams).split([len(stacks[place][0]) for place in alike])
+        factors = torch.split(_factors(grams), [len(stacks[place][0]) for place in alike])
         for place, factor in zip(alike, factors, strict=True):
             numbers, stack = stacks[place]
             for number, own in zip(numbers, torch.bmm(factor, stack).unbind(), strict=True):

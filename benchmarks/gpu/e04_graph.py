@@ -34,7 +34,7 @@ def run(setting: Setting) -> None:
             _reported(setting, "replay", {"what": case.name, "optimizer": optimizer}, _replay, case, optimizer)
     case = TINY if setting.is_tiny else HIPPOCAMPUS
     for optimizer in _OPTIMIZERS:
-        row = {"what": optimizer}
+        row: Row = {"what": optimizer}
         _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0)
     row = {"what": "adamw, dropout 0.2"}
     _reported(setting, "200 steps against eager ones", row, _agreement, case, "adamw", 0.2)

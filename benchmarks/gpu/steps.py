@@ -29,7 +29,6 @@ from voxelocity.step import (
     build_network,
 )
 
-
 OptimizerName = Literal["adamw", "sgd", "muon", "novograd"]
 
 

@@ -121,6 +121,20 @@ def test_a_state_continues_with_and_without_graphs(recorder, name, is_first_repl
         assert_close(second, through, which)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_loaded_learning_rate_does_not_stay(recorder, name):
+    through, first, second = (training(name, step_graph=on) for on in (False, False, True))
+    for number in range(10):
+        through(batch(number), 0.01 if number == 4 else 0.02)
+    for number in range(5):
+        first(batch(number), 0.01 if number == 4 else 0.02)
+        second(batch(number), 0.02)
+    second.load_state(saved(first))
+    for number in range(5, 10):
+        second(batch(number), 0.02)
+    assert_close(second, through)
+
+
 def test_a_state_is_the_same_with_and_without_graphs(recorder):
     for name in OPTIMIZERS:
         eager, replayed = training(name, step_graph=False), training(name)

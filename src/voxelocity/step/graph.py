@@ -8,6 +8,7 @@ numbers in `StepNumbers`.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -154,6 +155,20 @@ class StepNumbers:
     def __init__(self, device: torch.device) -> None:
         self.learning_rate = torch.zeros((), device=device)
         self.average_weight = torch.zeros((), device=device)
+        self._now = (0.0, 0.0)
+
+    def set(self, learning_rate: float, average_weight: float) -> None:
+        """Queues what differs from before: each call of torch may have to wait for Python's lock."""
+        for tensor, before, now in zip(
+            (self.learning_rate, self.average_weight), self._now, (learning_rate, average_weight), strict=True
+        ):
+            if now != before:
+                tensor.fill_(now)
+        self._now = (learning_rate, average_weight)
+
+    def forget(self) -> None:
+        """The tensors may have been written by others: the next `set` writes them both."""
+        self._now = (math.nan, math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,9 +173,7 @@ class TrainingStep:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
             return
-        self._numbers.learning_rate.fill_(learning_rate)
-        if self._average is not None:
-            self._numbers.average_weight.fill_(self._average.next_weight())
+        self._numbers.set(learning_rate, 0.0 if self._average is None else self._average.next_weight())
 
     def _eager(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
         loss = self._make_gradients(image, label, step)
@@ -373,6 +371,7 @@ class TrainingStep:
         else:
             self._learning_rate = optimizer["param_groups"][0]["lr"]
             load_settings(self._optimizer, optimizer, self._numbers.learning_rate)
+            self._numbers.forget()
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
             kept = dict(state["average"])

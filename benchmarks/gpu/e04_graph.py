@@ -55,7 +55,13 @@ def _replay(setting: Setting, case: StepCase, optimizer: OptimizerName) -> Row:
     """Milliseconds of a step by events, eager and replayed, and what recording takes."""
     said: list[str] = []
     batches = build_batches(case, setting.device, 2)
+    if setting.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     row = _times("eager", build_step(case, setting.device, optimizer=optimizer), batches, setting)
+    if setting.device.type == "cuda":
+        row["eager_peak_mb"] = torch.cuda.max_memory_reserved() / 1e6
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     step = build_step(case, setting.device, optimizer=optimizer, step_graph=True, said=said)
     for number in range(WARM_UP_STEPS):
         step(batches[number % 2].with_(step=number), 1e-3)
@@ -66,7 +72,7 @@ def _replay(setting: Setting, case: StepCase, optimizer: OptimizerName) -> Row:
     row["record_s"] = time.perf_counter() - begin_s
     row |= _times("graph", step, batches, setting)
     row["pool_mb"] = 0.0 if step._graphs is None else step._graphs._recorder.num_bytes / 1e6
-    row["peak_mb"] = torch.cuda.max_memory_reserved() / 1e6 if setting.device.type == "cuda" else 0.0
+    row["graph_peak_mb"] = torch.cuda.max_memory_reserved() / 1e6 if setting.device.type == "cuda" else 0.0
     return row | {"why_no_graph": step.why_no_graph, "said": " | ".join(said)}
 
 

@@ -350,3 +350,35 @@ def test_cudnn_tries_its_algorithms_where_that_saves_more_than_it_takes(forecast
     choice = settled(None, GPU, forecast=forecast)["backend.cudnn_benchmark"]
     assert choice.value is is_on
     assert forecast is None or "assumed, not measured" in choice.reason
+
+
+def test_a_step_on_a_gpu_is_replayed_as_a_graph():
+    choice = settled(None, GPU)["precision.step_graph"]
+    assert choice.value is True
+    assert not choice.changes_results
+    assert choice.changes_roundings
+    assert "--set precision.step_graph=false" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("on", "overrides", "network", "fact"),
+    [
+        (CPU, {}, "unet", "GPU"),
+        (replace(GPU, num_ranks=2), {}, "unet", "ranks"),
+        (replace(GPU, fast_bfloat16=False), {}, "unet", "float16"),
+        (GPU, {"precision.compile": "default"}, "unet", "precision.compile=default"),
+        (GPU, {"loss.boundary_weight": 0.01}, "unet", "boundary"),
+        (GPU, {}, "custom", "own network"),
+    ],
+)
+def test_a_step_is_not_replayed_where_a_graph_would_not_do_it(on, overrides, network, fact):
+    choice = settled(None, on, overrides, network=network)["precision.step_graph"]
+    assert choice.value is False
+    assert fact in choice.reason
+
+
+def test_trials_never_record_graphs():
+    timer = FakeTimer()
+    settled(timer, GPU, {"precision.step_graph": True})
+    ((_, ways, _),) = timer.asked
+    assert not any(way.precision.step_graph for way in ways.values())

@@ -18,6 +18,7 @@ from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerC
 from voxelocity.step.fused import has_triton
 
 COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
+GRAPH = "precision.step_graph"
 TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
 MEASURED_KEYS = (LAST, TRIED)
 """Keys that a measurement may choose: those that change results only by roundings."""
@@ -48,7 +49,30 @@ def settle_precision(facts: PlanFacts) -> None:
     _settle_measured(facts, LAST, *_layout(facts, fast), times, names=names, bench="memory-format")
     if facts.machine.device == "cuda":
         _settle_backend(facts, times)
-    facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
+    mode = facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
+    facts.settle(GRAPH, *_graph(facts, fast, mode), changes_results=False, changes_roundings=True)
+
+
+def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str]:
+    """Whether steps are replayed as a CUDA graph by rule, and why."""
+    why_not = {
+        "only a GPU has graphs": facts.machine.device != "cuda",
+        "several ranks exchange gradients, which the host steers": facts.machine.num_ranks > 1,
+        "float16 scales the loss, which has never been tried in a graph": compute == "float16",
+        f"{COMPILE}={compile_mode} makes graphs of its own": compile_mode != "none",
+        "the boundary loss is computed on the host": float(facts.section("loss").get("boundary_weight", 0.0)) > 0.0,
+        "your own network may do work on the host, which a graph would not repeat": (
+            facts.section("network").get("name") == "custom"
+        ),
+        "the device has no memory for a graph of the step beside a validation": not facts.has_graph_room,
+    }
+    reason = next((reason for reason, holds in why_not.items() if holds), "")
+    if reason:
+        return False, reason
+    return True, (
+        "a step is recorded once and then launched at once, so small steps do not wait for Python; "
+        f"--set {GRAPH}=false turns it off"
+    )
 
 
 def _compute(facts: PlanFacts) -> tuple[str, str]:
@@ -69,7 +93,10 @@ def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
     """The way that rules and the user's keys give."""
     given = {"compute": compute, "channels_last": _layout(facts, compute)[0]}
     return StepVariant(
-        precision=PrecisionConfig.parse(given | facts.section("precision"), where="plan: precision"),
+        # Trials compare switches of the step itself.
+        precision=PrecisionConfig.parse(
+            given | facts.section("precision") | {"step_graph": False}, where="plan: precision"
+        ),
         backend=BackendConfig.parse(facts.section("backend"), where="plan: backend"),
     )
 

@@ -295,6 +295,7 @@ def _steps(
 
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
+    training.release_graphs()
     pictures = SlicePictures()
     final = validation.score(training.averaged(), pictures)
     return session.world.led(lambda: _write_results(session, state, final, pictures))

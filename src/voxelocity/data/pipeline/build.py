@@ -347,5 +347,6 @@ class _Assembler:
         """This thread's stream."""
         stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
         if stream is None:
-            stream = self._own.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            # First in line: a batch's small kernels would otherwise wait behind the convolutions of a step.
+            stream = self._own.stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
         return stream

@@ -160,7 +160,10 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
+        # Triton brings two: the older one knows no Blackwell.
+        is_blackwell = int(target[1].removeprefix("sm_").rstrip("af")) >= 100
+        ptxas = triton.knobs.nvidia.ptxas_blackwell if is_blackwell else triton.knobs.nvidia.ptxas
+        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {
         name: re.search(pattern, told)

@@ -92,9 +92,7 @@ def variants() -> list[Variant]:
         )
         for votes in (False, True)
     ]
-    blurs = [
-        Variant("blur_along", {"AXIS": axis, "ALIGN": align, **block}) for axis in range(3) for align in (4, 1)
-    ]
+    blurs = [Variant("blur_along", {"AXIS": axis, "ALIGN": align, **block}) for axis in range(3) for align in (4, 1)]
     bent_again = [
         Variant("bend_again", {"KEEPS_MOMENTS": keeps, **parts}, num_warps=SUMMING_WARPS) for keeps in (False, True)
     ]

@@ -1,7 +1,7 @@
 """E9: how fast batches are augmented, with variants of the kernels, and what a batch costs the host.
 
-Device time is that of everything `augment` launches; the host's part is hidden behind a queue of copies. Bytes are those
-of the batch that is written and of the boxes that are read, each counted once.
+Device time is that of everything `augment` launches; the host's part is hidden behind a queue of copies. Bytes are
+those of the batch that is written and of the boxes that are read, each counted once.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def _report_variants(setting: Setting) -> None:
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(compile_one, launch, device) for launch in distinct(launches)]:
             future.exception()  # raised again when it is launched
-    setting.report("compiling", {"what": f"{len(distinct(launches))} kernels", "seconds": time.perf_counter() - begin_s})
+    setting.report(
+        "compiling", {"what": f"{len(distinct(launches))} kernels", "seconds": time.perf_counter() - begin_s}
+    )
     busy, copy_bytes_per_s = _copies(device, 10)
     for name, what, values in tried:
         try:

@@ -232,8 +232,8 @@ def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_net
         "and no batch waits for a copy; the network is planned with the rest"
     )
     takes = (
-        "the 800 training cases take 2.58 GiB of the device's 8.0 GiB free, of which a step takes {}.0 and 1.2 stay free "
-        "for workspaces, graphs and validations: "
+        "the 800 training cases take 2.58 GiB of the device's 8.0 GiB free, of which a step takes {}.0 and 1.2 stay "
+        "free for workspaces, graphs and validations: "
     )
     for step_gib, then in (
         (4, "they fit, so the device keeps them too and no batch waits for a copy"),

@@ -234,8 +234,8 @@ def _settle_rotation(facts: PlanFacts, sizes: _Sizes) -> None:
 def _before_network(facts: PlanFacts) -> tuple[int, str]:
     """Bytes of the device's memory for all training cases, and why; the network is planned with what they leave."""
     return resident_bytes(facts), (
-        f"{_training_cases(facts)} GiB free: below {_DEVICE_SHARE:.0%}, so the device keeps them too and no batch waits "
-        "for a copy; the network is planned with the rest"
+        f"{_training_cases(facts)} GiB free: below {_DEVICE_SHARE:.0%}, so the device keeps them too and no batch "
+        "waits for a copy; the network is planned with the rest"
     )
 
 

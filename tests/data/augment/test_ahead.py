@@ -39,9 +39,7 @@ from voxelocity.data.augment.triton_engine import augment_batch
 WAIT_S = 20.0
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 compiled_only = pytest.mark.skipif(IS_INTERPRETED, reason="needs kernels that Triton would compile")
-PROBABILITIES = [
-    name for name in AugmentConfig.model_fields if name.endswith("_probability") and "_turn_" not in name
-]
+PROBABILITIES = [name for name in AugmentConfig.model_fields if name.endswith("_probability") and "_turn_" not in name]
 KINDS = {"num_channels": 2, "patch_shapes": [(9, 8, 12)], "dtypes": ["int16"], "swaps_classes": True}
 
 

@@ -45,7 +45,11 @@ MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone)
     ("which", "least"),
     [
         # Each kernel, and each way to read volumes, at least once.
-        ("triton and (uint8 or voted or noise_is or moments or nearest or threads or planes) or in_place or interpreter", 9),
+        (
+            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes) or in_place "
+            "or interpreter",
+            9,
+        ),
         pytest.param("triton or interpreter", 30, marks=pytest.mark.nightly),
     ],
     ids=["some", "all"],

@@ -72,7 +72,9 @@ def compile_ahead(
                     _begun.add(key)
                     todo.append(one)
         with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-compile") as pool:
-            futures = {f"{one.kernel.__name__} {n}": pool.submit(compile_one, one, device) for n, one in enumerate(todo)}
+            futures = {
+                f"{one.kernel.__name__} {n}": pool.submit(compile_one, one, device) for n, one in enumerate(todo)
+            }
             wait(futures.values())
         return {name: future.result() for name, future in futures.items() if future.exception() is None}
 

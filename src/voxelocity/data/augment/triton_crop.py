@@ -9,8 +9,8 @@ import triton.language as tl
 
 from voxelocity.data.augment.triton_launch import SIZES
 
-# What `crop` reads of each sample, int64 and in this order. Voxel (i, j, k) of the patch lies `i * step_x + j * step_y +
-# k * step_z` voxels from the first, whose place may be outside of the memory; steps are negative where flipped. It is
+# What `crop` reads of each sample, int64 and in this order. Voxel (i, j, k) of the patch lies `i * step_x + j * step_y
+# + k * step_z` voxels from the first, whose place may be outside of the memory; steps are negative where flipped. It is
 # inside the stored box where `start <= (i, j, k) < stop`.
 CROP_NAMES: Final = (
     *("image_first", "image_step_c", "image_step_x", "image_step_y", "image_step_z"),

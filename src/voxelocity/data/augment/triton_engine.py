@@ -15,8 +15,9 @@ import triton
 
 from voxelocity.core.device import as_current
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.augment import triton_crop, triton_tables as tables, triton_warp
+from voxelocity.data.augment import triton_crop, triton_warp
 from voxelocity.data.augment import triton_intensity as intensity
+from voxelocity.data.augment import triton_tables as tables
 from voxelocity.data.augment import triton_tone as tone
 from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
@@ -190,7 +191,10 @@ class _Changes:
         contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
         inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
         bent = inverted | straight
-        self._changed, self._blurred = _listed(staging, tables.are_changed(params)), _listed(staging, tables.are_blurred(params))
+        self._changed, self._blurred = (
+            _listed(staging, tables.are_changed(params)),
+            _listed(staging, tables.are_blurred(params)),
+        )
         # Channels that are coarsened without contrast are measured during coarsening, not here.
         self._measured = _listed(staging, contrasted | (bent & ~coarse))
         self._coarse = _listed(staging, coarse)

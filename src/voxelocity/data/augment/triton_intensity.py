@@ -122,7 +122,7 @@ def blur_along(
     source += (channel if AXIS == 0 else place) * num_voxels
     radius = tl.load(radii + place * 3 + AXIS)
     weights = taps + (place * 3 + AXIS) * num_taps
-    if AXIS == 2:
+    if AXIS == 2:  # noqa: SIM108 - decided by the compiler
         inner = 1
     else:
         inner = inner // ALIGN * ALIGN

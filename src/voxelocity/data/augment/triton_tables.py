@@ -69,6 +69,7 @@ def scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) ->
 
 
 def are_blurred(params: AugmentParams) -> Bools:
+    """Which channels get a blur: (b, c)."""
     is_blurred: Bools = np.asarray((params.blur_sigma_voxel > 0.0).any(axis=2))
     return is_blurred
 
@@ -80,6 +81,7 @@ def are_changed(params: AugmentParams) -> Bools:
 
 
 def values(params: AugmentParams) -> Array:
+    """`triton_intensity.VALUE_NAMES` of each channel: (b, c, 8)."""
     per_channel = np.ones(params.gamma.shape, dtype=np.float32)
     return np.stack(
         [
@@ -97,6 +99,7 @@ def values(params: AugmentParams) -> Array:
 
 
 def cubes(params: AugmentParams) -> Array:
+    """`tables.coefficient_cube` of each channel: (b, c, 64), zero without a bias."""
     cubes = np.zeros((params.num_samples, params.num_channels, 64), dtype=np.float32)
     for row in np.flatnonzero(params.has_bias):
         cubes[row] = [coefficient_cube(coefficients).ravel() for coefficients in params.bias[row]]

@@ -119,7 +119,7 @@ def gather(
         x = start_x + (along_x * fi + plane_x)
         y = start_y + (along_y * fi + plane_y)
         z = start_z + (along_z * fi + plane_z)
-        if ELASTIC:
+        if ELASTIC:  # noqa: SIM102 - decided by the compiler
             if slot >= 0:
                 of_plane = line + i * ny * points_z
                 x += _weighted(of_plane, 1, w0, w1, w2, w3, in_patch)

@@ -99,11 +99,11 @@ class _Columns:
     def __init__(self, words: Words) -> None:
         self._words, self._used = words, 0
         # As NumPy's generators make numbers from 0 to 1.
-        self._numbers = (words >> np.uint64(11)) * 2.0**-53
+        self._numbers: Doubles = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     @property
     def is_used_up(self) -> bool:
-        return self._used == self._words.shape[1]
+        return self._used == int(self._words.shape[1])
 
     def next(self, count: int) -> Doubles:
         """The next numbers of each sample (b, count), from 0 to 1, which is left out."""

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from harness import RESULTS, head, write_record
-from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
-from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
+from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
+from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
+from voxelocity.data.augment.triton_launch import SIZES
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
-MODULES = (triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
+MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -34,8 +36,7 @@ _TYPES = {
     **dict.fromkeys(("places", "seeds"), "*i64"),
     **dict.fromkeys(("label", "swapped", "out_label"), "*u8"),
     "sums": "*fp64",
-    **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
-    **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+    **dict.fromkeys((*SIZES, "num_channels", "num_voxels"), "i32"),
     **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
     **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
     "regions": "*i32",
@@ -71,59 +72,56 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All kernels as launched for 128 x 128 x 128 voxels; some also for one channel and axes of one voxel."""
+    """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
+
+    Sizes do not matter: see `triton_launch.SIZES`.
+    """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
-    block, parts = {"BLOCK": triton_intensity.BLOCK}, {"BLOCK": triton_intensity.BLOCK, "PARTS": 128}
+    block = {"BLOCK": triton_intensity.BLOCK}
+    parts = block | {"PARTS": MAX_PARTS}
+    copied = {"PLANES": triton_crop.CROP_PLANES, "BLOCK": triton_crop.CROP_BLOCK}
+    one, many = ("num_channels",), ()
+    crops = [
+        Variant("crop", {"ALIGN": align, **copied}, ones, image=image, num_warps=triton_crop.CROP_WARPS)
+        for ones, image, align in (
+            *((one, image, 4) for image in ("i16", "u8", "fp16", "fp32")),
+            *((many, image, 4) for image in ("i16", "fp32")),
+            (one, "i16", 1),
+        )
+    ]
     gathers = [
-        Variant("gather", {"VOTES": votes, **tile}, ones, image=image, num_warps=GATHER_WARPS)
-        for ones, images in ((("num_channels",), ("i16", "u8", "fp16", "fp32")), ((), ("i16", "fp32")))
-        for image in images
+        Variant(
+            "gather",
+            {"VOTES": votes, "ELASTIC": elastic, "ALIGN": align, **tile},
+            ones,
+            image=image,
+            num_warps=GATHER_WARPS,
+        )
+        for ones, image, elastic, align in (
+            *((one, image, False, 4) for image in ("i16", "u8", "fp16", "fp32")),
+            *((many, image, True, 4) for image in ("i16", "fp32")),
+            (one, "i16", True, 1),
+        )
         for votes in (False, True)
     ]
-    blurs = [
-        Variant("blur_along", {"FROM_IMAGE": axis == 0, "TO_IMAGE": axis == 2, **block}, ones)
-        for axis, ones in enumerate(((), ("axis",), ("inner",)))
-    ]
+    blurs = [Variant("blur_along", {"AXIS": axis, "ALIGN": align, **block}) for axis in range(3) for align in (4, 1)]
     bent_again = [
         Variant("bend_again", {"KEEPS_MOMENTS": keeps, **parts}, num_warps=SUMMING_WARPS) for keeps in (False, True)
     ]
     summing = [
-        Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "coarsen", "bend", "restore")
-    ]
-    lines = {"BLOCK": triton_warp.ELASTIC_BLOCK}
-    sides = ("num_channels", "nx", "ny", "nz")
-    one_voxel = [
-        Variant("gather", {"VOTES": True, **tile}, sides, num_warps=GATHER_WARPS),
-        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}, ("num_voxels",)),
-        Variant("elastic_lines", lines, sides[1:]),
-        Variant("change_points", {}, sides),
-        Variant("coarsen", {"BLOCK": triton_intensity.BLOCK, "PARTS": 1}, sides[1:], num_warps=SUMMING_WARPS),
-        Variant("blur_along", blurs[1].constants, ("axis", "num_taps", "side", "inner", "num_voxels")),
-        *(
-            replace(some, constants=some.constants | {"PARTS": 1}, ones=("num_voxels",))
-            for some in summing
-            if some.kernel != "coarsen"
-        ),
-    ]
-    coarsen = next(some for some in summing if some.kernel == "coarsen")
-    thin = [
-        Variant("gather", {"VOTES": True, **tile}, ("num_channels", "nz"), image="i16", num_warps=GATHER_WARPS),
-        Variant("change_points", {}, ("num_channels",)),
-        Variant("change_points", {}, ("nz",)),
-        Variant("elastic_lines", lines, ("nx",)),
-        replace(coarsen, ones=("nz",)),
-        replace(blurs[2], ones=("side", "inner")),
+        *(Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "bend", "restore")),
+        *(Variant("coarsen", {"ALIGN": align, **parts}, num_warps=SUMMING_WARPS) for align in (4, 1)),
     ]
     return [
+        *crops,
         *gathers,
         Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
-        Variant("elastic_lines", lines),
+        Variant("elastic_lines", {"BLOCK": triton_warp.ELASTIC_BLOCK}),
         Variant("change_points"),
+        Variant("change_points", {}, one),
         *blurs,
         *summing,
         *bent_again,
-        *thin,
-        *one_voxel,
         *loss_variants(),
         *norm_variants(),
     ]
@@ -169,11 +167,11 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
-    # As at run time, where memory begins at multiples of 16 bytes.
+    # As at run time, where memory begins at multiples of 16 bytes, and nearly all patches have 16 n voxels.
     attributes = {
         (number,): [["tt.divisibility", 16]]
         for number, name in enumerate(kernel.arg_names)
-        if signature[name].startswith("*")
+        if signature[name].startswith("*") or (name == "num_voxels" and name not in constants)
     }
     made = triton.compile(
         ASTSource(kernel, signature, constants, attributes),
@@ -186,15 +184,25 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
         "shared_bytes": made.metadata.shared,
         "machine_code_bytes": len(made.asm["cubin"]),
         **_of_ptxas(made.asm["ptx"]),
-        "load_bytes": _access_bytes(made.asm["ptx"], "ld"),
-        "store_bytes": _access_bytes(made.asm["ptx"], "st"),
+        "accesses": accesses(made.asm["ptx"]),
     }
 
 
-def _access_bytes(ptx: str, instruction: str) -> list[int]:
-    """Bytes that a thread moves by a load (ld) or store (st) of device memory: the different numbers, largest first."""
-    found = re.findall(rf"\b{instruction}\.global(?:\.\w+)*?(?:\.v(\d))?\.\w(\d+) ", ptx)
-    return sorted({int(count or 1) * int(bits) // 8 for count, bits in found}, reverse=True)
+def accesses(ptx: str) -> dict[str, int]:
+    """How many loads and stores of global memory take how many bytes a thread, as "load 16": 2.
+
+    Counted in the code, not while it runs. ptxas combines none of them.
+    """
+    counts: Counter[str] = Counter()
+    for kind, vector, bits in re.findall(r"\b(ld|st)\.global\S*?(?:\.v(\d))?\.[bfus](\d+)\b", ptx):
+        counts[f"{'load' if kind == 'ld' else 'store'} {int(vector or 1) * int(bits) // 8}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def bytes_of(row: dict[str, Any], kind: str) -> list[int]:
+    """The bytes that a thread moves by the loads ("load") or stores ("store") of a compiled kernel, largest first."""
+    words = (access.split() for access in row["accesses"])
+    return sorted((int(size) for found, size in words if found == kind), reverse=True)
 
 
 def _of_ptxas(ptx: str) -> dict[str, int]:
@@ -203,9 +211,9 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        knobs = triton.knobs.nvidia
-        is_blackwell = target[1].startswith(("sm_10", "sm_12"))
-        ptxas = getattr(knobs, "ptxas_blackwell", knobs.ptxas) if is_blackwell else knobs.ptxas
+        # Triton brings two: the older one knows no Blackwell.
+        is_blackwell = int(target[1].removeprefix("sm_").rstrip("af")) >= 100
+        ptxas = triton.knobs.nvidia.ptxas_blackwell if is_blackwell else triton.knobs.nvidia.ptxas
         command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {
@@ -231,7 +239,7 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
-            f"spilled {row['spill_store_bytes']:3} bytes  loads of {row['load_bytes']} bytes  {row['constants']} "
+            f"spilled {row['spill_store_bytes']:3} bytes  loads of {bytes_of(row, 'load')} bytes  {row['constants']} "
             f"{' '.join(row['ones'])}"
         )
     write_record(record | {"triton": triton.__version__, "kernels": rows}, options.out.stem, out=options.out.parent)

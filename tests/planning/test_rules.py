@@ -385,3 +385,18 @@ def test_a_pair_in_scans_that_keep_their_orientation_is_not_flipped():
     choices = flips(*PAIR, orientation="keep")
     assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
     assert "no axis is known to run from left to right" in choices["flip_probability"].reason
+
+
+def test_two_threads_feed_a_device_that_holds_all_cases_and_more_where_cases_are_copied_or_decoded():
+    def threads(**options):
+        data = fingerprint((64.0, 64.0, 64.0))
+        memory = {"device_memory_bytes": 80 * GIB, "device_free_bytes": 70 * GIB}
+        on = machine("cuda", num_cpus=16, **memory, **options.pop("on", {}))
+        return chosen(settled(data, on, overrides=options), "data.feed.num_threads")
+
+    assert threads().value == 2
+    assert not threads().changes_results
+    assert threads(**{"data.cache.device_max_bytes": 0}).value == 8
+    assert threads(**{"data.cache.tier": "none"}).value == 8
+    assert threads(**{"data.augment.engine": "torch"}).value == 8
+    assert threads(on={"has_triton": False}).value == 8

@@ -332,7 +332,7 @@ def test_every_form_of_the_kernels_compiles_without_spills(architecture):
         assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
         # Two programs of eight warps fit on a multiprocessor.
         assert 0 < row["registers"] <= 128, row
-        assert row["load_bytes"][-1] == (8 if variant.image == "fp16" else 16), row
+        assert triton_kernels.bytes_of(row, "load")[-1] == (8 if variant.image == "fp16" else 16), row
 
 
 @cuda

@@ -59,7 +59,7 @@ def test_planes_of_few_classes_are_read_and_written_16_bytes_at_once():
     for name in ("loss_sums", "loss_gradient"):
         constants, num_warps = by_name[name]
         row = triton_kernels.compiled(triton_kernels.Variant(name, constants, image="bf16", num_warps=num_warps), 90)
-        assert max(row["load_bytes"]) == 16
+        assert max(triton_kernels.bytes_of(row, "load")) == 16
         # Nothing is exchanged between threads until the sums are written.
         assert row["shared_bytes"] <= 64
 

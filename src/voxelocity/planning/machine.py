@@ -44,6 +44,7 @@ class Machine:
         disk_bytes: free space where the cache would be.
         cache_bytes: what entries of the tier disk already take there.
         has_lmdb: whether the LMDB tier works here: its package is installed, and the cache is on a local disk.
+        has_triton: whether batches can be augmented on a CUDA device: the package triton is installed.
     """
 
     device: str
@@ -60,6 +61,7 @@ class Machine:
     capability: tuple[int, int] | None = None
     num_ranks: int = 1
     device_index: int | None = None
+    has_triton: bool = True
 
     @property
     def torch_device(self) -> torch.device:
@@ -104,6 +106,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         cache_bytes=disk_bytes_in(cache_folder),
         num_ranks=place.size,
         device_index=index,
+        has_triton=importlib.util.find_spec("triton") is not None,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.core.quantities import listed
-from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
+from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
 from voxelocity.planning.patch_rule import (
@@ -38,6 +38,10 @@ _TARGET_VALIDATION_SHARE = 0.15
 # nnU-Net resamples for a low-resolution network if the patch covers less than a quarter of the median volume; we let a
 # patch cover at least one part in this many, or training would not visit most of the volume. For GPUs: `StepSize`.
 _CPU_MAX_PATCHES = 24
+_MOST_FEED_THREADS = 8
+# Where cases are resident, a thread only draws numbers and launches kernels: one makes a batch while the other waits
+# for its own on the device.
+_RESIDENT_FEED_THREADS = 2
 
 
 def settle_orientation_and_spacing(facts: PlanFacts) -> None:
@@ -125,15 +129,26 @@ def settle_crop_and_dtype(facts: PlanFacts) -> None:
 
 def settle_feed(facts: PlanFacts) -> None:
     """Threads that cut patches; on a CPU they share the cores with training."""
-    on_cpu = facts.machine.device == "cpu"
-    threads = 1 if on_cpu else max(1, min(8, facts.machine.num_cpus - 1))
-    facts.settle(
-        "data.feed.num_threads",
-        threads,
-        f"{facts.machine.num_cpus} cores" + (", which training itself needs" if on_cpu else ""),
-        changes_results=False,
-    )
+    facts.settle("data.feed.num_threads", *_feed_threads(facts), changes_results=False)
     facts.settle("data.feed.num_batches_ahead", 4, "smooths over slow cases", changes_results=False)
+
+
+def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
+    machine = facts.machine
+    cores = f"{machine.num_cpus} cores"
+    if machine.device == "cpu":
+        return 1, f"{cores}, which training itself needs"
+    usual = max(1, min(_MOST_FEED_THREADS, machine.num_cpus - 1))
+    data = facts.section("data")
+    on_device = data.get("augment", {}).get("engine", "auto") in ("auto", "triton") and machine.has_triton
+    # A tier that prepares cases again and again decodes in these threads.
+    all_resident = data["cache"].get("device_max_bytes", 0) >= resident_bytes(facts) and data["cache"]["tier"] != "none"
+    if not (on_device and all_resident and usual > _RESIDENT_FEED_THREADS):
+        return usual, cores
+    return _RESIDENT_FEED_THREADS, (
+        "all cases are on the device, which cuts and augments patches itself, so a batch costs a thread little; more "
+        "threads would take Python's lock from the one that launches the step"
+    )
 
 
 def settle_length(facts: PlanFacts) -> None:
@@ -354,6 +369,7 @@ RULES = (
     settle_crop_and_dtype,
     settle_cache,
     settle_patch_and_network,
+    settle_device_cache,
     settle_feed,
     settle_augment,
     settle_length,

@@ -185,6 +185,18 @@ def test_statistics_of_a_large_patch_agree(engine, keeps):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", ["flips", "affine, voted"])
+def test_planes_and_lines_longer_than_those_of_a_program_agree(engine, change):
+    # Of the triton engine: 1024 voxels of a plane and 4 planes of a crop, tiles of 8 x 8 x 32 of a warp; and lines
+    # that are a multiple of four voxels.
+    volume, patch = make_volume(num_channels=2, shape=(40, 36, 50)), (9, 30, 40)
+    num = 2 if IS_INTERPRETED else 4
+    config = NOTHING.model_copy(update=EACH[change])
+    params = sample(draws(num), seed=3, num_channels=2, patch_shape=patch, config=config)
+    assert_parity(volume, some_regions(num, volume.grid.shape, patch), params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_channel_without_any_spread_stays_as_it_is(engine):
     volume = make_volume("float32").with_(image=np.full((1, 40, 36, 30), 3.5, np.float32))
     params = AugmentParams.identity(1, 1)

@@ -1,5 +1,6 @@
 """Random changes of a batch: drawn first, as plain data, then applied in one pass over the cached volume."""
 
+from voxelocity.data.augment.ahead import compile_ahead
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.draw import sample
@@ -15,6 +16,7 @@ __all__ = [
     "Source",
     "augment",
     "chosen_engine",
+    "compile_ahead",
     "filling_device",
     "needed_box",
     "sample",

@@ -78,7 +78,12 @@ def logits(num_classes, dtype, layout, *, seed=0, shape=WINDOW):
 FORMATS = [
     some(3, "bfloat16", "channels_last_3d"),
     some(17, "float16", "contiguous_format"),
-    *((k, d, m) for k in (1, 2, 14) for d in ("float32", "bfloat16") for m in ("contiguous_format", "channels_last_3d")),
+    *(
+        (k, d, m)
+        for k in (1, 2, 14)
+        for d in ("float32", "bfloat16")
+        for m in ("contiguous_format", "channels_last_3d")
+    ),
     (105, "bfloat16", "channels_last_3d"),
     (105, "bfloat16", "contiguous_format"),
 ]
@@ -125,7 +130,9 @@ def test_a_mirrored_window_is_turned_back_and_its_classes_swapped(axes, num_clas
 
 
 @by_kernels
-@pytest.mark.parametrize(("num_classes", "order"), [some(3, ()), some(3, (1, 3, 2)), (1, ()), (105, ()), (4, (2, 1, 4, 3))])
+@pytest.mark.parametrize(
+    ("num_classes", "order"), [some(3, ()), some(3, (1, 3, 2)), (1, ()), (105, ()), (4, (2, 1, 4, 3))]
+)
 def test_classes_are_those_of_the_largest_value_or_of_the_last_above_zero(num_classes, order):
     # Whole numbers, so that values are often equal.
     sums = (logits(num_classes, torch.float32, "contiguous_format", shape=(9, 7, 70)) * 2).round()[:, 1:8, :5, 2:68]

@@ -6,8 +6,6 @@ one prediction are of one kind. Importing it imports no torch.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.device import HOST, Device, Host, as_current
-from voxelocity.step.fused import is_fused
+from voxelocity.step.fused import has_triton, is_fused
 
 # Two of these are page-locked while values are fetched.
 _PIECE_BYTES = 16 << 20
@@ -142,12 +140,7 @@ def has_kernels(values: Values, *others: Values) -> bool:
     """Whether `device_arrays` computes with these: all on one CUDA device, with Triton, and not switched off."""
     if isinstance(values, np.ndarray) or values.device.type not in _KERNEL_DEVICES or not is_fused("window"):
         return False
-    return all(other.device == values.device for other in others) and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return all(other.device == values.device for other in others) and has_triton()
 
 
 def add_weighted(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -> None:

@@ -108,9 +108,7 @@ class Restoration:
         """
         assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
         rows = self.reach(start, scores_kxyz.shape[1:])
-        positions = tuple(
-            axis[here] - first for axis, here, first in zip(self._positions, rows, start, strict=True)
-        )
+        positions = tuple(axis[here] - first for axis, here, first in zip(self._positions, rows, start, strict=True))
         target = self._labels[rows]
         self._has_boxes = True
         if target.size:

@@ -240,7 +240,7 @@ def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_ti
 
 
 def _restored_in_main_memory(setting: Setting, sizes: _Sizes) -> None:
-    """The whole of a prediction without kernels of ours; last, as it is slow, and compiles CPU code where there is none."""
+    """The whole of a prediction without kernels of ours: last, as it is slow, and may have to compile its CPU code."""
     case = _Case(setting, sizes, sizes.classes[0], sizes.sides[0])
     name = "eager" if RUNTIMES["cuda-graphs"].why_not(setting.device) else "cuda-graphs"
     case.load(name)

@@ -52,8 +52,7 @@ def add(
         second, (start, *steps) = last_kxyz, _mirrored_steps(last_kxyz, flipped)
     weights = total_kxyz if weights_xyz is None else weights_xyz
     assert weights_xyz is None or nz == 1 or weights_xyz.stride(2) == 1, f"weights with strides {weights.stride()}"
-    classes = min(kernels.MOST_CLASSES, max(_LEAST_CLASSES, triton.next_power_of_2(num_classes)))
-    rows = max(1, _VALUES_PER_PROGRAM // (classes * kernels.SIDE))
+    classes, rows = program_shape(num_classes)
     with as_current(total_kxyz.device):
         kernels.add_window[(triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE))](
             total_kxyz,
@@ -79,6 +78,12 @@ def add(
             ROWS=rows,
             SIDE=kernels.SIDE,
         )
+
+
+def program_shape(num_classes: int) -> tuple[int, int]:
+    """Classes at a time and lines of a program that adds windows of so many classes."""
+    classes = min(kernels.MOST_CLASSES, max(_LEAST_CLASSES, triton.next_power_of_2(num_classes)))
+    return classes, _VALUES_PER_PROGRAM // (classes * kernels.SIDE)
 
 
 def fill_largest(classes_xyz: torch.Tensor, sums_kxyz: torch.Tensor, order: torch.Tensor | None = None) -> None:

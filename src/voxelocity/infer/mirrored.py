@@ -1,6 +1,6 @@
 """The logits of a window whose last mirroring was not added yet: that is done while they are weighted.
 
-So a pair of mirrorings needs no sum of its own in memory. Only where `arrays.has_kernels`; elsewhere, logits are arrays.
+So a pair of mirrorings needs no sum of its own in memory. Only where `arrays.has_kernels`; logits are arrays elsewhere.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def restore_classes(
         best = tl.full((ROWS * SIDE,), float("-inf"), tl.float32)
         mixed = tl.zeros((ROWS * SIDE,), tl.int32)
         step = tl.full((), 1, tl.int64) * sums_c
-        for c in range(0, num_classes):
+        for c in range(num_classes):
             scores = sums + c * step
             v00 = _score(scores, s00 + z0, f000, l000, is_used, IS_SOFTMAX)
             v01 = _score(scores, s01 + z0, f010, l010, is_used, IS_SOFTMAX)
@@ -271,7 +271,7 @@ def _factor(weights, at, is_used, HAS_WEIGHTS: tl.constexpr):
     """One over the weight of a voxel."""
     if HAS_WEIGHTS:
         return 1.0 / tl.load(weights + at, mask=is_used, other=1.0)
-    else:
+    else:  # noqa: RET505
         return 1.0
 
 
@@ -280,7 +280,7 @@ def _log(logs, at, is_used, IS_SOFTMAX: tl.constexpr):
     """What `classify` wrote for a voxel."""
     if IS_SOFTMAX:
         return tl.load(logs + at, mask=is_used, other=0.0)
-    else:
+    else:  # noqa: RET505
         return 0.0
 
 

@@ -129,7 +129,8 @@ class _Case:
 
     def windows(self, name: str, sink: Callable[[], Any], **changes: Any) -> Any:
         """Seconds of one volume, from the image in main memory to a result that is complete on the device."""
-        window, kept = self.window.model_copy(update=changes), []
+        window = self.window.model_copy(update=changes)
+        kept: list[Any] = []
 
         def run() -> None:
             kept[:] = [sink()]

@@ -17,8 +17,9 @@ from triton.runtime.jit import KernelInterface
 
 import window_kernels
 from voxelocity.core.region import Region
-from voxelocity.data.prepare import Restoration, resize_record
-from voxelocity.infer import PredictionSpec, WindowConfig, arrays
+from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.prepare import Preparation, PrepareConfig, Restoration, resize_record
+from voxelocity.infer import PredictionSpec, Predictor, WindowConfig, arrays
 from voxelocity.infer.device_restore import DeviceRestoration
 from voxelocity.infer.mirrored import Mirrored, add_weighted, as_float32_copy, part_of
 from voxelocity.infer.sinks import ClassMap, ScanLabels
@@ -310,3 +311,50 @@ def test_tiles_that_found_no_room_on_the_device_are_restored_in_main_memory(monk
         found.append(labels.result())
     assert (found[0] != found[1]).mean() < 1e-3
     assert (found[1][-3:] > 0).any()
+
+
+@by_kernels
+@pytest.mark.parametrize(
+    ("spacing_mm", "mirror_axes", "more"),
+    [
+        some("keep", (), {}),
+        some((1.4, 1.0, 1.3), (0,), {}),
+        ((1.4, 1.0, 1.3), (0, 1), {"restored": "logits"}),
+        ((1.0, 1.6, 1.0), (), {"region_order": (2, 1, 3)}),
+    ],
+)
+def test_a_predictor_gives_the_classes_that_it_gives_without_kernels_on_a_cpu(spacing_mm, mirror_axes, more):
+    num_classes = 3 if "region_order" in more else 4
+    spec = PredictionSpec.parse(
+        {
+            "channels": ["CT"],
+            "labels": {0: "background", 1: "a", 2: "eye_L", 3: "eye_R"},
+            "window": {
+                "shape_voxel": [8, 8, 8],
+                "mirror_axes": mirror_axes,
+                "batch_size": 3,
+                "swap_pairs": [] if "region_order" in more else [["eye_L", "eye_R"]],
+            },
+            "precision": {"compute": "float32"},
+            **more,
+        }
+    )
+    preparation = Preparation(
+        PrepareConfig.parse({"intensity": {"mode": "none"}, "dtype": "float32", "spacing_mm": spacing_mm})
+    )
+    image = np.random.default_rng(0).standard_normal((1, 15, 13, 17)).astype(np.float32)
+    scan = Volume(case_id="x", image=image, label=None, grid=Grid.of(image.shape[1:], np.eye(4)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = torch.nn.Conv3d(1, num_classes, 5, padding=2).eval()
+    found = []
+    for device, is_on in ((torch.device("cpu"), False), (DEVICE, True)):
+        set_fused("window", is_on)
+        try:
+            found.append(Predictor(network, spec, preparation, device=device).predict(scan))
+        finally:
+            set_fused("window", True)
+    assert found[0].shape == image.shape[1:]
+    assert len(np.unique(found[0])) > 2
+    # Where two classes are equal but for roundings; TF32 rounds more on a device.
+    assert (found[0] != found[1]).mean() <= (2e-3 if IS_INTERPRETED else 1e-2)

@@ -236,6 +236,8 @@ def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_ti
     _report_agreement(setting, case, kept, "classes")
     timed("mirrored, classes", case.windows(name, classes, mirror_axes=(0,)), is_fused=False, repeats=1)
     _report_agreement(setting, case, kept, "mirrored, classes")
+    if num_classes == sizes.classes[0] and has_time():
+        _guarded(setting, "inference", {"what": "network alone, algorithms tried"}, partial(_autotuned, case))
     if "cuda-graphs" in case.forwards:
         timed("classes", case.windows("eager", classes), runtime="eager", repeats=1)
 
@@ -251,6 +253,26 @@ def _restored_in_main_memory(setting: Setting, sizes: _Sizes) -> None:
     _timed(case, after, {**row, "path": "kernels"}, is_fused=True, repeats=1, warmups=0)
     kept = {f"{_WHOLE} torch": before[1], f"{_WHOLE} kernels": after[1]}
     _report_agreement(setting, case, kept, _WHOLE)
+
+
+def _autotuned(case: _Case) -> None:
+    """The network alone where cuDNN tries its algorithms: what predictions could gain from that."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        forward = RUNTIMES["eager"].load(case.network, case.task)
+        windows = torch.zeros(case.task.batch_shape, device=case.device)
+        begin_s = time.perf_counter()
+        with torch.no_grad():
+            forward(windows)
+            if case.device.type == "cuda":
+                torch.cuda.synchronize()
+            first_s = time.perf_counter() - begin_s
+            found = device_ms(partial(forward, windows), case.setting, repeats=_ALONE_BATCHES, warmup=2)
+    finally:
+        torch.backends.cudnn.benchmark = before
+    row = {**case.about(), "runtime": "eager", "what": "network alone, algorithms tried", "first_s": first_s}
+    case.setting.report("inference", {**row, "batch_ms": found["ms"], "s": found["ms"] * case.num_batches / 1e3})
 
 
 def _timed(case: _Case, work: Any, row: Row, *, is_fused: bool, repeats: int, warmups: int) -> None:
@@ -286,7 +308,7 @@ def _as_array(result: Any) -> Any:
 
 def _report_agreement(setting: Setting, case: _Case, kept: dict[str, Any], what: str) -> None:
     ours, theirs = kept.get(f"{what} kernels"), kept.get(f"{what} torch")
-    if ours and theirs:
+    if ours and theirs and isinstance(ours[0], np.ndarray) and isinstance(theirs[0], np.ndarray):
         share = float((ours[0] != theirs[0]).mean())
         row = {**case.about(), "what": what, "differing_voxels": share, "found": len(np.unique(theirs[0]))}
         setting.report("agreement", row)

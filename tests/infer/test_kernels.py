@@ -1,6 +1,7 @@
 """The kernels of the window engine give what torch gives: on a GPU, or on a CPU in Triton's interpreter."""
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -68,6 +69,19 @@ def test_kernels_compile_without_spills(architecture):
     for row in rows:
         assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
         assert 0 < row["registers"] <= 255, row
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once_whatever_the_sizes_of_windows_and_tiles():
+    # A process of its own, as Triton has one driver a process.
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, HERE / "count_compiles.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Windows in two orders of memory, alone and as a pair of mirrorings.
+    once = dict.fromkeys(("find_not_finite", "largest_class", "classify", "restore_classes"), 1)
+    assert json.loads(done.stdout) == {"add_window": 4, **once}
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import functools
 import importlib.util
 from typing import Literal
 
-FusedName = Literal["norm", "loss"]
+FusedName = Literal["norm", "loss", "window"]
 
-_enabled: dict[FusedName, bool] = {"norm": True, "loss": True}
+_enabled: dict[FusedName, bool] = {"norm": True, "loss": True, "window": True}
 
 
 def is_fused(name: FusedName) -> bool:

@@ -2,11 +2,11 @@
 
     python benchmarks/gpu/run.py --list                 # the questions, and which are answered on which device
     python benchmarks/gpu/run.py --only E1,E6 --limit 540
-    python benchmarks/gpu/run.py --only E11 --set E11.folds=1
+    python benchmarks/gpu/run.py --only E11 --set E11.folds=1 --set E11.expected=110
     python benchmarks/gpu/run.py --dry-run              # all of them, tiny, on the CPU: whether the scripts work
 
-Each experiment is a process of its own with a time limit of its own, after which it is ended with all that it started;
-rows that it reported before are kept. After each one `gpu_<device>.json` is written, where results of experiments that
+Each experiment is a process of its own with a time limit of its own (1.5 times what it is expected to take, which the
+option `expected` replaces), after which it is ended with all that it started; rows that it reported before are kept. After each one `gpu_<device>.json` is written, where results of experiments that
 were not run stay. Prints rows in short and a table last; with `--out`, logs and all rows as they come are there too.
 """
 
@@ -32,12 +32,11 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
-if str(_HERE.parent) not in sys.path:
-    sys.path.insert(0, str(_HERE.parent))
+# What is measured is this checkout, whatever is installed.
+sys.path[:0] = [str(_HERE.parent), str(_HERE.parents[1] / "src")]
 
 from gpu.experiment import Experiment, Row, Setting  # noqa: E402
 from harness import RESULTS, head, parser_of, write_record  # noqa: E402
-
 from voxelocity.observe.environment import python_path  # noqa: E402
 
 LIMIT_S = 540.0
@@ -103,13 +102,14 @@ def _load(path: Path) -> Found:
     return Found(path=path, experiment=experiment)
 
 
-def limit_of(found: Found, *, left_s: float, is_tiny: bool) -> float:
+def limit_of(found: Found, call: Call, left_s: float) -> float:
     """Seconds that an experiment may take of those left; 0 where too few are left to begin it."""
-    if is_tiny:
+    if call.is_tiny:
         return min(_DRY_LIMIT_S, left_s)
-    if left_s < 0.7 * found.seconds:
+    expected_s = float(call.options.get(found.id, {}).get("expected", found.seconds))
+    if left_s < 0.7 * expected_s:
         return 0.0
-    return min(max(1.5 * found.seconds, found.seconds + 30.0), left_s)
+    return min(max(1.5 * expected_s, expected_s + 30.0), left_s)
 
 
 def run_experiment(found: Found, call: Call, limit_s: float) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def lines_of(tables: Mapping[str, Sequence[Row]], num_chars: int) -> list[str]:
             continue
         lines.append(f" {name}")
         for row in rows:
-            line = "  " + "  ".join(value if key == "what" else f"{key} {value}" for key, value in _short(row))[:300]
+            line = "  " + "  ".join(value if key == "what" else f"{key} {value}" for key, value in _short(row))[:400]
             left -= len(line)
             if left < 0:
                 return [*lines, "  ... the record has the rest"]
@@ -308,7 +308,7 @@ def run_all(
     begin_s, results = time.monotonic(), dict[str, dict[str, Any]]()
     for found in chosen:
         left_s = limit_s - (time.monotonic() - begin_s)
-        result = run_experiment(found, call, limit_of(found, left_s=left_s, is_tiny=call.is_tiny))
+        result = run_experiment(found, call, limit_of(found, call, left_s))
         results[found.id] = result
         print(f"{found.id} {result['status']}, {result['seconds']:.0f} s: {result['question']}", flush=True)
         for line in lines_of(result["tables"], _PRINTED_CHARS // len(chosen)):

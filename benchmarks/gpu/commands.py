@@ -135,7 +135,7 @@ def report_run(setting: Setting, table: str, what: str, folder: Path, more: Mapp
     facts = read_run(folder)
     events = list(read_events(events_path(folder)))
     finished: dict[str, Any] = next((event for event in events if event["event"] == "run_finished"), {})
-    kept = {key: finished[key] for key in ("step", "mean_dice") if key in finished}
+    kept: Row = {key: finished[key] for key in ("step", "mean_dice") if key in finished}
     row = report_labeled(setting, table, label_run(facts, what), {**kept, **first_batches(events), **more})
     setting.report("plan", {"what": what, **plain_keys(dotted(facts.plan))})
     return row

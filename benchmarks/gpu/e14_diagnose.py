@@ -18,8 +18,7 @@ from diagnose_scripts import CASES, HELD_OUT, SCRIPTS, Case, judged
 from gpu.commands import report_error, run_voxelocity
 from gpu.experiment import Experiment, Row, Setting
 from voxelocity.monitoring.files import read_monitor
-from voxelocity.observe import Sample
-from voxelocity.observe.samples import GPU_FIELDS
+from voxelocity.observe.samples import GPU_FIELDS, Sample
 
 _PROGRAMS = ("accelerate_resize", "lightning_sample_by_sample", "monai_workflow_checkpoints")
 _EPOCH = re.compile(r"^epoch (\d+): waited ([0-9.]+) of ([0-9.]+) s$", re.MULTILINE)

@@ -6,5 +6,5 @@ import torch
 
 
 def pytest_configure() -> None:
+    # It also fills what `torch.empty` returns: `torch.utils.deterministic.fill_uninitialized_memory`, on by default.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True

@@ -1,13 +1,15 @@
 """Run the experiments of this folder on a GPU, one after another, and keep what each finds in one record a device.
 
-    python benchmarks/gpu/run.py --list                 # the questions, and which are answered on which device
+    python benchmarks/gpu/run.py --list                 # the questions, and what is recorded on which device
+    python benchmarks/gpu/run.py --list --update        # the same, also in README.md
     python benchmarks/gpu/run.py --only E1,E6 --limit 540
     python benchmarks/gpu/run.py --only E11 --set E11.folds=1 --set E11.expected=110
     python benchmarks/gpu/run.py --dry-run              # all of them, tiny, on the CPU: whether the scripts work
 
 Each experiment is a process of its own with a time limit of its own (1.5 times what it is expected to take, which the
-option `expected` replaces), after which it is ended with all that it started; rows that it reported before are kept. After each one `gpu_<device>.json` is written, where results of experiments that
-were not run stay. Prints rows in short and a table last; with `--out`, logs and all rows as they come are there too.
+option `expected` replaces), after which it is ended with all that it started; rows that it reported before are kept.
+After each one `gpu_<device>.json` is written, where results of experiments that were not run stay. Prints rows in short
+and a table last; with `--out`, logs and all rows as they come are there too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from gpu.experiment import Experiment, Row, Setting  # noqa: E402
 from harness import RESULTS, head, parser_of, write_record  # noqa: E402
 from voxelocity.observe.environment import python_path  # noqa: E402
 
+README = _HERE / "README.md"
+_BEGIN = "<!-- list: made by `python benchmarks/gpu/run.py --list --update` -->"
+_END = "<!-- /list -->"
 LIMIT_S = 540.0
 """For all experiments of a call; machines with a GPU are often lent for ten minutes."""
 _DRY_LIMIT_S = 240.0
@@ -290,6 +295,17 @@ def listed(experiments: Sequence[Found], records: Sequence[Path]) -> list[str]:
     return lines
 
 
+def known_records(folder: Path = RESULTS) -> list[Path]:
+    """The records of this script; one of another was made by its forerunner."""
+    return [path for path in sorted(folder.glob("gpu_*.json")) if "experiments" in json.loads(path.read_text())]
+
+
+def with_list(text: str, lines: Sequence[str]) -> str:
+    """A page with these lines between its two marks."""
+    before, rest = text.split(_BEGIN)
+    return f"{before}{_BEGIN}\n{chr(10).join(lines)}\n{_END}{rest.split(_END)[1]}"
+
+
 def summary_of(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line an experiment: how it ended, in how many seconds, with how many rows."""
     lines = [f"{'id':4} {'status':12} {'s':>5} {'rows':>5}"]
@@ -349,6 +365,7 @@ def options_of(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 def main(arguments: Sequence[str] | None = None, *, folder: Path = _HERE) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--list", action="store_true", help="the experiments and what is recorded; runs nothing")
+    parser.add_argument("--update", action="store_true", help="with --list: also write the table into README.md")
     parser.add_argument("--only", default="", help="some of them, as E1,E6; in this order")
     parser.add_argument(
         "--set", action="append", default=[], metavar="ID.NAME=VALUE", help="an option of an experiment"
@@ -364,8 +381,10 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = _HERE) -> Non
         run_job(options.job)
     experiments = find_experiments(folder)
     if options.list:
-        records = [path for path in sorted(RESULTS.glob("gpu_*.json")) if not path.name.startswith("gpu_check_")]
-        print("\n".join(listed(experiments, records)))
+        lines = listed(experiments, known_records())
+        print("\n".join(lines))
+        if options.update:
+            README.write_text(with_list(README.read_text(), lines))
         return
     is_tiny = options.dry_run
     if not is_tiny and not _has_device():

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from gpu.commands import TINY_KEYS, plain_keys, report_error, report_labeled, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
@@ -66,8 +65,9 @@ def run(setting: Setting) -> None:
     end_s = time.monotonic() + setting.limit_s - 5.0
     num_seeds = int(setting.number("seeds", 3, tiny=1))
     own, equal = races_of(setting)
-    triton = Path(setting.work / "triton")
-    os.environ["TRITON_CACHE_DIR"] = str(triton)
+    # Whatever ran on this machine before, the first training finds nothing compiled and nothing measured.
+    for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        os.environ[name] = str(setting.work / name.lower())
     longest_s = 0.0
     for seed in range(num_seeds):
         heat = "cold" if seed == 0 else "kernels warm"

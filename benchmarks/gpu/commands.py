@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import threading
@@ -14,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpu.experiment import Row, Setting
 from harness import VOXELOCITY
@@ -52,16 +53,16 @@ def run_voxelocity(
     out, err = setting.work / "stdout.txt", setting.work / "stderr.txt"
     begin_s = time.monotonic()
     with DeviceWatch() as watch, out.open("w") as written, err.open("w") as complained:
-        process = subprocess.Popen(
-            command, stdout=written, stderr=complained, env={**os.environ, **environ}, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=written, stderr=complained, env={**os.environ, **environ})
         try:
             status: int | str = process.wait(max(1.0, limit_s))
         except subprocess.TimeoutExpired:
             status = f"none within {limit_s:.0f} s"
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
     printed = out.read_text(errors="replace"), err.read_text(errors="replace")
     print(f"$ {' '.join(map(str, arguments))}\n{printed[0][-4000:]}\n{printed[1][-4000:]}", flush=True)

@@ -155,9 +155,22 @@ def _end_of(command: Sequence[str], log: Path, limit_s: float, call: Call) -> st
         except subprocess.TimeoutExpired:
             return "out of time"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end_tree(process)
+
+
+def end_tree(process: subprocess.Popen[Any]) -> None:
+    """Ends a process that leads its group, what is left of the group, and descendants that have left it."""
+    import psutil
+
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for child in found:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    process.wait()
 
 
 def _size(path: Path) -> int:

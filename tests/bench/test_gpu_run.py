@@ -36,12 +36,12 @@ def correct():
 
 @pytest.fixture
 def folder(tmp_path):
-    """E1 ends well, E2 fails, E3 cannot be imported, E10 never ends and has started a program that does not either."""
+    """E1 ends well, E2 fails, E3 cannot be imported, E10 never ends, nor does a program that it has started."""
     made = tmp_path / "experiments"
     made.mkdir()
     hangs = f"""
     import subprocess, sys, time
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
     setting.report("first", {{"what": "began"}})
     time.sleep(600)

@@ -18,6 +18,7 @@ from voxelocity.bench.race import monai_script
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, learning_rate, read_settings
 from voxelocity.core.errors import ConfigError
+from voxelocity.observe import cpu_budget
 from voxelocity.planning import Planned, make_plan
 from voxelocity.step import ScheduleConfig, build_network, learning_rate_at
 
@@ -120,6 +121,15 @@ def test_the_script_trains_what_the_plan_says(phantoms: Path, tmp_path: Path) ->
     assert {names[name] for name in changing} == set(theirs) - {"RandCropByLabelClassesd"}
     for name in changing - {"flip"}:
         assert theirs[names[name]].prob == getattr(ours, f"{name}_probability")
+
+
+def test_the_fast_recipe_has_what_is_best_on_its_device(phantoms: Path) -> None:
+    planned = planned_on(phantoms, **{"precision.channels_last": True})
+    on_gpu = dataclasses.replace(planned, machine=dataclasses.replace(planned.machine, device="cuda", device_index=0))
+    assert job_of(planned)["channels_last"] is True
+    assert job_of(on_gpu)["channels_last"] is False, "its norms are in the contiguous layout"
+    assert job_of(planned, recipe="plain")["num_workers"] == 2
+    assert job_of(planned)["num_workers"] == max(2, cpu_budget())
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def first_words(
 ) -> npt.NDArray[np.uint64]:
     """The first numbers of several generators, as raw words: (keys, num_words), each row what `generator` begins with.
 
-    Seven times as fast as making the generators: one is kept for each thread, and its state is set.
+    Faster than making the generators: one is kept for each thread, and its state is set.
 
     Args:
         seed: as in `generator`.

@@ -189,3 +189,30 @@ def test_a_launch_waits_for_its_own_kernel_only(monkeypatch):
         first.result(WAIT_S)
         second.result(WAIT_S)
     assert ended == ["swap_classes", "crop", "crop"]
+
+
+@compiled_only
+@pytest.mark.parametrize("patch", [(9, 8, 12), (9, 7, 11), (32, 48, 32)])
+def test_triton_finds_what_was_compiled_ahead_when_a_batch_launches_it(monkeypatch, patch):
+    """By its own keys: argument types, which of them are multiples of 16 or 1, constants and options."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import MockTensor, create_function_from_signature
+
+    backend, keys = make_backend(GPUTarget("cuda", 90, 32)), set()
+
+    def run(kernel, *arguments, grid, warmup, **constants):
+        binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+        _, specialization, options = binder(*arguments, **constants)
+        keys.add((kernel.__name__, str(specialization), str(options)))
+
+    monkeypatch.setattr(triton.JITFunction, "run", run)
+    config = AugmentConfig.only(**dict.fromkeys(PROBABILITIES[1:], 0.6), flip_probability=(0.5, 0.5, 0.0))
+    for launch in possible_launches(config, **(KINDS | {"patch_shapes": [patch]})):
+        arguments = [MockTensor.wrap_dtype(argument) for argument in launch.arguments]
+        launch.kernel.run(*arguments, grid=(1,), warmup=True, **dict(launch.constants))
+    compiled, keys = keys, set()
+    for seed in range(4):
+        launched(config, seed=seed, patch=patch, resident=seed % 2 == 0, runs=True)
+    assert len(keys) > 8
+    assert keys <= compiled

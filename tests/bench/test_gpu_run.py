@@ -226,6 +226,12 @@ def test_what_a_sanitizer_says_becomes_a_row(correct):
     assert (ended["errors"], ended["is_complete"], ended["status"]) == (0, False, -9)
 
 
+def test_sanitizers_see_a_few_of_the_parameters_of_each_test():
+    few = importlib.import_module("gpu.few")
+    assert few.spread([1, 2, 3]) == [1, 2, 3]
+    assert few.spread(list(range(20))) == [0, 6, 13, 19]
+
+
 def test_what_nobody_writes_is_seen_where_new_tensors_are_poisoned():
     poison = importlib.import_module("gpu.poison")
     before = torch.are_deterministic_algorithms_enabled()

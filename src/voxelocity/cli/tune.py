@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -103,7 +103,7 @@ def tune(
     chosen_goal: Goal = goal
     budget_s, train_s = options.read_budget_s(time_budget), options.read_budget_s(train)
     limit_bytes = parse_bytes(memory_limit) if memory_limit else 0
-    base, place = _base_of(dataset)
+    base, place = _base_of(dataset, overrides)
     if base is not None and not options.is_given(context, "fold"):
         chosen_fold = base.fold
     from voxelocity.core.console import PlainConsole
@@ -178,14 +178,20 @@ def _put_back(work: Path, algos: list[str] | None) -> None:
     typer.echo(f"as before: {', '.join(undo(work, algos))}")
 
 
-def _base_of(dataset: Path) -> tuple[SavedRun | None, Path]:
-    """A run and its data set; no run where a data set is named."""
+def _base_of(dataset: Path, overrides: dict[str, Any]) -> tuple[SavedRun | None, Path]:
+    """A run and its data set; no run where a data set is named.
+
+    Raises:
+        ConfigError: the run's file is damaged, or names code that `overrides` do not name.
+    """
     from voxelocity.training.run_folder import RunFolder
 
     folder = RunFolder(dataset)
     if not folder.holds_run:
         return None, dataset
+    from voxelocity.planning import check_code
     from voxelocity.training.resume import SavedRun
 
     saved = SavedRun.read(folder.record)
+    check_code(saved.plan, overrides, where=str(folder.record))
     return saved, saved.dataset_path(where=str(folder.record))

@@ -4,11 +4,12 @@ from voxelocity.data.augment.ahead import compile_ahead
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.draw import sample
-from voxelocity.data.augment.effects import Effects
+from voxelocity.data.augment.effects import BUILT_IN_EFFECTS, Effects
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, needed_box
 
 __all__ = [
+    "BUILT_IN_EFFECTS",
     "AugmentConfig",
     "AugmentParams",
     "Effects",

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from voxelocity.core.jit import Engine, has_numba, kernel_imports
+from voxelocity.core.jit import kernel_imports
+from voxelocity.data.augment.steps.engine import StepEngine, step_engine
 from voxelocity.data.augment.steps.intensity.field import Field
 from voxelocity.data.augment.steps.intensity.pointwise import Pointwise
 from voxelocity.data.augment.steps.intensity.statistic import (
@@ -33,7 +34,7 @@ class Backend(Protocol):
         """Applies this step in place."""
 
 
-def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engine = "auto") -> None:
+def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: StepEngine = "auto") -> None:
     """Applies the steps to `patch` (c, x, y, z) float32, in place, one after the other.
 
     Consecutive pointwise steps, and the statistics that follow them, are computed in one pass. Steps that depend on
@@ -75,8 +76,8 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
     backend.make_pointwise(patch, waiting)
 
 
-def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
-    if engine != "torch" and patch.device.type == "cpu" and has_numba():
+def _backend(patch: torch.Tensor, engine: StepEngine) -> Backend:
+    if step_engine(engine, patch.device) == "numba":
         with kernel_imports:
             from voxelocity.data.augment.steps.intensity import change_numba
 

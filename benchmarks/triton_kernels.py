@@ -153,7 +153,7 @@ def step_variants() -> list[Variant]:
         Variant("move", {"HAS_GAIN": gain, "BLOCK": triton_gather.MOVE_BLOCK}, image=image)
         for gain, image in ((False, "fp32"), (False, "u8"), (True, "i16"))
     ]
-    return [*moves, *warps, Variant("warp", bent, fuses=False), Variant("resize", block, fuses=False)]
+    return [*moves, *warps, Variant("warp", bent, fuses=False), Variant("resize", {"BLOCK": triton_gather.RESIZE_BLOCK}, fuses=False)]
 
 
 def loss_variants() -> list[Variant]:

@@ -34,6 +34,7 @@ REAL_NAMES: Final = ("fill", "fill_around", "scale_x", "scale_y", "scale_z")
 BLOCK: Final = 256
 """Two voxels a thread: with more, offsets of 64 bits take so many registers that few programs run at once."""
 MOVE_BLOCK: Final = 512
+RESIZE_BLOCK: Final = 128
 _IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _ZEROS, _BORDER, _REFLECTION = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
@@ -165,20 +166,27 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
     source += tl.load(ints) + channel * tl.load(ints + 1)
     first_x, first_y, first_z = _int(tables + 1), _int(tables + 3), _int(tables + 5)
+    start_x, start_y, start_z = _int(ints + 5), _int(ints + 6), _int(ints + 7)
+    stop_x, stop_y, stop_z = _int(ints + 8), _int(ints + 9), _int(ints + 10)
+    step_x, step_y, step_z = tl.load(ints + 2), tl.load(ints + 3), tl.load(ints + 4)
     total = tl.zeros((BLOCK,), tl.float32)
     for tap_x in range(_int(tables)):
         at = first_x + tap_x * n0 + i
         ix, wx = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
+        in_x = (ix >= start_x) & (ix < stop_x) & is_sampled
         plane = tl.zeros((BLOCK,), tl.float32)
         for tap_y in range(_int(tables + 2)):
             at = first_y + tap_y * n1 + j
             iy, wy = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
+            in_y = (iy >= start_y) & (iy < stop_y) & in_x
+            line = source + (ix.to(tl.int64) * step_x + iy.to(tl.int64) * step_y)
             row = tl.zeros((BLOCK,), tl.float32)
             for tap_z in range(_int(tables + 4)):
                 at = first_z + tap_z * n2 + k
                 iz = tl.load(index + at, mask=is_sampled, other=0)
-                wz = tl.load(weight + at, mask=is_sampled, other=0.0)
-                row += _fetched(source, ints, fill, ix, iy, iz, is_sampled) * wz
+                in_z = (iz >= start_z) & (iz < stop_z) & in_y
+                value = tl.load(line + iz.to(tl.int64) * step_z, mask=in_z, other=0).to(tl.float32)
+                row += tl.where(in_z, value, fill) * tl.load(weight + at, mask=is_sampled, other=0.0)
             plane += row * wy
         total += plane * wx
     value = tl.where(is_sampled, total, around)

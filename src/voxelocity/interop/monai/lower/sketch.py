@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from voxelocity.data.augment.steps import (
     run,
 )
 
+_NO_IMAGE = "it was not a dense array of channels and two or three spatial axes"
 _REFUSAL = (
     "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
     "lower=False), also in a data set"
@@ -215,23 +217,38 @@ def continued(value: Any) -> Sketch:
 
 
 def is_sketchable(value: Any) -> bool:
-    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes, on a CPU.
+    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes."""
+    return not why_not_sketched(value)
 
-    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, or what
-    lies on another device: whether the engine is faster there than MONAI has not been measured.
+
+def why_not_sketched(value: Any) -> str:
+    """Why no sketch can hold it, in words; "" if one can.
+
+    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, nor what
+    lies on a device for which nothing is lowered.
     """
     if isinstance(value, Sketch):
-        return True
+        return ""
     if isinstance(value, np.ndarray):
-        return value.ndim in (3, 4) and value.dtype.kind in "biuf"
+        is_image = value.ndim in (3, 4) and value.dtype.kind in "biuf"
+        return "" if is_image else _NO_IMAGE
     if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
-        return False
-    if value.device.type != "cpu":
-        return False
+        return _NO_IMAGE
+    if not is_lowered_on(value.device):
+        return f"it was on {value.device}, where nothing is lowered"
     if isinstance(value, MetaTensor):
-        is_plain = not value.pending_operations and not value.is_batch
-        return is_plain and len(value.affine) >= value.ndim
-    return True
+        if value.pending_operations:
+            return "it waits for MONAI's lazy resampling"
+        return _NO_IMAGE if value.is_batch or len(value.affine) < value.ndim else ""
+    return ""
+
+
+def is_lowered_on(device: torch.device) -> bool:
+    """Whether transforms of tensors on this device are lowered: CPUs, and CUDA devices unless that is turned off.
+
+    The environment variable VOXELOCITY_MONAI_CUDA=0 leaves tensors on CUDA devices to MONAI.
+    """
+    return device.type == "cpu" or (device.type == "cuda" and os.environ.get("VOXELOCITY_MONAI_CUDA") != "0")
 
 
 def run_soon(pieces: Sequence[PatchTask]) -> None:

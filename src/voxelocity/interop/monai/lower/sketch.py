@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from voxelocity.data.augment.steps import (
     Warp,
     run,
 )
+from voxelocity.interop.monai.lower import on_device
 
 _NO_IMAGE = "it was not a dense array of channels and two or three spatial axes"
 _REFUSAL = (
@@ -234,7 +234,7 @@ def why_not_sketched(value: Any) -> str:
         return "" if is_image else _NO_IMAGE
     if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
         return _NO_IMAGE
-    if not is_lowered_on(value.device):
+    if not on_device.is_lowered_on(value.device):
         return f"it was on {value.device}, where nothing is lowered"
     if isinstance(value, MetaTensor):
         if value.pending_operations:
@@ -243,16 +243,12 @@ def why_not_sketched(value: Any) -> str:
     return ""
 
 
-def is_lowered_on(device: torch.device) -> bool:
-    """Whether transforms of tensors on this device are lowered: CPUs, and CUDA devices unless that is turned off.
-
-    The environment variable VOXELOCITY_MONAI_CUDA=0 leaves tensors on CUDA devices to MONAI.
-    """
-    return device.type == "cpu" or (device.type == "cuda" and os.environ.get("VOXELOCITY_MONAI_CUDA") != "0")
-
-
 def run_soon(pieces: Sequence[PatchTask]) -> None:
-    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them."""
+    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them.
+
+    Of tensors on a device, the pieces may be those of a whole batch.
+    """
+    on_device.record_reads([piece.source for piece in pieces])
     if get_seed() is None:
         waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
     else:

@@ -175,7 +175,10 @@ def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
         return True
     if label is None or not is_sketchable(label) or not (image is None or is_sketchable(image)):
         return False
-    return image is None or Sketch.of(image).spatial_shape == Sketch.of(label).spatial_shape
+    if image is None:
+        return True
+    image, label = Sketch.of(image), Sketch.of(label)
+    return image.spatial_shape == label.spatial_shape and image.source.device == label.source.device
 
 
 def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:

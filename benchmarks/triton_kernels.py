@@ -23,13 +23,23 @@ from triton.compiler import ASTSource
 
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
+from voxelocity.data.augment.steps.intensity import triton_change
+from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
 from voxelocity.data.augment.triton_launch import SIZES
-from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
-MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss, triton_gather)
+MODULES = (
+    triton_crop,
+    triton_warp,
+    triton_intensity,
+    triton_tone,
+    triton_norm,
+    triton_loss,
+    triton_gather,
+    triton_change,
+)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -153,7 +163,15 @@ def step_variants() -> list[Variant]:
         Variant("move", {"HAS_GAIN": gain, "BLOCK": triton_gather.MOVE_BLOCK}, image=image)
         for gain, image in ((False, "fp32"), (False, "u8"), (True, "i16"))
     ]
-    return [*moves, *warps, Variant("warp", bent, fuses=False), Variant("resize", {"BLOCK": triton_gather.RESIZE_BLOCK}, fuses=False)]
+    more = [Variant("blur", {"BLOCK": triton_change.BLUR_BLOCK})]
+    more += [Variant("add_noise", {"RICIAN": is_rician}) for is_rician in (False, True)]
+    return [
+        *moves,
+        *warps,
+        Variant("warp", bent, fuses=False),
+        *more,
+        Variant("resize", {"BLOCK": triton_gather.RESIZE_BLOCK}, fuses=False),
+    ]
 
 
 def loss_variants() -> list[Variant]:

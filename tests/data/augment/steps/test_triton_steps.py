@@ -97,7 +97,9 @@ def by_both(sources, steps, dtype):
             torch.full((len(source), *after(source.shape[1:], own)), 1, dtype=dtype, device=DEVICE)
             for source, own in zip(sources, steps, strict=True)
         ]
-        run_steps([PatchTask(source=a, steps=b, out=c) for a, b, c in zip(sources, steps, outs, strict=True)], engine=engine)
+        run_steps(
+            [PatchTask(source=a, steps=b, out=c) for a, b, c in zip(sources, steps, outs, strict=True)], engine=engine
+        )
         results.append([out.cpu() for out in outs])
     return zip(*results, strict=True)
 

@@ -92,7 +92,7 @@ def _warp(
     source: torch.Tensor, work: SpatialPass, step: Warp, gain: Gain | None, out: torch.Tensor, staging: Staging
 ) -> _Launch:
     places = step.places
-    *lines, theta, order, is_fused, scale, shifts = along_result(places, work.after, (0, 1, 2))
+    *lines, theta, order, is_fused, _, shifts = along_result(places, work.after, (0, 1, 2))
     # The sum takes the columns in its order; the last one is the constant.
     terms = [int(number) for number in order[:3]]
     ints = staging.add(_ints(source, work.before, work.after, terms))
@@ -129,9 +129,7 @@ def _resize(
     for one in along:
         table = step.tables[one.axis]
         rows.append(table.rows(np.arange(len(table.index))[one.taken]))
-    index, weight = (
-        np.concatenate([getattr(row, name).T.reshape(-1) for row in rows]) for name in ("index", "weight")
-    )
+    index, weight = (np.concatenate([getattr(row, name).T.reshape(-1) for row in rows]) for name in ("index", "weight"))
     sizes = [row.index.size for row in rows]
     starts = [[row.index.shape[1], sum(sizes[:number])] for number, row in enumerate(rows)]
     tables = [

@@ -71,10 +71,7 @@ def _by_torch(task: GatherTask) -> None:
         made = _one(made, step)
     task.out.copy_(made)
     if task.gain is not None:
-        scale, shift = (
-            sent(value, task.out.device).view(-1, 1, 1, 1)
-            for value in (task.gain.scale, task.gain.shift)
-        )
+        scale, shift = (sent(value, task.out.device).view(-1, 1, 1, 1) for value in (task.gain.scale, task.gain.shift))
         task.out.mul_(scale).add_(shift)
 
 

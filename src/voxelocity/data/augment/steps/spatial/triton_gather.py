@@ -4,8 +4,9 @@ Each kernel fills a whole patch (c, nx, ny, nz) in C order; programs are blocks 
 lies in tables on the device, so that no size makes Triton compile again:
 
 - source: the array's memory; out: the patch.
-- ints: int64, `INT_NAMES`. A voxel of the moved array (the array after its exact moves) lies `step_x * i + ...` elements
-  from `first`, and belongs to the array where `start <= (i, j, k) < stop`; the fill is everywhere else within `side`.
+- ints: int64, `INT_NAMES`. A voxel of the moved array (the array after its exact moves) lies `step_x * i + ...`
+  elements from `first`, and belongs to the array where `start <= (i, j, k) < stop`; the fill is everywhere else within
+  `side`.
 - reals: float64, `REAL_NAMES`; gains: (c, 2) float32, a voxel's value times the first plus the second.
 
 The order of operations is that of `numba_sample`: a label's nearest voxel depends on it. So kernels are launched with
@@ -276,7 +277,7 @@ def _voxel(coordinate, scale, side, BEYOND: tl.constexpr, WIDE: tl.constexpr, AL
         v = ((v + 1.0) * num - 1.0) * 0.5
     if BEYOND == _REFLECTION:
         v = _reflected(v, num, ALIGN)
-    if BEYOND == _ZEROS:
+    if BEYOND == _ZEROS:  # noqa: SIM108 - decided by the compiler
         v = tl.minimum(tl.maximum(v, -1.0), num)
     else:
         v = tl.minimum(tl.maximum(v, 0.0), num - 1.0)

@@ -147,7 +147,9 @@ def _why_not_rotation(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on)
+@adds_steps(
+    Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on
+)
 def _rotate(transform: Any, sketch: Sketch, known: _Turned, *modes: Any) -> Sketch:
     return _rotated(sketch, transform.angle, transform.keep_size, modes, known, transform.rotate_order)
 

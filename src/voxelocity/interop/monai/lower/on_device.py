@@ -70,7 +70,7 @@ class Streams:
 def _record(value: Any, stream: torch.cuda.Stream) -> None:
     """Keeps the memory of all tensors in a batch from being used again before the stream is done with them."""
     if isinstance(value, torch.Tensor):
-        if value.device == stream.device:
+        if value.is_cuda and value.device == stream.device:
             value.as_subclass(torch.Tensor).record_stream(stream)
     elif isinstance(value, dict):
         for part in value.values():
@@ -80,8 +80,7 @@ def _record(value: Any, stream: torch.cuda.Stream) -> None:
             _record(part, stream)
 
 
-def record_reads(tensors: list[torch.Tensor]) -> None:
-    """Notes that the current streams read these tensors, whose memory may belong to other streams: of a cache, say."""
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+def record_read(tensor: torch.Tensor) -> None:
+    """Notes that the current stream reads a tensor whose memory may belong to another stream, as a cache's does."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))

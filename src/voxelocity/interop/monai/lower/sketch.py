@@ -168,7 +168,8 @@ class Sketch:
         return twin
 
     def piece(self, out: torch.Tensor) -> PatchTask:
-        """The work of filling `out`, of this `shape` and `filled_dtype`."""
+        """The work of filling `out`, of this `shape` and `filled_dtype`; on a device, on the thread's current stream."""
+        on_device.record_read(self.source)
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
         return PatchTask(source=source, steps=tuple(self.steps), out=out)
 
@@ -248,7 +249,6 @@ def run_soon(pieces: Sequence[PatchTask]) -> None:
 
     Of tensors on a device, the pieces may be those of a whole batch.
     """
-    on_device.record_reads([piece.source for piece in pieces])
     if get_seed() is None:
         waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
     else:

@@ -210,9 +210,10 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
     kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
     features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
-    if variant.kernel in vars(triton_gather):
-        features = ("source", "out") if variant.kernel == "move" else ("source",)
     types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
+    if variant.kernel in vars(triton_gather):
+        types["source"] = f"*{variant.image}"
+        types["out"] = types["source"] if variant.kernel == "move" else "*fp32"
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def _waits(setting: Setting, loader: Any) -> str:
     return "nowhere"
 
 
-def _endless(loader: Any) -> Iterator[Any]:
+def _endless(loader: Any) -> Generator[Any, None, None]:
     while True:
         yield from loader
 

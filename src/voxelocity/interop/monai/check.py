@@ -129,7 +129,7 @@ def check(
 
 def _now_s() -> float:
     """The clock once devices have done what was launched on them."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
     return time.perf_counter()
 

@@ -121,7 +121,7 @@ def _is_there(sketch: Sketch, device: Any) -> bool:
     if device is None:
         return True
     wanted, found = torch.device(device), sketch.source.device
-    if wanted.type == "cuda" and wanted.index is None and found.type == "cuda":
+    if found.type == "cuda" and str(wanted) == "cuda":
         return found.index == torch.cuda.current_device()
     return wanted == found
 

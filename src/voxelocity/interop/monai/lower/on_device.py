@@ -32,7 +32,7 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        is_used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         numbers = range(torch.cuda.device_count()) if is_used else range(0)
         self._streams = [torch.cuda.current_stream(number) for number in numbers]
 

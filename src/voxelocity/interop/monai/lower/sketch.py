@@ -168,7 +168,7 @@ class Sketch:
         return twin
 
     def piece(self, out: torch.Tensor) -> PatchTask:
-        """The work of filling `out`, of this `shape` and `filled_dtype`; on a device, on the thread's current stream."""
+        """The work of filling `out`, of this `shape` and `filled_dtype`; on a device, by the current stream."""
         on_device.record_read(self.source)
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
         return PatchTask(source=source, steps=tuple(self.steps), out=out)

@@ -233,7 +233,8 @@ def _mean_log_magnitude(channel: torch.Tensor) -> torch.Tensor:
     total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
     if channel.shape[-1] % 2 == 0:
         total = total - logs[..., -1].sum(dtype=torch.float64)
-    return total / channel.numel()
+    mean: torch.Tensor = total / channel.numel()
+    return mean
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:

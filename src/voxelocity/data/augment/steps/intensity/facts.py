@@ -103,15 +103,19 @@ class DeviceLinear:
     def __call__(self, patch: torch.Tensor) -> None:
         changed = patch.clone() if self.keeps_zero else patch
         if self.center is not None:
-            changed.sub_(as_column(self.center))
-        changed.mul_(as_column(self.scale)).add_(as_column(self.shift))
+            changed.sub_(_value(self.center))
+        changed.mul_(_value(self.scale)).add_(_value(self.shift))
         if self.keeps_zero:
             patch.copy_(torch.where(patch == 0, patch, changed))
 
 
-def as_column(value: torch.Tensor | float) -> torch.Tensor | float:
-    """A value for each channel as float32 that broadcasts over a patch; a number as it is."""
-    return value.float().view(-1, 1, 1, 1) if isinstance(value, torch.Tensor) else value
+def as_column(values: torch.Tensor) -> torch.Tensor:
+    """A value for each channel as float32 that broadcasts over a patch."""
+    return values.float().view(-1, 1, 1, 1)
+
+
+def _value(value: torch.Tensor | float) -> torch.Tensor | float:
+    return as_column(value) if isinstance(value, torch.Tensor) else value
 
 
 def shifted_by_std(patch: torch.Tensor, step: StdShift) -> None:

@@ -177,8 +177,8 @@ def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
         return False
     if image is None:
         return True
-    image, label = Sketch.of(image), Sketch.of(label)
-    return image.spatial_shape == label.spatial_shape and image.source.device == label.source.device
+    one, other = Sketch.of(image), Sketch.of(label)
+    return one.spatial_shape == other.spatial_shape and one.source.device == other.source.device
 
 
 def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:

@@ -10,7 +10,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 _Found = TypeVar("_Found")
-_kept: dict[Hashable, tuple[list[StorageWeakRef], Any]] = {}
+_kept: dict[tuple[Any, ...], tuple[list[Any], Any]] = {}
+# By what was found and where: the references to the storages, and what was found.
 _lock = threading.Lock()
 
 
@@ -28,7 +29,7 @@ def kept(tensors: list[torch.Tensor], what: Hashable, find: Callable[[], _Found]
     if any(tensor.is_inference() for tensor in tensors):
         return find()
     # A reference, even a weak one, keeps the address of a storage from being used again.
-    refs = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+    refs: list[Any] = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]  # type: ignore[no-untyped-call]
     key = (what, *(_identity(tensor, ref) for tensor, ref in zip(tensors, refs, strict=True)))
     with _lock:
         entry = _kept.get(key)
@@ -47,7 +48,7 @@ def kept(tensors: list[torch.Tensor], what: Hashable, find: Callable[[], _Found]
     return found
 
 
-def _identity(tensor: torch.Tensor, ref: StorageWeakRef) -> tuple[Any, ...]:
+def _identity(tensor: torch.Tensor, ref: Any) -> tuple[Any, ...]:
     place = (ref.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
     return (*place, tensor._version)
 

@@ -217,6 +217,7 @@ def _of_bits(mask: npt.NDArray[np.bool_]) -> FlatIndices:
     bits, size = np.packbits(mask, axis=1), mask.shape[1]
 
     def find(plane: int, rank: int) -> int:
-        return plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
+        place: int = plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
+        return place
 
     return FlatIndices(mask.sum(axis=1, dtype=np.int64), find)

@@ -60,7 +60,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: StepE
         with kernel_imports:
             from voxelocity.data.augment.steps.intensity.change_device import change_on_device
 
-        change_on_device(patch, steps)
+        change_on_device(patch, steps, uses_kernels=step_engine(engine, patch.device) == "triton")
         return
     backend = _backend(patch, engine)
     left, waiting = deque(steps), list[Pointwise]()

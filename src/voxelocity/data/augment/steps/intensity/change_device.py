@@ -15,7 +15,7 @@ import torch
 from voxelocity.core.device import as_current
 from voxelocity.data.augment.memory import sent
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
-from voxelocity.data.augment.steps.engine import has_triton
+from voxelocity.data.augment.steps.engine import step_engine
 from voxelocity.data.augment.steps.intensity import change_torch, facts
 from voxelocity.data.augment.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician, Shuffle, Spike, Spikes
 from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Threshold
@@ -46,9 +46,9 @@ def change_on_device(patch: torch.Tensor, steps: Sequence[IntensityStep], *, use
     Args:
         patch: (c, x, y, z) float32 in C order.
         steps: as drawn.
-        uses_kernels: Triton's, for noise and blurs; None where Triton is installed.
+        uses_kernels: Triton's, for noise and blurs; None where they can be launched.
     """
-    kernels = has_triton() if uses_kernels is None else uses_kernels
+    kernels = step_engine("auto", patch.device) == "triton" if uses_kernels is None else uses_kernels
     with as_current(patch.device):
         for step in steps:
             if isinstance(step, Pointwise):

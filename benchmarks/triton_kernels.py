@@ -170,7 +170,7 @@ def step_variants() -> list[Variant]:
         *warps,
         Variant("warp", bent, fuses=False),
         *more,
-        Variant("resize", {"BLOCK": triton_gather.RESIZE_BLOCK}, fuses=False),
+        Variant("resize", block, fuses=False),
     ]
 
 

@@ -140,8 +140,8 @@ def _resize(
         staging.add(index.astype(np.int32)),
         staging.add(weight.astype(np.float32)),
     ]
-    constants = {"BLOCK": triton_gather.RESIZE_BLOCK, "enable_fp_fusion": False}
-    grid = (_blocks(out, triton_gather.RESIZE_BLOCK), len(out))
+    constants = {"BLOCK": triton_gather.BLOCK, "enable_fp_fusion": False}
+    grid = (_blocks(out, triton_gather.BLOCK), len(out))
     return _launch(triton_gather.resize, grid, source, out, tables, constants)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity
+from shared.limits import HANGS_S
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
 
@@ -49,7 +50,7 @@ def test_an_unsupported_system_is_refused_in_one_sentence(monkeypatch, capsys):
 def test_training_and_predicting_need_nothing_that_only_linux_has(tiny_msd, tiny_sets, tmp_path):
     def call(*arguments: object) -> None:
         command = [sys.executable, "-c", _WITHOUT_LINUX, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
         assert done.returncode == 0, done.stderr
 
     call("train", tiny_msd, "-o", tmp_path / "run", *tiny_sets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,25 @@ def _one_thread_of_torch() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def sleeps_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sleeping takes time, so that a busy machine changes no duration."""
+    now_s = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def clock() -> float:
+        nonlocal now_s
+        # Two readings differ.
+        now_s += 1e-7
+        return now_s
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", clock)
 
 
 @pytest.fixture

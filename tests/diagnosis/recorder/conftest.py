@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.recorder.timeline import Ledger
 from voxelocity.diagnosis.recorder.writer import Writer
 from voxelocity.diagnosis.watching.attach import record_here
 
@@ -35,11 +37,14 @@ def _one_thread_of_torch() -> Iterator[None]:
 
 @pytest.fixture
 def sleeps_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only sleeping takes time, so that a busy machine changes no duration."""
-    now_s = 100.0
+    """For the ledger, only sleeping in this thread takes time, so that a busy machine changes no duration."""
+    now_s, sleep, own = 100.0, time.sleep, threading.get_ident()
 
-    def sleep(seconds: float) -> None:
+    def pass_time(seconds: float) -> None:
         nonlocal now_s
+        if threading.get_ident() != own:
+            sleep(seconds)
+            return
         now_s += seconds
 
     def clock() -> float:
@@ -48,8 +53,8 @@ def sleeps_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
         now_s += 1e-7
         return now_s
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "sleep", pass_time)
+    monkeypatch.setattr(Ledger.__init__, "__defaults__", (clock,))
 
 
 @pytest.fixture

@@ -67,12 +67,28 @@ def test_an_image_is_found_at_points_in_millimeters_whatever_its_axes(tmp_path):
 
 def test_a_direction_is_turned_into_ras_and_has_no_sign(tmp_path):
     along = np.zeros((4, 4, 4, 3))
-    along[..., :2] = np.sqrt(0.5)  # between the first two voxel axes, which are -x and z of RAS
+    # Between the first two axes, which are x and z of RAS: FSL reverses the first one of this affine, -x.
+    along[..., :2] = np.sqrt(0.5)
     one = read_volume(None, save(tmp_path / "v1.nii.gz", along))
     other = read_volume(None, save(tmp_path / "v2.nii.gz", -along))
     assert torch.equal(one.channels, other.channels)
     xx, yy, zz, xy, xz, yz = one.channels[0, :, 1, 1, 1].tolist()
-    assert (xx, yy, zz, xy, xz, yz) == pytest.approx((0.5, 0.0, 0.5, 0.0, -0.5, 0.0))
+    assert (xx, yy, zz, xy, xz, yz) == pytest.approx((0.5, 0.0, 0.5, 0.0, 0.5, 0.0))
+
+
+def test_one_direction_in_both_of_fsls_storage_orders_is_one_in_space(tmp_path):
+    vectors = np.random.default_rng(3).normal(size=(4, 5, 6, 3)).astype(np.float32)
+    las = np.diag([-2.0, 2, 2, 1])
+    ras = np.diag([2.0, 2, 2, 1])
+    ras[0, 3] = -2.0 * 3
+    nib.save(nib.Nifti1Image(vectors, las), tmp_path / "las.nii.gz")
+    # dtifit writes the same components for neurological storage, whose voxels are reversed along x.
+    nib.save(nib.Nifti1Image(np.ascontiguousarray(vectors[::-1]), ras), tmp_path / "ras.nii.gz")
+    nib.save(nib.Nifti1Image(np.ones((4, 5, 6), np.float32), las), tmp_path / "fa.nii.gz")
+    one = read_volume(tmp_path / "fa.nii.gz", tmp_path / "las.nii.gz")
+    # The image decides the grid; the direction is turned onto it.
+    other = read_volume(tmp_path / "fa.nii.gz", tmp_path / "ras.nii.gz")
+    assert torch.equal(one.channels, other.channels)
 
 
 def test_images_that_do_not_fit_are_named(tmp_path):

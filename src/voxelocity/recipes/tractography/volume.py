@@ -10,7 +10,9 @@ import torch
 from nibabel.affines import apply_affine
 from scipy.ndimage import distance_transform_edt
 
+from voxelocity.core.axis_order import turn_onto
 from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Grid
 from voxelocity.recipes.tractography.files import open_image
 
 # Of an image, so that a few bright voxels do not set its scale.
@@ -56,7 +58,8 @@ def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | No
 
     Args:
         image: (x, y, z), or None.
-        direction: (x, y, z, 3), unit vectors along the axes of its voxels as FSL writes them, or None.
+        direction: (x, y, z, 3), unit vectors along the axes of its voxels as FSL writes them, or None. FSL's first axis
+            is reversed where the affine has a positive determinant.
 
     Raises:
         ScanError: an image cannot be read or has another shape.
@@ -64,7 +67,8 @@ def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | No
     paths = [path for path in (image, direction) if path is not None]
     if not paths:
         return None
-    parts, affine, shape = [], None, None
+    parts: list[np.ndarray[Any, Any]] = []
+    grid: Grid | None = None
     for path in paths:
         found, values = _read(path)
         wanted = 4 if path == direction else 3
@@ -73,15 +77,18 @@ def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | No
                 f"tractography: {path} has the shape {values.shape}; {'a direction' if wanted == 4 else 'an image'} "
                 f"must be {'(x, y, z, 3)' if wanted == 4 else '(x, y, z)'}"
             )
-        if affine is not None and (values.shape[:3] != shape or not np.allclose(found.affine, affine, atol=1e-3)):
+        own = Grid.of(values.shape[:3], found.affine)
+        grid = grid or own
+        order = turn_onto(own, grid)
+        if order is None:
             raise ScanError(
-                f"tractography: {paths[0]} and {path} have different grids ({shape} and {values.shape[:3]}); resample "
+                f"tractography: {paths[0]} and {path} have different grids ({grid.shape} and {own.shape}); resample "
                 "one to the other"
             )
-        affine, shape = found.affine, values.shape[:3]
-        parts.append(_products(values, affine) if path == direction else _scaled(values)[None])
-    assert affine is not None
-    return ImageSampler(torch.from_numpy(np.concatenate(parts)), affine)
+        channels = _products(values, found.affine) if path == direction else _scaled(values)[None]
+        parts.append(order.turn(channels))
+    assert grid is not None
+    return ImageSampler(torch.from_numpy(np.concatenate(parts)), grid.matrix)
 
 
 def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -94,6 +101,9 @@ def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _products(vectors: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    if np.linalg.det(axes) > 0.0:
+        # Source: FSL's FDT, "what conventions do the bvecs use": components are along radiological axes of voxels.
+        axes[:, 0] *= -1.0
     ras = np.nan_to_num(vectors) @ axes.T
     pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)]
     return np.stack([ras[..., a] * ras[..., b] for a, b in pairs]).astype(np.float32)

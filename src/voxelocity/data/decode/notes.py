@@ -14,10 +14,11 @@ Note = Callable[[str, str], None]
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"{text} (said once for each data set)", stacklevel=2)
+    warnings.warn(text, stacklevel=2)
 
 
-_warn_once = WarnOnce(_warn)
+warn_once = WarnOnce(_warn)
+"""For what concerns one folder or file, named in the cause: commands read the same files several times."""
 
 
 def notes_about(files: Iterable[Path]) -> Note:
@@ -25,4 +26,4 @@ def notes_about(files: Iterable[Path]) -> Note:
     folders = {os.path.dirname(os.path.abspath(file)) for file in files}
     # Files in one folder may have a folder for each case above them.
     place = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(next(iter(folders)))
-    return lambda kind, text: _warn_once(f"{kind} {place}", text)
+    return lambda kind, text: warn_once(f"{kind} {place}", f"{text} (said once for each data set)")

@@ -212,7 +212,7 @@ def _problem_of(one: Slice) -> str:
         return (
             "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if they "
             "mean what they mean in other scans, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
-            "PhotometricInterpretation=MONOCHROME2`; else let SimpleITK, which inverts them, write the series as .nii.gz"
+            "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
         )
     if one.photometric not in ("", "MONOCHROME2"):
         return f"its values are no intensities ({one.photometric}); name a series of gray values"

@@ -137,11 +137,12 @@ def _check_no_plane_is_skipped(path: Path, planes: set[int], *, is_thicker: bool
     steps = np.diff(sorted(planes))
     step = int(np.gcd.reduce(steps)) if len(steps) else 2
     is_regular = len(planes) >= _LEAST_PLANES and 2 * int((steps == step).sum()) > len(steps)
-    if planes and (is_regular and step > 1 or is_thicker and not (steps == 1).any()):
+    if planes and ((is_regular and step > 1) or (is_thicker and not (steps == 1).any())):
+        slices = listed([str(plane) for plane in sorted(planes)])
         raise ScanError(
-            f"decode: {path}: a structure lies on slices {listed([str(plane) for plane in sorted(planes)])} of the scan "
-            "alone, as if drawn on a series with thicker slices, so that those between would count as background; name "
-            "the series that it was drawn on, or fill them, for example with 3D Slicer's 'Fill between slices'"
+            f"decode: {path}: a structure lies on slices {slices} of the scan alone, as if drawn on a series "
+            "with thicker slices, so that those between would count as background; name the series that it was drawn "
+            "on, or fill them, for example with 3D Slicer's 'Fill between slices'"
         )
 
 

@@ -56,7 +56,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
             " x ".join(f"{step:.4g}" for step in each) for each in (placement.pixdim_mm or (), grid.spacing_mm)
         )
         doubts.append(
-            f"its pixdim gives voxels of {given} mm, and its {placement.form} of {used} mm; the {placement.form} is used"
+            f"its pixdim gives voxels of {given} mm, and its {placement.form}, which is used, voxels of {used} mm"
         )
     if spec.trained_on is None:
         return doubts

@@ -57,6 +57,56 @@ def test_trx_python_reads_what_we_write_and_we_what_it_writes(tmp_path):
     assert np.array_equal(ours.bundle, again.bundle)
 
 
+def changed(path, member, change, *, name=None):
+    """The TRX file with the bytes of a member changed, and its name where one is given."""
+    with zipfile.ZipFile(path) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    members[name or member] = change(members[member] if name and name != member else members.pop(member))
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+    return path
+
+
+def shifted(content):
+    return (np.frombuffer(content, "<u8") - np.uint64(5)).tobytes()
+
+
+def of(*numbers, dtype):
+    return lambda content: np.array(numbers, dtype).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("member", "name", "change", "words"),
+    [
+        ("offsets.uint64", None, shifted, "offsets for 35 and 7"),
+        ("offsets.uint64", "offsets.int64", of(-5, *range(5, 40, 5), dtype="<i8"), "two members hold offsets"),
+        ("groups/UF.uint32", None, of(3, 7, dtype="<u4"), "the group UF names streamline 7 of 7"),
+        ("groups/UF.uint32", "groups/VF.int32", of(-1, dtype="<i4"), "VF names streamline -1 of 7"),
+        ("positions.3.float32", "positions.4.float32", lambda content: content, "two members hold positions"),
+    ],
+)
+def test_trx_files_whose_numbers_point_elsewhere_are_refused(tmp_path, member, name, change, words):
+    path = tmp_path / "lines.trx"
+    write(path)
+    changed(path, member, change, name=name)
+    with pytest.raises(ScanError, match=rf"lines\.trx cannot be read \(ValueError: .*{words}"):
+        read_tracts([path])
+
+
+def test_offsets_that_begin_below_zero_are_refused(tmp_path):
+    path = tmp_path / "lines.trx"
+    write(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {each: archive.read(each) for each in archive.namelist() if not each.startswith("offsets")}
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+        archive.writestr("offsets.int64", np.array([-5, *range(5, 40, 5)]).tobytes())
+    with pytest.raises(ScanError, match="8 offsets for 35 and 7 in its header"):
+        read_tracts([path])
+
+
 def test_an_interrupted_writer_leaves_the_old_file(tmp_path):
     path = tmp_path / "lines.trx"
     write(path)

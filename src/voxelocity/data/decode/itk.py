@@ -116,8 +116,8 @@ def _voxel_file(path: Path, name: str) -> Path:
         file.exists()
     except OSError as error:
         raise ScanError(
-            f"decode: {path}: its header names the file of its voxels {name[:_LONGEST_NAME]!r}, which cannot be looked up "
-            f"({error.strerror}); export the scan again"
+            f"decode: {path}: its header names {name[:_LONGEST_NAME]!r} as the file of its voxels, which cannot be "
+            f"looked up ({error.strerror}); export the scan again"
         ) from None
     return file
 

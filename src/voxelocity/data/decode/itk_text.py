@@ -1,7 +1,7 @@
 """The text of NRRD and MHA headers, for what SimpleITK does not read (units) or does not check (packed voxels).
 
-Its readers print "Uncompress failed" on a damaged zlib stream and return memory that nobody wrote, and they ignore wrong
-checksums of gzip. So packed voxels are unpacked here, and verified.
+Its readers print "Uncompress failed" on a damaged zlib stream and return memory that nobody wrote, and they ignore
+wrong checksums of gzip. So packed voxels are unpacked here, and verified.
 
 Sources: https://teem.sourceforge.net/nrrd/format.html and MetaIO's metaImage.cxx.
 """
@@ -74,21 +74,22 @@ class HeaderText:
             )
 
     def millimeters(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Millimeters per unit, (3,), of each axis of space, and of each axis of voxels."""
-        where, axes = "", np.ones(3)
-        for name, of_space in (("distanceunits", True), ("space units", True), ("units", False)):
-            text = self.fields.get(name, "")
-            if self.is_mha != (name == "distanceunits") or not text:
-                continue
-            units = [text.replace("?", "")] * 3 if self.is_mha else _QUOTED.findall(text)
-            scales = np.array([mm_per_unit(self.path, unit, name) for unit in units])
-            if of_space and len(scales) == 3:
-                return scales, axes
-            # Lengths of axes count where no vectors of space are given.
-            if not of_space and "space directions" not in self.fields:
-                spatial = scales[[place for place in range(len(scales)) if place not in self._value_axes]]
-                return axes, spatial[:3] if len(spatial) >= 3 else axes
-        return axes, axes
+        """Millimeters per unit, (3,), along each direction of space, and along each axis of voxels."""
+        ones = np.ones(3)
+        if self.is_mha:
+            unit = self.fields.get("distanceunits", "").replace("?", "")
+            return np.full(3, mm_per_unit(self.path, unit, "DistanceUnits")), ones
+        of_space = self._units("space units")
+        if len(of_space) == 3:
+            return of_space, ones
+        # Units of axes count where lengths along axes are all that is given.
+        of_axes = np.array([]) if "space directions" in self.fields else self._units("units")
+        spatial = of_axes[[place for place in range(len(of_axes)) if place not in self._value_axes]][:3]
+        return ones, spatial if len(spatial) == 3 else ones
+
+    def _units(self, name: str) -> npt.NDArray[np.float64]:
+        units = _QUOTED.findall(self.fields.get(name, ""))
+        return np.array([mm_per_unit(self.path, unit, name) for unit in units])
 
     @property
     def _value_axes(self) -> list[int]:
@@ -167,8 +168,8 @@ class HeaderText:
             skipped = self._number("headersize")
             if skipped < 0:
                 raise ScanError(
-                    f"decode: {self.path}: HeaderSize is {skipped} for packed voxels, whose length is not known; export "
-                    "the file again"
+                    f"decode: {self.path}: HeaderSize is {skipped} for packed voxels, whose length is not known; "
+                    "export the file again"
                 )
             return skipped or start
         for _ in range(num_lines := self._number("line skip", "lineskip")):

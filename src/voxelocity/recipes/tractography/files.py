@@ -189,12 +189,18 @@ def _read_trx(path: Path) -> Tracts:
     """
     with zipfile.ZipFile(path) as archive:
         header = json.loads(archive.read("header.json"))
-        arrays = {
-            (str(place.parent), place.name.partition(".")[0]): np.frombuffer(archive.read(name), place.suffix[1:])
-            for name in archive.namelist()
-            if (place := PurePosixPath(name)).name.startswith(("positions.", "offsets."))
-            or (place.parent.name == "groups" and place.suffix)
-        }
+        arrays: dict[tuple[str, str], Any] = {}
+        for name in archive.namelist():
+            place = PurePosixPath(name)
+            is_wanted = len(place.parts) == 1 and place.name.startswith(("positions.", "offsets."))
+            if not is_wanted and not (place.parent.name == "groups" and place.suffix):
+                continue
+            key, *between, dtype = str(place.parent), *place.name.split(".")[1:]
+            array = np.frombuffer(archive.read(name), dtype)
+            if arrays.setdefault((key, place.name.partition(".")[0]), array) is not array:
+                raise ValueError(f"two members hold {place.name.partition('.')[0]}")
+            if is_wanted and place.name.startswith("positions.") and between != ["3"]:
+                raise ValueError(f"{name} does not hold three coordinates for each point")
     points = arrays[".", "positions"].reshape(-1, 3)
     offsets = arrays[".", "offsets"].astype(np.int64)
     num, num_points = int(header["NB_STREAMLINES"]), int(header["NB_VERTICES"])
@@ -203,6 +209,7 @@ def _read_trx(path: Path) -> Tracts:
     if (
         len(offsets) != num + 1
         or len(points) != num_points
+        or offsets[0] != 0
         or (np.diff(offsets) < 0).any()
         or offsets[-1] != num_points
     ):
@@ -211,7 +218,12 @@ def _read_trx(path: Path) -> Tracts:
     names = [*(name for folder, name in arrays if folder == "groups"), path.stem]
     bundle = np.full(num, len(names) - 1)
     for number, name in enumerate(names[:-1]):
-        bundle[arrays["groups", name].astype(np.int64)] = number
+        members = arrays["groups", name].astype(np.int64)
+        if ((members < 0) | (members >= num)).any():
+            raise ValueError(
+                f"the group {name} names streamline {members[(members < 0) | (members >= num)][0]} of {num}"
+            )
+        bundle[members] = number
     used, places = np.unique(bundle, return_inverse=True)
     return Tracts(
         points=points.astype(np.float32),

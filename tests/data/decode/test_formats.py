@@ -266,7 +266,7 @@ def test_big_endian_packed_voxels_are_read(tmp_path):
 def test_headers_that_cannot_be_meant_are_refused_with_the_reason(tmp_path):
     path = tmp_path / "a.nrrd"
     path.write_bytes(NRRD.format("bzip2").encode() + b"\n" + bytes(420))
-    with pytest.raises(ScanError, match="encoded as bzip2, which is not read; save the file with gzip"):
+    with pytest.raises(ScanError, match="encoded as 'bzip2', which is not read; save the file with gzip"):
         read_header(path)
     four = NRRD.format("raw").replace("dimension: 3", "dimension: 4").replace("7 6 5", "1 7 6 5")
     space = "space: left-posterior-superior\nspace directions: none (1,0,0) (0,1,0) (0,0,1)\n\n"
@@ -330,3 +330,32 @@ def test_units_that_are_converted_or_not_known_are_said_once(tmp_path):
             header = read_header(path)
         assert header.grid.spacing_mm == pytest.approx((1e-3, 1e-3, 2e-3) if unit == "um" else (1, 1, 2))
         read_scan(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"dimension: {'x' * 5000}", r"a line of the header has 5,011 characters \('dimension: x+\.\.\.'\), and 480"),
+        (f"type:={'x' * 5000}", "a line of the header has 5,006 characters"),
+        (f"kinds: {'domain ' * 300}", "a line of the header has"),
+        ("x" * 1000, "a line of the header has 1,000 characters"),
+    ],
+)
+def test_lines_of_nrrd_that_would_end_the_process_are_refused(tmp_path, line, words):
+    (tmp_path / "a.nrrd").write_bytes(f"{NRRD.format('raw')}{line}\n\n".encode() + VOXELS.tobytes())
+    with pytest.raises(ScanError, match=words):
+        read_header(tmp_path / "a.nrrd")
+
+
+def test_long_comments_and_values_of_other_programs_are_read(tmp_path):
+    lines = "".join(f"{name}{'x' * 5000}\n" for name in ("# ", "Segment0_Extent:=", "content: "))
+    (tmp_path / "a.nrrd").write_bytes(f"{NRRD.format('raw')}{lines}\n".encode() + VOXELS.tobytes())
+    assert np.array_equal(read_scan(tmp_path / "a.nrrd")[0][0].T, VOXELS)
+
+
+@pytest.mark.parametrize("num_axes", ["-1", "100", "4294967296", "3 3", "x"])
+def test_numbers_of_axes_of_mha_that_would_end_the_process_are_refused(tmp_path, num_axes):
+    header = MHA.replace("NDims = 3", f"NDims = {num_axes}") + "ElementDataFile = LOCAL\n"
+    (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(VOXELS.tobytes()))
+    with pytest.raises(ScanError, match=rf"NDims is '{num_axes}', not a number of axes"):
+        read_header(tmp_path / "a.mha")

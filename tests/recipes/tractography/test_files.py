@@ -1,12 +1,15 @@
 """Streamline files: what is read and written, by nibabel and trx-python, and what is said of bad ones."""
 
 import json
+import random
 import zipfile
 
 import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.damage import rotten
+from shared.examples import examples
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.recipes.tractography.files import Space, read_tracts, tract_files, write_tracts
 
@@ -225,3 +228,43 @@ def test_bundles_keep_apart_whose_names_differ_in_signs_that_members_cannot_have
     found = read_tracts([tmp_path / "lines.trx"])
     counts = dict(zip(found.names, np.bincount(found.bundle).tolist(), strict=True))
     assert counts == {"CST_left": 1, "CST_left_2": 2, "CST_left_3": 4}
+
+
+def test_rotten_trx_files_are_the_same_or_refused_in_words(tmp_path):
+    """Members have checksums, so nothing may change without a word; names and times in the archive have none."""
+    path, numbers = tmp_path / "lines.trx", random.Random("trx")
+    write(path)
+    whole, expected = path.read_bytes(), read_tracts([path])
+    for trial in range(examples(400)):
+        path.write_bytes(rotten(numbers, whole))
+        found = tracts_or_refusal(path)
+        assert found is None or np.array_equal(found.points, expected.points), f"trial {trial} changed points silently"
+
+
+def test_crafted_trx_files_are_read_or_refused_in_words(tmp_path):
+    path, numbers = tmp_path / "lines.trx", random.Random("crafted")
+    write(path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    for _ in range(examples(400)):
+        path.write_bytes(whole)
+        member = numbers.choice(names)
+        name = numbers.choice(
+            [None, None, None, member.replace("32", "64"), member.replace("3", "x"), f"{member}.int8"]
+        )
+        changed(
+            path, member, lambda content: numbers.choice([rotten(numbers, content), numbers.randbytes(40)]), name=name
+        )
+        found = tracts_or_refusal(path)
+        assert found is None or (found.offsets[0] == 0 and found.offsets[-1] == len(found.points))
+
+
+def tracts_or_refusal(path):
+    """The streamlines, or None after an error of ours; any other is raised."""
+    try:
+        return read_tracts([path])
+    except InputError as error:
+        refusal = str(error)
+    assert 0 < len(refusal) < 1500
+    return None

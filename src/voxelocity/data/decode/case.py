@@ -81,7 +81,7 @@ def _read_label(ref: VolumeRef, grid: Grid, label_values: Sequence[int], note: N
     if format_of(path) == "dicom" and path.is_file():
         values = _read(ref, path, lambda file: read_structures(file, grid, dict(ref.structures)))
         return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
-    label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"{case} {path}", note=note))
+    label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
     label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)
     if label.shape[0] != 1:
         raise ScanError(

@@ -137,8 +137,8 @@ def mm_per_unit(path: Path, unit: str, where: str) -> float:
     if found is None:
         warn_once(
             f"unit {unit} {path.parent}",
-            f"decode: {path}: the unit of length is {unit!r} ({where}), which is not known; millimeters are assumed. "
-            "Set the unit in the header if that is wrong (said once for each folder)",
+            f"decode: {path}: the unit of length is {unit[:40]!r} ({where}), which is not known; millimeters are "
+            "assumed. Set the unit in the header if that is wrong (said once for each folder)",
         )
     elif found != 1.0:
         warn_once(

@@ -20,8 +20,8 @@ ITK_ENDINGS = tuple(_READERS)
 # The field of a header that names the file of the voxels, and the values that say "this file".
 _VOXEL_FILE_KEYS, _SAME_FILE = ("elementdatafile", "data file", "datafile"), ("local", "")
 _HEADER_BYTES = 1 << 16
-# Characters of a name that errors show.
-_LONGEST_NAME = 80
+# Characters of a name, and of what SimpleITK says, that errors show.
+_LONGEST_NAME, _LONGEST_REASON = 80, 400
 
 
 def read_itk_header(path: Path) -> ScanHeader:
@@ -104,7 +104,8 @@ def itk_files(path: Path) -> tuple[Path, ...]:
             # As both readers of ITK decide, a name in lower case is that of a file.
             if name.startswith("LIST") or "%" in name:
                 raise ScanError(
-                    f"decode: {path}: the voxels are in several files ({name}); save the scan as one .nrrd or .mha file"
+                    f"decode: {path}: the voxels are in several files ({name[:_LONGEST_NAME]}); save the scan as one "
+                    ".nrrd or .mha file"
                 )
             return path, _voxel_file(path, name)
     return (path,)
@@ -138,7 +139,7 @@ def _open(path: Path) -> Any:
     missing = next((file for file in itk_files(path) if not file.is_file()), None)
     if missing is not None:
         raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")
-    read_header_text(path).check_encoding()
+    read_header_text(path).check()
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     # Fixed by the name, so that the content cannot choose another reader.
@@ -173,4 +174,4 @@ def _unreadable(path: Path, error: RuntimeError, cure: str) -> ScanError:
     reason = lines[-1].rpartition("): ")[2] if lines else "no reason given"
     if "domain axes" in reason:
         cure = "say in its header which axis holds the channels, for example with `kinds: list domain domain domain`"
-    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({reason}); {cure}")
+    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({reason[:_LONGEST_REASON]}); {cure}")

@@ -1,6 +1,7 @@
-"""The text of NRRD and MHA headers, for what SimpleITK does not read (units) or does not check (packed voxels).
+"""The text of NRRD and MHA headers, for what SimpleITK does not read (units) or does not check.
 
-Its readers print "Uncompress failed" on a damaged zlib stream and return memory that nobody wrote, and they ignore
+Long fields of NRRD and an odd number of axes of MHA make its readers write behind their buffers, which ends the
+process. They print "Uncompress failed" on a damaged zlib stream and return memory that nobody wrote, and they ignore
 wrong checksums of gzip. So packed voxels are unpacked here, and verified.
 
 Sources: https://teem.sourceforge.net/nrrd/format.html and MetaIO's metaImage.cxx.
@@ -31,6 +32,16 @@ _NRRD_FIELD = re.compile("([^:#][^:]*):(?!=)(.*)")
 # Where a program could take the first of two values, and we the second.
 _ONCE = frozenset({"compresseddata", "binarydata", "headersize", "encoding", "endian", "binarydatabyteordermsb",
                    "elementbyteordermsb"})  # fmt: skip
+_NRRD_NAMES = frozenset(
+    ("type", "dimension", "sizes", "spacings", "thicknesses", "axis mins", "axismins", "axis maxs", "axismaxs",
+     "space directions", "centers", "centerings", "kinds", "labels", "units", "min", "max", "old min", "oldmin",
+     "old max", "oldmax", "block size", "blocksize", "endian", "encoding", "line skip", "lineskip", "byte skip",
+     "byteskip", "number", "space", "space dimension", "space units", "space origin", "measurement frame", "data file",
+     "datafile")
+)  # fmt: skip
+_LONGEST_FIELD, _MOST_AXES = 480, 10
+# Characters of a wrong value that errors show.
+_SHOWN = 80
 _QUOTED = re.compile(r'"([^"]*)"')
 # Kinds of an axis along which voxels follow each other in space; others hold the values of a voxel.
 _DOMAIN_KINDS = ("domain", "space", "time", "none", "???")
@@ -44,11 +55,13 @@ class HeaderText:
         path: of the file.
         fields: values by name in lower case, without spaces around them.
         num_bytes: of the header, after which voxels of the same file begin.
+        too_long: a line that SimpleITK cannot take; empty if there is none.
     """
 
     path: Path
     fields: dict[str, str]
     num_bytes: int
+    too_long: str
 
     @property
     def is_mha(self) -> bool:
@@ -61,16 +74,27 @@ class HeaderText:
             return self._is_true("compresseddata") and self._is_true("binarydata", default=True)
         return self.fields.get("encoding", "").lower() in _GZIP
 
-    def check_encoding(self) -> None:
-        """Returns if the voxels are stored in a way that is read.
+    def check(self) -> None:
+        """Returns if SimpleITK can be given the file.
 
         Raises:
-            ScanError: they are not.
+            ScanError: it would end the process, or the voxels are stored in a way that it does not read.
         """
-        encoding = self.fields.get("encoding", "raw").lower()
+        encoding, num_axes = self.fields.get("encoding", "raw").lower(), self.fields.get("ndims", "3")
+        if self.is_mha and not (num_axes.isascii() and num_axes.isdecimal() and 1 <= int(num_axes[:9]) <= _MOST_AXES):
+            raise ScanError(
+                f"decode: {self.path}: NDims is {_shown(num_axes)}, not a number of axes; export the file again"
+            )
+        if self.too_long:
+            raise ScanError(
+                f"decode: {self.path}: a line of the header has {len(self.too_long):,} characters "
+                f"({_shown(self.too_long)}), and {_LONGEST_FIELD} can be read; the header is damaged: export the "
+                "file again"
+            )
         if not self.is_mha and encoding not in _GZIP + _UNPACKED:
             raise ScanError(
-                f"decode: {self.path}: the voxels are encoded as {encoding}, which is not read; save the file with gzip"
+                f"decode: {self.path}: the voxels are encoded as {_shown(encoding)}, which is not read; save the file "
+                "with gzip"
             )
 
     def millimeters(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -103,8 +127,8 @@ class HeaderText:
             return default
         if value[:1].lower() not in ("t", "f", "1", "0"):
             raise ScanError(
-                f"decode: {self.path}: {name} is {value!r}, neither True nor False; the header is damaged: copy or "
-                "export the file again"
+                f"decode: {self.path}: {name} is {_shown(value)}, neither True nor False; the header is damaged: "
+                "copy or export the file again"
             )
         return value[:1].lower() in ("t", "1")
 
@@ -114,7 +138,7 @@ class HeaderText:
             return int(text)
         except ValueError:
             raise ScanError(
-                f"decode: {self.path}: {names[0]} is {text!r}, which is not a whole number; export the file again"
+                f"decode: {self.path}: {names[0]} is {_shown(text)}, which is not a whole number; export the file again"
             ) from None
 
     def unpacked(self, files: tuple[Path, ...], dtype: str, shape: tuple[int, ...], num_components: int) -> Array:
@@ -151,8 +175,8 @@ class HeaderText:
         places = self._value_axes
         if len(places) != 1 or sizes != [*shape[: places[0]], num_components, *shape[places[0] :]]:
             raise ScanError(
-                f"decode: {self.path}: an axis of kind {self.fields.get('kinds')!r} holds the values of a voxel, which "
-                "is not read from packed files; save it as a list of channels"
+                f"decode: {self.path}: an axis of kind {_shown(self.fields.get('kinds', ''))} holds the values of a "
+                "voxel, which is not read from packed files; save it as a list of channels"
             )
         return places[0]
 
@@ -196,22 +220,36 @@ def read_header_text(path: Path) -> HeaderText:
         ) from None
     is_mha = path.suffix.lower() in _IS_MHA
     fields: dict[str, str] = {}
-    num_bytes = 0
+    num_bytes, too_long = 0, ""
     for line in start.split(b"\n"):
         num_bytes += len(line) + 1
         text = os.fsdecode(line).strip()
         # The voxels of an NRRD file follow an empty line.
         if not text and not is_mha:
             break
+        if len(line) > _LONGEST_FIELD and not is_mha and not _is_free_text(text):
+            too_long = text
         found = (_MHA_FIELD if is_mha else _NRRD_FIELD).match(text)
         if found is None:
             continue
         name, value = found[1].strip().lower(), found[2].strip()
         if name in _ONCE and fields.get(name, value) != value:
             raise ScanError(
-                f"decode: {path}: the header says {name} twice, {fields[name]!r} and {value!r}; export the file again"
+                f"decode: {path}: the header says {name} twice, {_shown(fields[name])} and {_shown(value)}; export the "
+                "file again"
             )
         fields[name] = value
         if is_mha and name == _LAST_OF_MHA:
             break
-    return HeaderText(path=path, fields=fields, num_bytes=num_bytes)
+    return HeaderText(path=path, fields=fields, num_bytes=num_bytes, too_long=too_long)
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
+
+
+def _is_free_text(line: str) -> bool:
+    """Whether a line of an NRRD header may have any length: comments, and values whose name a program chose."""
+    name, colon, value = line.partition(":")
+    is_chosen = colon and value.startswith("=") and name.strip().lower() not in _NRRD_NAMES
+    return line.startswith("#") or bool(is_chosen) or name.strip().lower() in ("content", "sample units")

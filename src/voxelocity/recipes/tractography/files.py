@@ -27,6 +27,8 @@ TRACT_ENDINGS = (".trk", ".tck", ".trx")
 _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
 _ROOM_MM = 10.0
+# Characters of what a library says that errors show.
+_LONGEST_REASON = 300
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -136,9 +138,10 @@ def _read(path: Path) -> Tracts:
         raise
     # Each library has errors of its own for a damaged file.
     except Exception as error:
+        # Some of them show the bytes that they found.
+        reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
         raise ScanError(
-            f"tractography: {path} cannot be read ({type(error).__name__}: {error}); repair or replace it, or leave "
-            "it out"
+            f"tractography: {path} cannot be read ({reason}); repair or replace it, or leave it out"
         ) from error
 
 

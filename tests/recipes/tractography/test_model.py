@@ -97,10 +97,20 @@ def test_images_that_do_not_fit_are_named(tmp_path):
         read_volume(None, image)
     with pytest.raises(ScanError, match="different grids"):
         read_volume(image, save(tmp_path / "v1.nii.gz", np.ones((4, 4, 5, 3))))
-    with pytest.raises(ScanError, match=r"none.nii cannot be read"):
+    with pytest.raises(ScanError, match=r"none.nii: the file does not exist"):
         read_volume(tmp_path / "none.nii", None)
     with pytest.raises(ScanError, match="0 voxels other than 0"):
         distance_to(save(tmp_path / "empty.nii.gz", np.zeros((4, 4, 4))))
+
+
+def test_a_damaged_image_is_refused(tmp_path):
+    path = save(tmp_path / "fa.nii.gz", np.random.default_rng(4).random((8, 9, 10)))
+    content = bytearray(path.read_bytes())
+    # nibabel reads up to the last voxel, and not to the checksum behind it.
+    content[-6] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"fa.nii.gz: the gzip data is damaged"):
+        read_volume(path, None)
 
 
 def test_points_outside_a_mask_are_led_back_into_it(tmp_path):

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 import nibabel as nib
 import numpy as np
 from nibabel.affines import apply_affine, voxel_sizes
-from nibabel.filebasedimages import ImageFileError
 from nibabel.streamlines.tractogram import LazyTractogram
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.whole_file import whole_file
+from voxelocity.data.decode import read_header
 from voxelocity.recipes.tractography.shapes import Numbers, Points
 
 TRACT_ENDINGS = (".trk", ".tck", ".trx")
@@ -246,24 +246,12 @@ def _of_lengths(points: Any, lengths: Sequence[int], name: str) -> Tracts:
     )
 
 
-def open_image(path: Path) -> Any:
-    """What nibabel knows of an image before its voxels are read.
-
-    Raises:
-        ScanError: it cannot be read.
-    """
-    try:
-        return nib.load(path)
-    except (OSError, ImageFileError) as error:
-        raise ScanError(f"tractography: {path} cannot be read ({error}); give a NIfTI image") from None
-
-
 def _check_space(path: Path, tracts: Tracts, image: Path) -> None:
     """Raises if streamlines lie outside the image, as those in another space do."""
-    header = open_image(image)
+    grid = read_header(image).grid
     finite = tracts.points[np.isfinite(tracts.points).all(axis=1)]
-    index = apply_affine(np.linalg.inv(header.affine), finite)
-    outside = ((index < -0.5) | (index > np.array(header.shape[:3]) - 0.5)).any(axis=1)
+    index = apply_affine(np.linalg.inv(grid.matrix), finite)
+    outside = ((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1)
     if len(finite) and outside.mean() > _MOST_OUTSIDE:
         low, high = finite.min(axis=0), finite.max(axis=0)
         raise ScanError(
@@ -292,9 +280,8 @@ class Space:
     @classmethod
     def of_image(cls, image: Path) -> Space:
         """That of an image."""
-        header = open_image(image)
-        x, y, z = (int(size) for size in header.shape[:3])
-        return cls(affine=tuple(map(tuple, header.affine.tolist())), shape=(x, y, z))
+        grid = read_header(image).grid
+        return cls(affine=grid.affine, shape=grid.shape)
 
     @classmethod
     def around(cls, points: Points) -> Space:

@@ -9,7 +9,7 @@ import pytest
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import read_case
+from voxelocity.data.decode import label_values_in, read_case
 from voxelocity.data.decode.labels import read_labels
 
 SHAPE = (6, 5, 4)
@@ -232,6 +232,8 @@ def test_labels_that_nibabel_saved_as_scaled_integers_are_the_whole_numbers(
     labels, _ = read_labels(tmp_path / "l.nii.gz", where="x", note=lambda kind, text: notes.append(text))
     assert np.array_equal(labels[0], truth)
     assert all("scl_slope" in text for text in notes)
+    found = label_values_in(tmp_path / "l.nii.gz", note=lambda kind, text: None)
+    assert found == tuple(range(highest + 1))
 
 
 def test_noise_of_floats_is_rounded_and_more_is_refused(save) -> None:

@@ -202,3 +202,10 @@ def test_units_of_an_unknown_code_are_warned_of(tmp_path):
     nib.save(image, tmp_path / "a.nii")
     with pytest.warns(UserWarning, match=r"the unit of length is 'code 5' \(xyzt_units\), which is not known"):
         assert read_header(tmp_path / "a.nii").grid.spacing_mm == (1, 1, 1)
+
+
+def test_the_halves_of_a_pair_are_named(tmp_path):
+    nib.save(nib.Nifti1Pair(VOXELS, np.eye(4)), tmp_path / "a.img")
+    for name, words in (("a.hdr", "the header of a"), ("a.img", "the voxels of a")):
+        with pytest.raises(ScanError, match=rf"{name}: .*{words} \.hdr/\.img pair; save it as one \.nii\.gz"):
+            read_header(tmp_path / name)

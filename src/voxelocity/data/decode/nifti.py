@@ -128,6 +128,8 @@ def _parse(path: Path, start: bytes) -> Any:
                 raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
             if start[magic_at:].startswith(single):
                 return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
+    if path.suffix.lower() == ".img" and path.with_suffix(".hdr").is_file():
+        raise ScanError(f"decode: {path}: these are the voxels of a .hdr/.img pair; save it as one .nii.gz file")
     raise ScanError(
         f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
         f"{HOW_TO_CONVERT}"

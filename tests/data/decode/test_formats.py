@@ -359,3 +359,12 @@ def test_numbers_of_axes_of_mha_that_would_end_the_process_are_refused(tmp_path,
     (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(VOXELS.tobytes()))
     with pytest.raises(ScanError, match=rf"NDims is '{num_axes}', not a number of axes"):
         read_header(tmp_path / "a.mha")
+
+
+@pytest.mark.parametrize("num_read", [7, 64, 1 << 22])
+def test_gzip_of_several_members_is_read_whatever_the_pieces(tmp_path, monkeypatch, num_read):
+    monkeypatch.setattr("voxelocity.data.decode.gunzip._READ_BYTES", num_read)
+    raw = VOXELS.tobytes()
+    members = b"".join(gzip.compress(raw[start : start + 100]) for start in range(0, len(raw), 100))
+    (tmp_path / "a.nrrd").write_bytes(NRRD.format("gzip").encode() + b"\n" + members + bytes(7))
+    assert np.array_equal(read_scan(tmp_path / "a.nrrd")[0][0].T, VOXELS)

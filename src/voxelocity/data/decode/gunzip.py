@@ -171,6 +171,8 @@ def _unpack_stream(path: Path, file: BinaryIO, target: Bytes) -> int:
             piece = (stream.unused_data or file.read(_READ_BYTES)) if is_gzip else b""
             # As gzip does: zeros after a member are padding.
             piece = piece.lstrip(b"\0")
+            # A read may end within the two bytes that begin a member.
+            piece += file.read(_READ_BYTES) if len(piece) == 1 else b""
             if not piece.startswith(_GZIP_MAGIC):
                 break
             stream = isal_zlib.decompressobj(wbits=wbits)

@@ -74,6 +74,8 @@ class DatasetFingerprint:
     """Cases whose header gives no position in space: qform_code and sform_code are 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
+    num_spaced_twice: int = 0
+    """Cases whose header gives another spacing (pixdim) than its affine, which is used."""
     regions: tuple[str, ...] = ()
     """Names of overlapping classes, if these are what is learned."""
 
@@ -152,6 +154,7 @@ def take_fingerprint(
         sampled_voxels=int(class_counts.sum()),
         num_unplaced=sum(header.placement.form == "none" for header in firsts),
         num_placed_twice=sum(header.is_placed_twice for header in firsts),
+        num_spaced_twice=sum(header.is_spaced_twice for header in firsts),
         regions=tuple(cases.regions),
     )
 

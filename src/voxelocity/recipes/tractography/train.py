@@ -12,6 +12,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.rng import generator
+from voxelocity.data.decode import read_header
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
@@ -20,7 +21,7 @@ from voxelocity.recipes.fit import FitJob, fit, open_run
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
-from voxelocity.recipes.tractography.files import Space, open_image
+from voxelocity.recipes.tractography.files import Space
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.volume import ImageSampler, distance_to, read_volume
@@ -68,7 +69,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
     watch, device, seed = Stopwatch(), call.device, call.seed
     # The mask may only be needed when the training is over.
     for name in filter(None, (config.image, config.direction, config.mask)):
-        open_image(Path(name))
+        read_header(Path(name))
     volume = read_volume(_path(config.image), _path(config.direction))
     bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)

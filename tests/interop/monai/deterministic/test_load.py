@@ -131,8 +131,6 @@ def test_a_damaged_file_that_monai_takes_is_warned_of(tmp_path):
     content = bytearray(path.read_bytes())
     content[-6] ^= 1
     path.write_bytes(content)
-    with pytest.warns(
-        UserWarning, match=r"a\.nii\.gz: the gzip data is damaged .*MONAI reads it, and its voxels may be"
-    ):
+    with pytest.warns(UserWarning, match=r"a\.nii\.gz: the gzip data is damaged .*MONAI reads it, and its"):
         found = faster(LoadImage())(path)
     assert np.array_equal(found, LoadImage()(path))

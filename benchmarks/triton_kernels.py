@@ -1,4 +1,4 @@
-"""Every Triton kernel compiled ahead for sm_80 and sm_90, and the machine resources it takes; needs no GPU.
+"""Every Triton kernel compiled ahead for sm_80 to sm_120, and the machine resources it takes; needs no GPU.
 
     python benchmarks/triton_kernels.py [--out FILE] [--architecture 90]
 
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from harness import RESULTS, head, write_record
-from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
-from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
+from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
+from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
+from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
-ARCHITECTURES = (80, 90)
+ARCHITECTURES = (80, 86, 89, 90, 120)
+MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -32,8 +36,12 @@ _TYPES = {
     **dict.fromkeys(("places", "seeds"), "*i64"),
     **dict.fromkeys(("label", "swapped", "out_label"), "*u8"),
     "sums": "*fp64",
-    **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
-    **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+    **dict.fromkeys((*SIZES, "num_channels", "num_voxels"), "i32"),
+    **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
+    **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
+    "regions": "*i32",
+    **dict.fromkeys(("num_rows", "size", "num_units", "num_samples"), "i32"),
+    **dict.fromkeys(("eps", "slope"), "fp32"),
 }
 """By argument name; what is not named is a pointer to float32."""
 
@@ -46,7 +54,7 @@ class Variant:
         kernel: its name.
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
-        image: type of what its argument `image` points to.
+        image: type of what its argument `image` points to, and those of features and logits.
         num_warps: of a program.
     """
 
@@ -56,77 +64,114 @@ class Variant:
     image: str = "fp32"
     num_warps: int = 4
 
+    def dividing(self, num_channels: int) -> Variant:
+        """Of a kernel of the norm, for features of so many channels."""
+        width, unit = fused_norm.width_and_unit(num_channels)
+        sizes = {"UNIT": unit, "ROWS": fused_norm.LAUNCH.tile // width, "WIDTH": width}
+        return replace(self, constants=self.constants | sizes)
+
 
 def variants() -> list[Variant]:
-    """All kernels as launched for 128 x 128 x 128 voxels; some also for one channel and axes of one voxel."""
+    """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
+
+    Sizes do not matter: see `triton_launch.SIZES`.
+    """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
-    block, parts = {"BLOCK": triton_intensity.BLOCK}, {"BLOCK": triton_intensity.BLOCK, "PARTS": 128}
+    block = {"BLOCK": triton_intensity.BLOCK}
+    parts = block | {"PARTS": MAX_PARTS}
+    copied = {"PLANES": triton_crop.CROP_PLANES, "BLOCK": triton_crop.CROP_BLOCK}
+    one, many = ("num_channels",), ()
+    crops = [
+        Variant("crop", {"ALIGN": align, **copied}, ones, image=image, num_warps=triton_crop.CROP_WARPS)
+        for ones, image, align in (
+            *((one, image, 4) for image in ("i16", "u8", "fp16", "fp32")),
+            *((many, image, 4) for image in ("i16", "fp32")),
+            (one, "i16", 1),
+        )
+    ]
     gathers = [
-        Variant("gather", {"VOTES": votes, **tile}, ones, image=image, num_warps=GATHER_WARPS)
-        for ones, images in ((("num_channels",), ("i16", "u8", "fp16", "fp32")), ((), ("i16", "fp32")))
-        for image in images
+        Variant(
+            "gather",
+            {"VOTES": votes, "ELASTIC": elastic, "ALIGN": align, **tile},
+            ones,
+            image=image,
+            num_warps=GATHER_WARPS,
+        )
+        for ones, image, elastic, align in (
+            *((one, image, False, 4) for image in ("i16", "u8", "fp16", "fp32")),
+            *((many, image, True, 4) for image in ("i16", "fp32")),
+            (one, "i16", True, 1),
+        )
         for votes in (False, True)
     ]
-    blurs = [
-        Variant("blur_along", {"FROM_IMAGE": axis == 0, "TO_IMAGE": axis == 2, **block}, ones)
-        for axis, ones in enumerate(((), ("axis",), ("inner",)))
-    ]
+    blurs = [Variant("blur_along", {"AXIS": axis, "ALIGN": align, **block}) for axis in range(3) for align in (4, 1)]
     bent_again = [
         Variant("bend_again", {"KEEPS_MOMENTS": keeps, **parts}, num_warps=SUMMING_WARPS) for keeps in (False, True)
     ]
     summing = [
-        Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "coarsen", "bend", "restore")
-    ]
-    lines = {"BLOCK": triton_warp.ELASTIC_BLOCK}
-    sides = ("num_channels", "nx", "ny", "nz")
-    one_voxel = [
-        Variant("gather", {"VOTES": True, **tile}, sides, num_warps=GATHER_WARPS),
-        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}, ("num_voxels",)),
-        Variant("elastic_lines", lines, sides[1:]),
-        Variant("change_points", {}, sides),
-        Variant("coarsen", {"BLOCK": triton_intensity.BLOCK, "PARTS": 1}, sides[1:], num_warps=SUMMING_WARPS),
-        Variant("blur_along", blurs[1].constants, ("axis", "num_taps", "side", "inner", "num_voxels")),
-        *(
-            replace(some, constants=some.constants | {"PARTS": 1}, ones=("num_voxels",))
-            for some in summing
-            if some.kernel != "coarsen"
-        ),
-    ]
-    coarsen = next(some for some in summing if some.kernel == "coarsen")
-    thin = [
-        Variant("gather", {"VOTES": True, **tile}, ("num_channels", "nz"), image="i16", num_warps=GATHER_WARPS),
-        Variant("change_points", {}, ("num_channels",)),
-        Variant("change_points", {}, ("nz",)),
-        Variant("elastic_lines", lines, ("nx",)),
-        replace(coarsen, ones=("nz",)),
-        replace(blurs[2], ones=("side", "inner")),
+        *(Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "bend", "restore")),
+        *(Variant("coarsen", {"ALIGN": align, **parts}, num_warps=SUMMING_WARPS) for align in (4, 1)),
     ]
     return [
+        *crops,
         *gathers,
         Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
-        Variant("elastic_lines", lines),
+        Variant("elastic_lines", {"BLOCK": triton_warp.ELASTIC_BLOCK}),
         Variant("change_points"),
+        Variant("change_points", {}, one),
         *blurs,
         *summing,
         *bent_again,
-        *thin,
-        *one_voxel,
+        *loss_variants(),
+        *norm_variants(),
+    ]
+
+
+def loss_variants() -> list[Variant]:
+    """The loss's kernels for 2 to 105 classes in both memory formats; some for regions and for other terms."""
+    config, focal = LossConfig(), LossConfig(name="dice_focal")
+    cases = [
+        *((num_classes, last, "bf16", config, False) for num_classes in (2, 3, 14, 33, 105) for last in (False, True)),
+        *((14, last, "fp32", config, False) for last in (False, True)),
+        *((3, last, "fp16", focal, regions) for last in (False, True) for regions in (False, True)),
+        *((105, last, "fp16", focal, False) for last in (False, True)),
+    ]
+    return [
+        Variant(name, constants, image=image, num_warps=num_warps)
+        for num_classes, last, image, used, has_regions in cases
+        for name, constants, num_warps in fused_loss.forms(
+            num_classes, is_channels_last=last, config=used, has_regions=has_regions, has_ignored=has_regions
+        )
+    ]
+
+
+def norm_variants() -> list[Variant]:
+    """The norm's kernels for 32 channels, for 64 to 320, for a hundred, and for 24."""
+    return [
+        Variant(
+            kernel,
+            {} if kernel == "norm_measure" else {"IS_AFFINE": True},
+            image=image,
+            num_warps=fused_norm.LAUNCH.num_warps,
+        ).dividing(num_channels)
+        for kernel in ("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back")
+        for num_channels, image in ((32, "bf16"), (320, "bf16"), (320, "fp32"), (100, "fp16"), (24, "bf16"))
     ]
 
 
 def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
-    modules = (triton_warp, triton_intensity, triton_tone)
-    kernel = next(vars(module)[variant.kernel] for module in modules if variant.kernel in vars(module))
-    types = {**_TYPES, "image": f"*{variant.image}"}
+    kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
+    features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
+    types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
-    # As at run time, where memory begins at multiples of 16 bytes.
+    # As at run time, where memory begins at multiples of 16 bytes, and nearly all patches have 16 n voxels.
     attributes = {
         (number,): [["tt.divisibility", 16]]
         for number, name in enumerate(kernel.arg_names)
-        if signature[name].startswith("*")
+        if signature[name].startswith("*") or (name == "num_voxels" and name not in constants)
     }
     made = triton.compile(
         ASTSource(kernel, signature, constants, attributes),
@@ -139,7 +184,25 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
         "shared_bytes": made.metadata.shared,
         "machine_code_bytes": len(made.asm["cubin"]),
         **_of_ptxas(made.asm["ptx"]),
+        "accesses": accesses(made.asm["ptx"]),
     }
+
+
+def accesses(ptx: str) -> dict[str, int]:
+    """How many loads and stores of global memory take how many bytes a thread, as "load 16": 2.
+
+    Counted in the code, not while it runs. ptxas combines none of them.
+    """
+    counts: Counter[str] = Counter()
+    for kind, vector, bits in re.findall(r"\b(ld|st)\.global\S*?(?:\.v(\d))?\.[bfus](\d+)\b", ptx):
+        counts[f"{'load' if kind == 'ld' else 'store'} {int(vector or 1) * int(bits) // 8}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def bytes_of(row: dict[str, Any], kind: str) -> list[int]:
+    """The bytes that a thread moves by the loads ("load") or stores ("store") of a compiled kernel, largest first."""
+    words = (access.split() for access in row["accesses"])
+    return sorted((int(size) for found, size in words if found == kind), reverse=True)
 
 
 def _of_ptxas(ptx: str) -> dict[str, int]:
@@ -148,7 +211,10 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
+        # Triton brings two: the older one knows no Blackwell.
+        is_blackwell = int(target[1].removeprefix("sm_").rstrip("af")) >= 100
+        ptxas = triton.knobs.nvidia.ptxas_blackwell if is_blackwell else triton.knobs.nvidia.ptxas
+        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {
         name: re.search(pattern, told)
@@ -173,7 +239,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
-            f"spilled {row['spill_store_bytes']:3} bytes  {row['constants']} {' '.join(row['ones'])}"
+            f"spilled {row['spill_store_bytes']:3} bytes  loads of {bytes_of(row, 'load')} bytes  {row['constants']} "
+            f"{' '.join(row['ones'])}"
         )
     write_record(record | {"triton": triton.__version__, "kernels": rows}, options.out.stem, out=options.out.parent)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Setting:
         work: an empty folder of its own.
         limit_s: seconds after which the experiment is ended; rows reported before that are kept.
         report: stores a row of a table at once, so that it survives what comes after it.
+        options: of this experiment, by name, as `run.py --set E11.folds=1` gives them.
     """
 
     device: torch.device
@@ -30,6 +31,11 @@ class Setting:
     work: Path
     limit_s: float
     report: Callable[[str, Row], None]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def number(self, name: str, default: float, *, tiny: float) -> float:
+        """The value of an option; without one the default, or in a dry run `tiny`."""
+        return float(self.options.get(name, tiny if self.is_tiny else default))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -156,3 +157,18 @@ def test_a_file_whose_name_is_not_utf8_is_left_out_and_such_a_folder_refused(vox
     assert "its name is not UTF-8" in ended.out
     ended = voxelocity("init", pairs.rename(pairs.with_name(name)))
     assert_refused(ended, r"M\xfcller.nii.gz is not UTF-8", "rename the folder")
+
+
+def test_names_that_no_table_can_hold_are_left_out_and_formulas_marked(voxelocity, own_msd, tmp_path):
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    for name, number in (("=cmd|'A0", 0), ("plain", 1), ("nl\nx", 2)):
+        shutil.copy(own_msd / "imagesTr" / f"case_{number}.nii.gz", folder / f"{name}.nii.gz")
+        shutil.copy(own_msd / "labelsTr" / f"case_{number}.nii.gz", folder / f"{name}_label.nii.gz")
+    ended = voxelocity("init", folder)
+    assert ended.status == 0
+    assert "a line break or another control character" in " ".join((ended.out + ended.err).split())
+    table = (folder / "cases.csv").read_text()
+    assert "\n=cmd" not in table
+    assert "'=cmd" in table
+    assert {ref.case_id for ref in open_cases(folder)} == {"=cmd|'A0", "plain"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
 from shared.refused import assert_refused
@@ -39,9 +42,24 @@ def test_a_work_folder_is_tuned_by_one_process(voxelocity, tmp_path, monkeypatch
     assert "start it without launch" in " ".join(ended.err.split())
 
 
-def test_a_plan_without_tuned_settings_says_so_in_its_record(voxelocity, tiny_msd, tiny_sets):
-    import json
+def test_code_in_a_folder_does_not_run_unless_the_command_says_so(voxelocity, tiny_msd, tmp_path):
+    for name in ("work", "data"):
+        folder = tmp_path / name
+        if name == "data":
+            shutil.copytree(tiny_msd, folder)
+        (folder / "evil").mkdir(parents=True)
+        (folder / "evil" / "__init__.py").touch()
+        (folder / "evil" / "algo.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\nclass E: pass\n")
+        (folder / "a_0").mkdir()
+        described = {"_target_": "evil.algo.E", "template_path": str(folder), "_state_": {}}
+        (folder / "a_0" / "algo_object.json").write_text(json.dumps(described))
+    assert "run it with --auto3dseg" in " ".join(voxelocity("tune", tmp_path / "work").err.split())
+    ended = voxelocity("tune", tmp_path / "data", "--only", "data.feed.threads")
+    assert "did you mean" in ended.err, "a data set all the same"
+    assert not (tmp_path / "ran").exists()
 
+
+def test_a_plan_without_tuned_settings_says_so_in_its_record(voxelocity, tiny_msd, tiny_sets):
     ended = voxelocity("plan", tiny_msd, "--no-tuned", "--json", *tiny_sets)
     assert json.loads(ended.out)["plan"]["planner"]["use_tuned"] is False
 

@@ -22,6 +22,22 @@ SECRET = "S3CRETPW"
         ([f"api_key: {SECRET}"], ["api_key: ***"]),
         ([f"Authorization: Bearer {SECRET}"], ["Authorization: Bearer ***"]),
         ([f"bob:{SECRET}@host.org"], ["***@host.org"]),
+        ([f"PGPASSWORD={SECRET}", f"SSHPASS={SECRET}"], ["PGPASSWORD=***", "SSHPASS=***"]),
+        ([f"dbPassword={SECRET}", f"OPENAI_KEY={SECRET}"], ["dbPassword=***", "OPENAI_KEY=***"]),
+        (["--authToken", SECRET, "--clientSecret", SECRET], ["--authToken", "***", "--clientSecret", "***"]),
+        ([f"--ssh-key={SECRET}", "--secrets", SECRET], ["--ssh-key=***", "--secrets", "***"]),
+        ([f'{{"password": "{SECRET} x", "size": 3}}'], ['{"password": "***", "size": 3}']),
+        ([f"https://bob:p@{SECRET}@host/x"], ["https://***@host/x"]),
+        ([f"https://bob:p/{SECRET}@host/x"], ["https://***@host/x"]),
+        ([f"https://host/x?code={SECRET}&key={SECRET}"], ["https://host/x?code=***&key=***"]),
+        ([f"Cookie: session={SECRET}; id={SECRET}"], ["Cookie: ***"]),
+        (["-u", f"bob:{SECRET}", "-p", SECRET], ["-u", "bob:***", "-p", "***"]),
+        (["bash", "-c", f"export PASSWORD='{SECRET} x y'; run"], ["bash", "-c", "export PASSWORD='***'; run"]),
+        (["--connection-string", f"AccountName=x;AccountKey={SECRET};"], ["--connection-string", "***"]),
+        ([f"sk-{SECRET}", f"--PASSWORD:{SECRET}"], ["***", "--PASSWORD:***"]),
+        (["--password", f"-{SECRET}"], ["--password", "***"]),
+        ([f"TOKENS={SECRET}", f"secretKey: {SECRET}"], ["TOKENS=***", "secretKey: ***"]),
+        ([f"AWS_ACCESS_KEY_ID={SECRET}"], ["AWS_ACCESS_KEY_ID=***"]),
     ],
 )
 def test_what_is_secret_is_hidden_and_the_rest_is_kept(words, expected):
@@ -44,10 +60,22 @@ def test_what_is_secret_is_hidden_and_the_rest_is_kept(words, expected):
         "--compass=north",
         "loss.sigma=3",
         "signals=2",
+        "http://host:8080/a@b",
+        "https://host/sub-01@ses/x.nii.gz",
+        "network.widths=[32, 64]",
+        '{"spacing": [1, 1, 3], "name": "bypass"}',
+        "data.augment.effects=[{factory: 'my:Spike'}]",
+        "http://host/x?page=2&size=3",
+        "C:/data/keys/scan.nii",
+        "skull-stripped-brain",
     ],
 )
 def test_what_only_looks_alike_is_kept(word):
     assert without_credentials([word]) == [word]
+
+
+def test_a_port_is_no_password():
+    assert without_credentials(["docker", "-p", "8080", "-u", "ann"]) == ["docker", "-p", "8080", "-u", "ann"]
 
 
 def test_a_message_that_repeats_an_address_is_cleaned_too():

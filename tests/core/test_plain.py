@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxelocity.core.plain import parse_yaml, plain_data, yaml_text
+from voxelocity.core.plain import parse_yaml, plain_data, table_cell, text_of_cell, yaml_text
 
 
 @dataclass
@@ -72,3 +72,17 @@ def test_what_cannot_be_read_is_an_error_of_one_line(text, reason):
         parse_yaml(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["=cmd|'/C calc'!A0", "+SUM(1)", "-2+3", "@x", "\tx", "'=x", "''@", "plain", "", "'quoted'", "a=b", "é-1"]
+)
+def test_no_cell_is_a_formula_and_each_is_read_as_it_was(text):
+    cell = table_cell(text)
+    assert not str(cell).startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert text_of_cell(cell) == text
+
+
+@pytest.mark.parametrize("value", [-0.5, 3, None, "-0.5", "+3e-4", "-7"])
+def test_numbers_in_cells_stay_numbers(value):
+    assert table_cell(value) == value

@@ -136,6 +136,16 @@ def test_a_network_that_cannot_be_exported_is_said_in_one_line(run, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
+def test_a_second_export_into_the_same_folder_waits_for_nothing_and_harms_nothing(run, tmp_path):
+    out = tmp_path / "out"
+    with exporting._building_folder(out) as folder:
+        (folder / "network.onnx").write_bytes(b"half")
+        with pytest.raises(OutputError, match=r"another export into .*out is running; wait for it"):
+            export(run, out, "onnx")
+        assert (folder / "network.onnx").read_bytes() == b"half"
+    assert not out.exists()
+
+
 def test_an_export_is_replaced_only_if_asked_and_a_run_never(run, exports, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(OutputError, match=f"{folder} holds an export already; replace it with --overwrite"):

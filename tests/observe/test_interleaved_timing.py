@@ -113,3 +113,18 @@ def test_a_ratio_is_the_median_of_the_rounds_with_the_least_and_the_most():
 def test_only_a_clear_difference_is_one(ratios, quicker, slower):
     ratio = times(a=ratios, b=(1.0,) * len(ratios)).ratio("a", "b")
     assert (ratio.is_quicker, ratio.is_slower) == (quicker, slower)
+
+
+@pytest.mark.parametrize("seconds", [{"a": 0.2, "b": 0.2}, {"a": 0.2, "b": 0.195, "c": 0.1}])
+def test_five_rounds_without_a_difference_end_it_where_that_is_asked_for(seconds):
+    machine = Machine(**seconds)
+    found = time_interleaved(machine.ways(), limit_s=100.0, ends_if_equal=True, clock=machine.clock)
+    assert len(found.seconds["a"]) == 5
+
+
+def test_rounds_that_disagree_do_not_end_it():
+    machine = Machine(a=0.2, b=0.2)
+    ways, numbers = machine.ways(), iter(range(1000))
+    ways["b"] = lambda: machine.clock.advance(0.15 if next(numbers) % 2 else 0.25)
+    found = time_interleaved(ways, limit_s=100.0, ends_if_equal=True, clock=machine.clock)
+    assert len(found.seconds["a"]) == MAX_ROUNDS

@@ -5,7 +5,7 @@ import pytest
 from shared.plan_facts import GIB, fingerprint, machine
 from voxelocity.core.config import set_value
 from voxelocity.data.cache import CacheConfig
-from voxelocity.planning.cache_rule import settle_cache
+from voxelocity.planning.cache_rule import settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts, Request
 
 # 3 bytes a voxel, image and label: a case of exactly 3 MiB.
@@ -13,14 +13,16 @@ SIDE = (128.0, 128.0, 64.0)
 CASE_BYTES = 3 * 2**20
 
 
-def planned(num_cases=100, side=SIDE, build_s=1.0, overrides=None, num_training=None, **on):
-    """The choices of the rule, by the last part of their keys, for cases of one size on a machine."""
+def planned(num_cases=100, side=SIDE, build_s=1.0, overrides=None, num_training=None, step_gib=0, room=0, **on):
+    """The choices of the rules, by the last part of their keys, for cases of one size on a machine."""
     voxels = int(side[0] * side[1] * side[2]) * num_cases
     data = fingerprint(side, num_cases=num_cases, num_voxels=voxels, prepare_s=build_s, sampled_voxels=voxels)
     request = Request(num_training=num_training or num_cases * 4 // 5, time_budget_s=0.0, seed=0, cache_folder="c")
     facts = PlanFacts(data=data, machine=machine(**{"num_cpus": 1, **on}), request=request, overrides=overrides or {})
     set_value(facts.settled, "data.prepare", {"spacing_mm": [1.0, 1.0, 1.0], "crop": "none", "dtype": "smallest"})
     settle_cache(facts)
+    facts.planned_bytes, facts.room_bytes = int(step_gib * GIB), room
+    settle_device_cache(facts)
     CacheConfig.parse(facts.settled["data"]["cache"])
     return {choice.key.removeprefix("data.cache."): choice for choice in facts.choices}
 
@@ -186,12 +188,42 @@ def on_cuda(num_cases, free_gib=80, **changes):
     return planned(num_cases, device_free_bytes=free_gib * GIB, **gpu, **changes)
 
 
-@pytest.mark.parametrize(("num_training", "fits"), [(6206, True), (6207, False)])
-def test_the_device_keeps_cases_up_to_a_quarter_of_what_it_has_free(num_training, fits):
+def kept_on_device(num_cases, **changes):
+    """Bytes for cases on a device with 80 GiB free, and their share of what the training cases take."""
+    value = on_cuda(num_cases, num_training=num_cases, **changes)["device_max_bytes"].value
+    return value, value / int(1.1 * num_cases * CASE_BYTES)
+
+
+@pytest.mark.parametrize(("num_training", "comes_first"), [(6206, True), (6207, False)])
+def test_cases_come_before_the_network_up_to_a_quarter_of_what_is_free(num_training, comes_first):
     """With a tenth to spare: 6206 cases of 3 MiB take 19.999 of the 20 GiB."""
-    choice = on_cuda(7000, num_training=num_training)["device_max_bytes"]
-    assert choice.value == (int(1.1 * num_training * CASE_BYTES) if fits else 0)
+    choice = on_cuda(7000, num_training=num_training, step_gib=40)["device_max_bytes"]
+    assert choice.value == int(1.1 * num_training * CASE_BYTES)
+    assert ("the network is planned with the rest" in choice.reason) == comes_first
     assert not choice.changes_results
+
+
+def test_more_cases_get_what_the_network_leaves():
+    # Of 80 GiB a step takes 40, and 12 stay free.
+    gib_of_case = 1.1 * CASE_BYTES / GIB
+    assert kept_on_device(int(27.9 / gib_of_case), step_gib=40)[1] == 1.0
+    value, share = kept_on_device(int(56 / gib_of_case), step_gib=40)
+    assert value == 28 * GIB
+    assert share == pytest.approx(0.5, abs=0.01)
+    assert kept_on_device(int(56 / gib_of_case), step_gib=62)[1] == pytest.approx(6 / 56, abs=0.01)
+    assert kept_on_device(int(70 / gib_of_case), step_gib=62)[0] == 0, "less than a tenth"
+    assert kept_on_device(int(56 / gib_of_case), step_gib=75)[0] == 0
+
+
+def test_a_step_that_ran_out_of_memory_leaves_nothing_to_large_data():
+    assert kept_on_device(8000, step_gib=20, room=60 * GIB)[0] == 0
+    assert kept_on_device(1000, step_gib=20, room=60 * GIB)[1] == 1.0
+
+
+def test_bytes_that_the_user_sets_are_known_to_the_network():
+    choice = on_cuda(20_000, overrides={"data.cache.device_max_bytes": 5 * GIB})["device_max_bytes"]
+    assert choice.value == 5 * GIB
+    assert choice.reason.startswith("set by you")
 
 
 def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_network_needs():
@@ -199,9 +231,16 @@ def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_net
         "the 800 training cases take 2.58 GiB of the device's 80.0 GiB free: below 25%, so the device keeps them too "
         "and no batch waits for a copy; the network is planned with the rest"
     )
-    assert on_cuda(1000, free_gib=8)["device_max_bytes"].reason == (
-        "the 800 training cases take 2.58 GiB of the device's 8.0 GiB free: above 25%, and the network needs the rest"
+    takes = (
+        "the 800 training cases take 2.58 GiB of the device's 8.0 GiB free, of which a step takes {}.0 and 1.2 stay "
+        "free for workspaces, graphs and validations: "
     )
+    for step_gib, then in (
+        (4, "they fit, so the device keeps them too and no batch waits for a copy"),
+        (6, "it keeps 31% of them, and patches of the others are copied there for each batch"),
+        (7, "too little is left to keep a tenth of them"),
+    ):
+        assert on_cuda(1000, free_gib=8, step_gib=step_gib)["device_max_bytes"].reason == takes.format(step_gib) + then
 
 
 def test_the_tier_behind_the_device_is_chosen_as_without_it():

@@ -40,7 +40,7 @@ def test_the_device_is_the_one_that_is_current_where_the_machine_was_asked_about
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
-        lambda index: SimpleNamespace(name=f"GPU {index}", total_memory=bytes_of[index][1], major=8),
+        lambda index: SimpleNamespace(name=f"GPU {index}", total_memory=bytes_of[index][1], major=8, minor=0),
     )
     found = survey("auto", cache_folder=tmp_path)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -64,7 +64,7 @@ def gpus(monkeypatch, used_bytes, *, current=0):
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: state.update(current=index))
     monkeypatch.setattr(torch.cuda, "device_memory_used", used)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (100, 100))
-    properties = SimpleNamespace(name="GPU", total_memory=100, major=8)
+    properties = SimpleNamespace(name="GPU", total_memory=100, major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     return state
 

@@ -35,6 +35,7 @@ def test_a_plan_survives_the_way_through_its_record(tiny_msd):
     record = yaml.safe_load(yaml.safe_dump(planned.to_record()))
     assert Plan.parse(record["plan"]) == planned.plan
     assert record["dataset"]["classes"] == ["background", "ball", "core"]
+    assert "forecast" not in record
     assert (record["dataset"]["num_training"], record["dataset"]["num_validation"]) == (4, 2)
 
 
@@ -267,3 +268,13 @@ def test_a_plan_that_cannot_become_smaller_is_kept_as_it_is(tiny_msd, tmp_path, 
     plan = {"data.patch.shape_voxel": [16, 16, 16], "data.batch_size": 2, "network.widths": [8, 16, 32]}
     planned = make_plan(voxelocity.open(tiny_msd), cache_folder=tmp_path, overrides=plan)
     assert (planned.plan.data.batch_size, len(gpu.tried)) == (2, 2)
+
+
+def test_a_plan_on_a_gpu_keeps_what_it_expects_and_warns_of_a_budget_that_trains_nothing(tiny_msd, monkeypatch):
+    gpu = {"device": "cuda", "device_name": "H100", "device_memory_bytes": 2**36, "device_free_bytes": 2**36}
+    monkeypatch.setattr(make, "survey", lambda *_, **__: replace(survey("cpu", cache_folder=Path()), **gpu))
+    cases, never = voxelocity.open(tiny_msd), {"planner.measure": "never"}
+    record = make_plan(cases, time_budget_s=60.0, overrides=never).to_record()
+    assert record["forecast"]["num_steps"] > 1000
+    with pytest.warns(UserWarning, match=r"a time budget of 5 s leaves about 0 s .* 11 steps of 21 ms .*too few to"):
+        make_plan(cases, time_budget_s=5.0, overrides=never)

@@ -6,8 +6,11 @@ import torch
 from shared.plan_facts import fingerprint, machine
 from voxelocity.core.records import Measured
 from voxelocity.observe.interleaved_timing import Times
+from voxelocity.planning import device_classes, precision_rule
+from voxelocity.planning.device_classes import DeviceClass
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.precision_rule import settle_precision
+from voxelocity.planning.step_forecast import Forecast
 from voxelocity.planning.step_timing import time_steps
 
 DATA = fingerprint(channels=("T1", "T2"), class_names=("background", "a", "b"))
@@ -37,7 +40,16 @@ class FakeTimer:
 
 
 def settled(
-    timer, on=CPU, overrides=None, budget_s=0.0, kept=None, tuned=None, patch=(16, 16, 16), network="unet", regions=()
+    timer,
+    on=CPU,
+    overrides=None,
+    budget_s=0.0,
+    kept=None,
+    tuned=None,
+    patch=(16, 16, 16),
+    network="unet",
+    regions=(),
+    **facts_too,
 ):
     request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(
@@ -49,6 +61,7 @@ def settled(
         tuned=tuned or {},
         tuned_reasons=dict.fromkeys(tuned or {}, "tuned"),
         time_steps=timer,
+        **facts_too,
     )
     facts.settled |= {
         "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
@@ -157,10 +170,11 @@ def test_a_run_that_goes_on_keeps_what_it_has_measured():
     assert timer.asked == []
 
 
-def test_a_gpu_also_tries_its_libraries_switches():
+def test_a_gpu_also_tries_its_libraries_switches_where_the_user_asks_for_it():
     timer = FakeTimer(channels_last=1.0, cudnn_benchmark=0.8, tf32=1.5)
-    choices = settled(timer, GPU)
-    ((_, ways, _),) = timer.asked
+    choices = settled(timer, GPU, measures_again=True)
+    ((_, ways, limit_s),) = timer.asked
+    assert limit_s == 6.0
     assert [key for key in ways if key != "as planned"] == [
         "precision.channels_last",
         "backend.cudnn_benchmark",
@@ -176,7 +190,7 @@ def test_a_gpu_also_tries_its_libraries_switches():
 
 
 def test_tf32_stays_on_with_its_gain_beside_it():
-    choice = settled(FakeTimer(tf32=0.5), GPU)["backend.tf32"]
+    choice = settled(FakeTimer(tf32=0.5), GPU, measures_again=True)["backend.tf32"]
     assert (choice.value, choice.changes_results, choice.measured.decided) == (True, True, False)
     assert choice.measured.ratio == pytest.approx(2.0)
     assert "measured here: a step takes 2.00 times as long" in choice.reason
@@ -207,6 +221,31 @@ def test_channels_come_last_for_dynunet_on_a_cpu_in_float32_too():
         True,
         "faster for DynUNet on the CPUs where it was measured (docs/log.md)",
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "overrides", "value", "reason"),
+    [
+        ("dynunet", {}, True, "our instance norm keeps it; --set backend.fused_norm=false turns that norm off"),
+        ("unet", {}, True, "our instance norm keeps it"),
+        ("dynunet", {"network.norm": "batch"}, True, "batch norms keep it"),
+        ("segresnet", {"network.norm": "batch"}, True, "batch norms keep it"),
+        ("segresnet", {}, False, "torch's instance norms, which segresnet uses, copy from and to channels_last_3d"),
+        ("dynunet", {"backend.fused_norm": False}, False, "and backend.fused_norm is off"),
+        ("dynunet", {"precision.compute": "float32"}, False, "torch's default"),
+    ],
+)
+def test_on_a_gpu_channels_come_last_where_the_norm_keeps_them_there(network, overrides, value, reason):
+    choice = settled(None, GPU, network=network, overrides=overrides)["precision.channels_last"]
+    assert choice.value is value
+    assert reason in choice.reason
+
+
+def test_on_a_gpu_without_triton_instance_norms_keep_channels_first(monkeypatch):
+    monkeypatch.setattr(precision_rule, "has_triton", lambda: False)
+    choice = settled(None, GPU, network="dynunet")["precision.channels_last"]
+    assert choice.value is False
+    assert "Triton, for our own, is missing" in choice.reason
 
 
 def test_the_step_that_is_measured_is_the_planned_one():
@@ -250,3 +289,96 @@ def test_the_step_is_timed_in_the_number_format_that_was_tuned():
     _, ways, _ = timer.asked[0]
     assert ways["as planned"].precision.compute == "float32"
     assert choices["precision.compute"].value == "float32"
+
+
+def expected(step_s, available_s=float("inf"), **changes):
+    return Forecast(step_s=step_s, device_s=step_s, available_s=available_s, **changes)
+
+
+def test_what_only_informs_is_not_timed_on_a_gpu():
+    timer = FakeTimer()
+    choices = settled(timer, GPU)
+    ((_, ways, limit_s),) = timer.asked
+    assert list(ways) == ["as planned", "precision.channels_last"]
+    assert limit_s == 0.5
+    assert choices["backend.tf32"].measured is None
+    assert "voxelocity bench amp" in choices["precision.compute"].reason
+
+
+@pytest.mark.parametrize(
+    ("options", "limit_s"),
+    [
+        ({"budget_s": 41.0}, 0.0),
+        ({"budget_s": 36_000.0}, 0.5),
+        ({"overrides": {"train.target_dice": 0.9}}, 0.0),
+        ({"forecast": expected(0.004)}, 0.5),
+        ({"forecast": expected(0.212)}, 0.0),
+        ({"forecast": expected(0.212), "measures_again": True}, 6.0),
+    ],
+)
+def test_a_gpu_takes_what_was_measured_before_where_half_a_second_is_too_long_or_too_short(options, limit_s):
+    timer = FakeTimer()
+    settled(timer, GPU, **options)
+    assert timer.asked[0][2] == limit_s
+
+
+def test_the_table_of_device_classes_stands_in_for_a_measurement(monkeypatch):
+    known = DeviceClass(name="Hopper", channels_last=False, autotune_gain=0.2, autotune_cost_s=1.0)
+    monkeypatch.setitem(device_classes.CLASSES, (9, 0), known)
+    timer = FakeTimer(channels_last=0.5)
+    choices = settled(timer, GPU, forecast=expected(0.1, 100.0))
+    assert timer.asked == []
+    assert choices["precision.channels_last"].value is False
+    assert choices["precision.channels_last"].reason.startswith("measured for this class of GPUs, Hopper")
+    assert choices["backend.cudnn_benchmark"].value is True
+    assert "saves 20 s, 20% of what the device works in 1,000 steps (measured for Hopper)" in (
+        choices["backend.cudnn_benchmark"].reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("forecast", "is_on"),
+    [
+        (expected(0.1, 30.0), False),
+        (expected(0.1, 100.0), True),
+        (Forecast(step_s=0.02, device_s=0.001, available_s=500.0), False),
+        (expected(0.004, 60.0, is_to_target=True), False),
+        (None, False),
+    ],
+)
+def test_cudnn_tries_its_algorithms_where_that_saves_more_than_it_takes(forecast, is_on):
+    choice = settled(None, GPU, forecast=forecast)["backend.cudnn_benchmark"]
+    assert choice.value is is_on
+    assert forecast is None or "assumed, not measured" in choice.reason
+
+
+def test_a_step_on_a_gpu_is_replayed_as_a_graph():
+    choice = settled(None, GPU)["precision.step_graph"]
+    assert choice.value is True
+    assert not choice.changes_results
+    assert choice.changes_roundings
+    assert "--set precision.step_graph=false" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("on", "overrides", "network", "fact"),
+    [
+        (CPU, {}, "unet", "GPU"),
+        (replace(GPU, num_ranks=2), {}, "unet", "ranks"),
+        (replace(GPU, fast_bfloat16=False), {}, "unet", "float16"),
+        (GPU, {"precision.compile": "default"}, "unet", "precision.compile=default"),
+        (GPU, {"loss.boundary_weight": 0.01}, "unet", "boundary"),
+        (GPU, {}, "custom", "own network"),
+    ],
+)
+def test_a_step_is_not_replayed_where_a_graph_would_not_do_it(on, overrides, network, fact):
+    choice = settled(None, on, overrides, network=network)["precision.step_graph"]
+    assert choice.value is False
+    assert fact in choice.reason
+
+
+def test_trials_never_record_graphs():
+    timer = FakeTimer()
+    settled(timer, GPU, {"precision.step_graph": True})
+    ((_, ways, _),) = timer.asked
+    assert not any(way.precision.step_graph for way in ways.values())

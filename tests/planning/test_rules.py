@@ -11,7 +11,8 @@ from voxelocity.planning import Plan
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
-from voxelocity.planning.rules import RULES, coarsen, settle_flips
+from voxelocity.planning.patch_fit import coarsen
+from voxelocity.planning.rules import RULES, settle_flips
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
@@ -85,7 +86,7 @@ def test_compiling_is_left_out_with_the_reason_and_the_flag_that_turns_it_on():
 
 def test_switches_of_cuda_libraries_are_chosen_on_a_gpu_alone():
     keys = ["backend.tf32", "backend.cudnn_benchmark"]
-    on_gpu, on_cpu = settled(on=machine("cuda")), settled()
+    on_gpu, on_cpu = settled(on=machine("cuda"), time_budget_s=30.0), settled()
     assert [chosen(on_gpu, key).value for key in keys] == [True, False]
     assert all("voxelocity bench" in chosen(on_gpu, key).reason for key in keys)
     assert not {choice.key for choice in on_cpu.choices} & set(keys)
@@ -254,9 +255,8 @@ def test_what_does_not_fit_at_all_is_called_so():
 def test_ranks_share_a_batch_that_fits_all_of_their_devices_together():
     (alone, _), (four, plan), (twelve, _) = (planned(12, num_ranks=num_ranks) for num_ranks in (1, 4, 12))
     sizes = [chosen(facts, "data.batch_size").value for facts in (alone, four, twelve)]
-    assert sizes[0] < sizes[1] == 8
-    assert sizes[2] == 12, "a patch for each"
-    assert "8 patches, shared by 4 ranks, take an estimated" in chosen(four, "data.batch_size").reason
+    assert sizes == [sizes[0], 4 * sizes[0], 12 * sizes[0]]
+    assert f"{sizes[1]} patches, shared by 4 ranks, take an estimated" in chosen(four, "data.batch_size").reason
     shared = plan.model_copy(update={"data": plan.data.model_copy(update={"batch_size": 2})})
     assert needed_bytes(shared, 2, 1) <= 12 * GIB
 
@@ -385,3 +385,18 @@ def test_a_pair_in_scans_that_keep_their_orientation_is_not_flipped():
     choices = flips(*PAIR, orientation="keep")
     assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
     assert "no axis is known to run from left to right" in choices["flip_probability"].reason
+
+
+def test_two_threads_feed_a_device_that_holds_all_cases_and_more_where_cases_are_copied_or_decoded():
+    def threads(**options):
+        data = fingerprint((64.0, 64.0, 64.0))
+        memory = {"device_memory_bytes": 80 * GIB, "device_free_bytes": 70 * GIB}
+        on = machine("cuda", num_cpus=16, **memory, **options.pop("on", {}))
+        return chosen(settled(data, on, overrides=options), "data.feed.num_threads")
+
+    assert threads().value == 2
+    assert not threads().changes_results
+    assert threads(**{"data.cache.device_max_bytes": 0}).value == 8
+    assert threads(**{"data.cache.tier": "none"}).value == 8
+    assert threads(**{"data.augment.engine": "torch"}).value == 8
+    assert threads(on={"has_triton": False}).value == 8

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from voxelocity.observe import interleaved_timing
+from voxelocity.observe import FakeClock, interleaved_timing
 from voxelocity.observe.interleaved_timing import MIN_ROUNDS
 from voxelocity.planning import step_timing
 from voxelocity.planning.step_timing import StepTask, StepVariant, describe, time_steps
@@ -126,3 +126,47 @@ def test_task_and_ways_are_plain_data_that_tell_them_apart():
     assert plain["ways"]["innermost"]["precision"]["channels_last"] is True
     assert plain["patch_voxel"] == [8, 8, 8]
     assert describe(StepTask(**{**vars(TASK), "batch_size": 3}), WAYS) != plain
+
+
+@pytest.fixture
+def gpu_steps(monkeypatch):
+    """Steps of a GPU that take so long by a clock, 0.1 s to build the network; returns the clock."""
+
+    def of(step_s, *, slower=1.0):
+        clock = FakeClock()
+
+        class Step:
+            def __init__(self, task, way, device, network):
+                self.seconds = step_s * (slower if way.precision.channels_last else 1.0)
+
+            def __call__(self, batch):
+                clock.advance(self.seconds)
+
+        def build(*_, **__):
+            clock.advance(0.1)
+            return torch.nn.Identity()
+
+        monkeypatch.setattr(step_timing, "_Step", Step)
+        monkeypatch.setattr(step_timing, "build_network", build)
+        monkeypatch.setattr(step_timing, "random_batch", lambda *_, **__: None)
+        monkeypatch.setattr(interleaved_timing, "MAX_ROUNDS", 21)
+        monkeypatch.setattr(interleaved_timing, "_MAX_CALLS", 20)
+        return clock
+
+    return of
+
+
+@pytest.mark.parametrize("step_ms", [4, 26, 212])
+@pytest.mark.parametrize("slower", [0.8, 1.0, 1.04, 1.5])
+def test_measuring_on_a_gpu_takes_half_a_second_at_most_its_network_included(gpu_steps, step_ms, slower):
+    clock = gpu_steps(step_ms / 1000.0, slower=slower)
+    times = step_timing._timed(TASK, WAYS, torch.device("cuda", 0), 0.5, clock, [])
+    assert clock() <= 0.5
+    assert times.seconds or step_ms > 4
+    assert not times.seconds or step_ms < 212
+
+
+def test_ways_on_a_gpu_start_from_copies_of_one_network(gpu_steps):
+    clock = gpu_steps(0.0)
+    step_timing._steps(TASK, {**WAYS, "half": way(compute="bfloat16")}, torch.device("cuda", 0))
+    assert clock() == pytest.approx(0.1)

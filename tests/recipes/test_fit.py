@@ -13,7 +13,7 @@ from voxelocity.core.batch import Batch
 from voxelocity.core.errors import InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
 from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
-from voxelocity.step import OptimizerConfig, PrecisionConfig, TrainingStep
+from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
 
 CPU = torch.device("cpu")
 
@@ -90,6 +90,13 @@ def test_a_launcher_that_repeats_the_command_overwrites_only_what_another_job_ha
     assert begun() == [False]
     train(tmp_path, overwrite=True)
     assert begun() == [False, True]
+
+
+def test_the_switches_of_a_gpu_are_those_of_a_training_and_put_back_after_it(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(recipe_fit, "set_backend", lambda backend, device: asked.append((backend, device)))
+    train(tmp_path / "run", steps=2, backend={"tf32": False, "fused_loss": False})
+    assert asked == [(BackendConfig(tf32=False, fused_loss=False), CPU)]
 
 
 def test_a_time_budget_ends_the_training(tmp_path):

@@ -11,7 +11,7 @@ from monai.networks.nets import UNet as MonaiUNet
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import NetworkConfig, build_network
-from voxelocity.step.dynunet import _InstanceNorm
+from voxelocity.step.fused_norm import InstanceNorm
 
 SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
 DINTS = {"name": "dints", "widths": [4, 8, 16], "strides": [[2, 2, 2]] * 2, "paths": [[2, 0, 3, 0], [1, 4, 0, 5]]}
@@ -121,7 +121,7 @@ def test_dynunet_is_that_of_monai_in_weights_and_logits(values, monkeypatch):
 
 def test_instance_norm_keeps_channels_last_and_is_that_of_torch():
     torch.manual_seed(0)
-    ours, theirs = _InstanceNorm(6, affine=True), torch.nn.InstanceNorm3d(6, affine=True)
+    ours, theirs = InstanceNorm(6, affine=True), torch.nn.InstanceNorm3d(6, affine=True)
     for norm in (ours, theirs):
         norm.load_state_dict({"weight": torch.linspace(0.5, 2.0, 6), "bias": torch.linspace(-1.0, 1.0, 6)})
     image = (3.0 + torch.randn(2, 6, 4, 6, 8)).to(memory_format=torch.channels_last_3d)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from monai.optimizers import Novograd
 
 from voxelocity.step import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
-from voxelocity.step.own_optimizers import orthogonal
+from voxelocity.step.own_optimizers import _brought_to_one, _brought_to_one_each, orthogonal
 
 
 def made(parameters):
@@ -75,6 +75,32 @@ def test_singular_values_come_close_to_one():
     found = torch.cat([torch.linalg.svdvals(matrix) for matrix in made[:3]])
     assert found.min() > 0.6
     assert found.max() < 1.3
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rank", [1, 2, 32])
+def test_singular_values_stay_below_one_and_a_half_in_every_precision_of_a_step(rank, dtype, device):
+    """In bfloat16 those of a matrix of rank 2 grew to 7,300."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    random = torch.Generator().manual_seed(rank)
+    given = [
+        (torch.randn(32, rank, generator=random) @ torch.randn(rank, n, generator=random)).to(device, dtype)
+        for n in (864, 864, 16)
+    ]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        made = orthogonal(given)
+    assert {matrix.dtype for matrix in made} == {torch.float32}
+    assert max(float(torch.linalg.matrix_norm(matrix, 2)) for matrix in made) < 1.3
+
+
+def test_matrices_of_one_shape_in_one_product_give_the_same():
+    random = torch.Generator().manual_seed(0)
+    wide = [torch.randn(shape, generator=random) for shape in ((5, 40), (5, 12), (7, 7), (5, 40), (7, 9))]
+    wide = [matrix / matrix.norm() for matrix in wide]
+    for one, other in zip(_brought_to_one(wide), _brought_to_one_each(wide), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_novograd_steps_as_in_monais_class():

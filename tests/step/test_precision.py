@@ -5,6 +5,7 @@ import torch
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import BackendConfig, backend_as_found, check_compiler, set_backend
+from voxelocity.step.fused import is_fused
 from voxelocity.step.precision import compiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -146,6 +147,15 @@ def test_tf32_rounds_products_on_a_gpu_and_ieee_does_not():
             errors[tf32] = float((made - exact).abs().max() / exact.abs().max())
         assert errors[False] < 1e-5
         assert (errors[True] > 5 * errors[False]) == has_tf32
+
+
+def test_the_fused_loss_is_switched_for_the_process_and_switched_back():
+    with backend_as_found(CUDA):
+        set_backend(BackendConfig(fused_loss=False), CUDA)
+        assert not is_fused("loss")
+        set_backend(BackendConfig(fused_loss=True), CPU)
+        assert not is_fused("loss")
+    assert is_fused("loss")
 
 
 def test_nothing_is_put_back_on_a_cpu():

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 
 import pytest
 import torch
@@ -211,6 +212,42 @@ def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_
     assert_same_weights(run, whole_run)
     assert [event["num_steps"] for event in events(run, "steps")] == [3, 3]
     assert len(events(run, "run_started")) == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("data", {"augment": {"effects": [{"factory": "planted_code:Run", "probability": 1.0, "settings": {}}]}}),
+        ("network", {"name": "custom", "factory": "planted_code:build"}),
+    ],
+)
+def test_code_that_the_file_of_a_run_names_does_not_run_unless_the_command_names_it(
+    run_in, stop_after, tmp_path, monkeypatch, section, keys
+):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    (tmp_path / "planted_code.py").write_text(
+        f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\nclass Run: pass\ndef build(): pass"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("planted_code", None)
+    record = parse_yaml((run / "run.yaml").read_text())
+    merged = record["plan"][section]
+    for name, value in keys.items():
+        merged[name] = merged[name] | value if isinstance(merged.get(name), dict) else value
+    (run / "run.yaml").write_text(yaml_text(record))
+    named = r"planted_code:(Run|build).*runs only if the command names it.*planner\.allowed_code"
+    with pytest.raises(InputError, match=named):
+        train(voxelocity.open(record["dataset"]["path"]), run, device="cpu", console=Console(quiet=True), resume=True)
+    assert not (tmp_path / "ran").exists()
+    allowed = {"planner.allowed_code": ["planted_code:Run", "planted_code:build"]}
+    with pytest.raises(InputError, match="planted_code"):
+        train(
+            voxelocity.open(record["dataset"]["path"]), run, device="cpu", console=Console(quiet=True), resume=True,
+            overrides=allowed,
+        )  # fmt: skip
+    assert (tmp_path / "ran").exists(), "named, it is imported, and found to be no effect and no network"
 
 
 def test_how_ranks_share_a_run_may_change_when_it_is_resumed(whole_run, run_in, stop_after, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 
@@ -19,7 +20,7 @@ from voxelocity.infer import load_model, save_model
 from voxelocity.report import read_run
 from voxelocity.step import build_network
 from voxelocity.training import train
-from voxelocity.training.start import StartingPoint
+from voxelocity.training.start import StartingPoint, source_of_fold
 
 # So small that a step changes no weight that is worth mentioning.
 HARDLY = {"train.steps": 1, "optimizer.learning_rate": 1e-9, "data.cache.tier": "memory"}
@@ -67,7 +68,9 @@ def test_other_classes_and_channels_begin_with_new_first_and_last_layers(source)
     new = build_network(start.spec.network, num_channels=2, num_classes=4, seed=9)
     fresh = {name: tensor.clone() for name, tensor in new.state_dict().items()}
     said = []
-    start.copy_into(new, class_names=("background", "a", "b", "c"), say=said.append)
+    labels = dict(enumerate(("background", "a", "b", "c")))
+    spec = start.spec.model_copy(update={"channels": ("T1", "T2"), "labels": labels})
+    start.copy_into(new, spec, say=said.append)
     (text,) = said
     assert "1 channels and 3 classes, and are initialized again" in text
     again = text.partition("again: ")[2].split(", ")
@@ -87,6 +90,47 @@ def test_classes_of_other_names_are_pointed_out(tune, own_msd):
     (text,) = [text for text in read_run(tune(own_msd)).warnings if "taken over in this order" in text]
     assert "background, ball, core" in text
     assert "background, ball, kernel" in text
+
+
+def test_channels_and_outputs_that_mean_something_else_are_pointed_out(source):
+    start = StartingPoint.open(source, overrides={}, out=source.parent)
+    said = []
+    regions = {"regions": {"whole": (1, 2), "core": (2,), "rim": (1,)}, "region_order": (1, 2, 1), "channels": ("PET",)}
+    start.copy_into(copy.deepcopy(start.network), start.spec.model_copy(update=regions), say=said.append)
+    first, last = said
+    assert "channels PET; the weights of the first layer" in first
+    assert "the classes of" in last
+    assert "the overlapping regions whole, core, rim; the weights of the last layer" in last
+
+
+def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(tune, source, tiny_msd, tmp_path):
+    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give --fold 0"):
+        tune(fold=1)
+    assert not (tmp_path / "tuned" / "events.jsonl").exists()
+    first, second = tune(fold=0), tmp_path / "second"
+    # Also by a run in between.
+    with pytest.raises(InputError, match="was trained on 2 of the 2 cases"):
+        tune(fold=1, start_from=first, out=second)
+    tune(fold="all", start_from=first, out=second)
+
+
+def test_another_data_set_with_cases_of_the_same_names_is_a_reason_to_warn(tune, source, own_msd, tmp_path):
+    with pytest.warns(UserWarning, match=r"cases with the names of 2 of the 2 cases that are held out"):
+        tune(own_msd, fold=1)
+    copied = tmp_path / "copied"
+    shutil.copytree(source, copied)
+    (copied / "run.yaml").unlink()
+    with pytest.warns(UserWarning, match="does not say which cases it was trained on"):
+        tune(start_from=copied, out=tmp_path / "from copied")
+
+
+def test_each_fold_starts_from_its_own_fold_where_there_is_one(source, tmp_path):
+    folds = tmp_path / "folds"
+    shutil.copytree(source, folds / "fold_0")
+    assert source_of_fold(folds, 0) == folds / "fold_0"
+    assert source_of_fold(folds, 1) == folds
+    assert source_of_fold(source, 0) == source
+    assert source_of_fold(None, 0) is None
 
 
 def test_a_run_that_was_stopped_starts_from_the_same_weights(tune, source, tiny_msd, tmp_path):

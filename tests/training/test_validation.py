@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from shared.small_predictor import small_spec
+from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
@@ -89,3 +90,56 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
     ((score, _, _),) = score_cases(predictor, refs, spec, num_threads=0, may_measure_surface=lambda: False)
     assert score.mean_dice == pytest.approx(dice)
     assert not score.hd95_mm
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "dice", "axes"),
+    [
+        ("cuda", 0.9, [0.5, 0.6], [(), ()]),
+        ("cuda", 0.9, [0.89, 0.91, 0.95, 0.96], [(), (0, 1), (), (0, 1)]),
+        ("cuda", 0.9, [math.nan], [()]),
+        ("cuda", 0.0, [0.5], [(0, 1)]),
+        ("cpu", 0.9, [0.5], [(0, 1)]),
+    ],
+)
+def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach(
+    monkeypatch, device, target, dice, axes
+):
+    window, seen, left = WindowConfig(shape_voxel=(4, 4, 4), mirror_axes=(0, 1)), [], list(dice)
+
+    def score(network, prepared, spec, **options):
+        seen.append(spec.window.mirror_axes)
+        return [CaseScore(case_id="a", dice={"x": left.pop(0)})]
+
+    monkeypatch.setattr(validation, "score_prepared", score)
+    spec = SimpleNamespace(window=window)
+    spec.model_copy = lambda update: SimpleNamespace(**update)
+    session = SimpleNamespace(
+        spec=spec,
+        device=SimpleNamespace(type=device),
+        planned=SimpleNamespace(fold=0, cases=SimpleNamespace(split=lambda fold: SimpleNamespace(held_out=("a",)))),
+        plan=SimpleNamespace(train=SimpleNamespace(target_dice=target)),
+        stop=SimpleNamespace(check=lambda: None),
+        world=SimpleNamespace(
+            from_leader=lambda value: value,
+            together=lambda work: [work()],
+            place=SimpleNamespace(rank=0, size=1),
+        ),
+    )
+
+    class Cases(list):
+        def shape(self, index):
+            return (8, 4, 4)
+
+        def part(self, indices):
+            return self
+
+    checks = validation.Validation(session, Cases([0]), Cases([0]), is_full=True, report_s=0.0)
+    num_validations = axes.count(()) or 1
+    results = [checks.intermediate(None)[0] for _ in range(num_validations)]
+    assert seen == axes
+    # Windows of 4 voxels, half overlapping, cover 8 voxels three times.
+    last = axes[-2:] if axes[-1] and len(axes) > 1 else axes[-1:]
+    assert checks._last_passes == sum(12 if each else 3 for each in last)
+    reached = [value for value in results if value >= target > 0.0]
+    assert reached == [value for value, each in zip(dice, axes, strict=True) if each and value >= target > 0.0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _Dataset = Annotated[
     Path,
     typer.Argument(
-        help="A data set, as for `train`; the folder of a run, whose plan is then the one to improve; or a work folder "
-        "of MONAI's Auto3DSeg, whose algorithms are then tuned."
+        help="A data set, as for `train`; the folder of a run, whose plan is then improved; with --auto3dseg, "
+        "a work folder of MONAI's Auto3DSeg, whose algorithms are tuned."
     ),
 ]
 _Out = Annotated[
@@ -58,6 +58,10 @@ _Specs = Annotated[
     Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
 ]
 _Algos = Annotated[str, typer.Option("--algos", help="Of a work folder: these algorithms alone: segresnet,dints.")]
+_Auto3dseg = Annotated[
+    bool,
+    typer.Option("--auto3dseg", help="Run the algorithms in the work folder: they are Python code that lies in it."),
+]
 _Undo = Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")]
 
 
@@ -82,9 +86,10 @@ def tune(
     specs: _Specs = None,
     algos: _Algos = "",
     undo: _Undo = False,
+    auto3dseg: _Auto3dseg = False,
 ) -> None:
     """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
-    if specs is not None or algos or undo or any(dataset.glob("*/algo_object.json")):
+    if specs is not None or algos or undo or auto3dseg:
         _refuse_options_of_runs(context)
         _refuse_ranks()
         names = [name.strip() for name in algos.split(",") if name.strip()] or None
@@ -103,7 +108,12 @@ def tune(
     chosen_goal: Goal = goal
     budget_s, train_s = options.read_budget_s(time_budget), options.read_budget_s(train)
     limit_bytes = parse_bytes(memory_limit) if memory_limit else 0
-    base, place = _base_of(dataset)
+    if any(dataset.glob("*/algo_object.json")) and not (dataset / "dataset.json").exists():
+        raise ConfigError(
+            f"tune: {dataset} is a work folder of Auto3DSeg, whose algorithms are Python code in it; if you trust that "
+            "code, run it with --auto3dseg"
+        )
+    base, place = _base_of(dataset, overrides)
     if base is not None and not options.is_given(context, "fold"):
         chosen_fold = base.fold
     from voxelocity.core.console import PlainConsole
@@ -178,14 +188,20 @@ def _put_back(work: Path, algos: list[str] | None) -> None:
     typer.echo(f"as before: {', '.join(undo(work, algos))}")
 
 
-def _base_of(dataset: Path) -> tuple[SavedRun | None, Path]:
-    """A run and its data set; no run where a data set is named."""
+def _base_of(dataset: Path, overrides: dict[str, Any]) -> tuple[SavedRun | None, Path]:
+    """A run and its data set; no run where a data set is named.
+
+    Raises:
+        ConfigError: the run's file is damaged, or names code that `overrides` do not name.
+    """
     from voxelocity.training.run_folder import RunFolder
 
     folder = RunFolder(dataset)
     if not folder.holds_run:
         return None, dataset
+    from voxelocity.planning import check_code
     from voxelocity.training.resume import SavedRun
 
     saved = SavedRun.read(folder.record)
+    check_code(saved.plan, overrides, where=str(folder.record))
     return saved, saved.dataset_path(where=str(folder.record))

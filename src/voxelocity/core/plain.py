@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -19,6 +20,8 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MAX_DEPTH = 50
 _MAX_VALUES = 1_000_000
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 
@@ -26,6 +29,19 @@ _SHORT.maxlevel = 2
 def shortened(value: Any) -> str:
     """The value as Python writes it, shortened for a message if it is long or nested."""
     return _SHORT.repr(value)
+
+
+def table_cell(value: object) -> object:
+    """The value for a cell of a CSV file: a text that a spreadsheet would take for a formula begins with "'".
+
+    Such texts come from names of files and classes, which others may have chosen. `text_of_cell` is the reverse.
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
+
+
+def text_of_cell(cell: str) -> str:
+    """The text that `table_cell` wrote."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def plain_data(value: Any, *, where: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -18,9 +19,26 @@ from voxelocity.core.quantities import duration_text
 _T = TypeVar("_T")
 # A path that once was a URL may have lost a slash.
 _URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
-# HTTP's answers that trying again does not change.
-_REFUSALS = (401, 403)
+_REFUSALS, _ABSENT = (401, 403, 407), (404, 410)
+# HTTP's answers that trying again may change: timeouts, too many requests, and whatever ails the server.
+_PASSING = frozenset((408, 425, 429, *range(500, 600))) - {501, 505}
+# What the system reports of a connection; any other number is about files of this machine.
+_OF_CONNECTIONS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "EIO", "ENETDOWN", "ENETRESET",
+        "ENETUNREACH", "ENOTCONN", "EPIPE", "EPROTO", "EREMOTEIO", "ESHUTDOWN", "ETIMEDOUT", "EAGAIN", "EINTR",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+# Classes of aiohttp, botocore, paramiko and urllib3, which are imported only where they are used.
+_LOST_BY_NAME = frozenset(
+    ("ClientConnectionError", "ClientPayloadError", "HTTPClientError", "ConnectionClosedError", "SSHException",
+     "gaierror", "IncompleteRead", "FSTimeoutError")
+)  # fmt: skip
+# For errors that are no lost connection, as far as one can tell: a server may be about to recover, or never.
+_MOST_DOUBTFUL_S = 20.0
 
 
 def remote_url(path: Path | str) -> str:
@@ -51,38 +69,72 @@ def open_file_system(url: str) -> Any:
     try:
         import fsspec
 
-        return fsspec.filesystem(url.partition("://")[0])
-    except (ImportError, ValueError) as error:
+        return fsspec.core.url_to_fs(url)[0]
+    except (ImportError, ValueError, TypeError) as error:
         raise InputError(
             f"{url} cannot be opened ({error}); pip install 'voxelocity[remote]', or use a folder on this machine"
         ) from None
 
 
+class ContentError(Exception):
+    """A server sent something other than the file that it describes."""
+
+
 def tried(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callable[[float], None] = time.sleep) -> _T:
     """What the attempt returns, once it succeeds; waits longer and longer between attempts, and warns once.
 
+    Only a lost connection is waited for. Other errors of a server get 20 s, because some servers recover.
+
     Raises:
-        FileNotFoundError: raised by the attempt.
+        FileNotFoundError: raised by the attempt, or a web server has no such file.
         PermissionError: raised by the attempt, or a web server refused it.
-        ConnectionError: it has failed for `most_s` seconds.
+        ContentError: raised by the attempt for 20 s, or the server rejects the request.
+        ConnectionError: the connection was lost for `most_s` seconds.
+        OSError: the disk is full, or another error of this machine.
     """
     pause_s, waited_s = _FIRST_PAUSE_S, 0.0
     while True:
         try:
             return attempt()
-        except (FileNotFoundError, PermissionError):
-            raise
-        # Each library has errors of its own for a connection that is lost.
+        # Each library has errors of its own.
         except Exception as error:
-            if getattr(error, "status", None) in _REFUSALS:
-                raise PermissionError(str(error)) from error
-            reason = f"{type(error).__name__}: {error}"
-            if waited_s >= most_s:
-                raise ConnectionError(
-                    f"{what} could not be reached for {duration_text(waited_s)} ({reason})"
-                ) from error
+            _raise_if_final(error)
+            is_lost = _is_lost_connection(error)
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if waited_s + pause_s > (most_s if is_lost else min(most_s, _MOST_DOUBTFUL_S)):
+                if is_lost:
+                    raise ConnectionError(
+                        f"{what} could not be reached for {duration_text(waited_s)} ({reason})"
+                    ) from error
+                raise ContentError(f"{what} cannot be read ({reason})") from error
             if waited_s == 0.0:
                 warnings.warn(f"{what} cannot be reached now ({reason}); trying again", stacklevel=2)
         sleep(pause_s)
         waited_s += pause_s
         pause_s = min(2.0 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _raise_if_final(error: Exception) -> None:
+    """Raises what trying again cannot change."""
+    status = getattr(error, "status", None)
+    if status in _REFUSALS:
+        raise PermissionError(str(error)) from error
+    if status in _ABSENT:
+        raise FileNotFoundError(str(error)) from error
+    if isinstance(status, int) and 300 <= status < 500 and status not in _PASSING:
+        raise ContentError(f"the server answers {status}: {error}") from error
+    is_local = isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_CONNECTIONS
+    if isinstance(error, FileNotFoundError | PermissionError) or (is_local and not _is_lost_connection(error)):
+        raise error
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether it may come back by itself: as Python, asyncio, aiohttp and botocore report it, or a busy server."""
+    if isinstance(error, ContentError):
+        return False
+    if isinstance(error, ConnectionError | TimeoutError) or getattr(error, "status", None) in _PASSING:
+        return True
+    if isinstance(error, OSError) and error.errno in _OF_CONNECTIONS:
+        return True
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return not names.isdisjoint(_LOST_BY_NAME)

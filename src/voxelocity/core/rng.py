@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 
 def generator(seed: int, *, stage: str, epoch: int = 0, case: int = 0, draw: int = 0) -> np.random.Generator:
@@ -26,6 +29,40 @@ def generator(seed: int, *, stage: str, epoch: int = 0, case: int = 0, draw: int
     # As uint64: in a list of plain integers NumPy would round those of 2**63 and above to the nearest float64.
     key, counter = (np.array(words, dtype=np.uint64) for words in ([seed, _stage_word(stage)], [0, draw, case, epoch]))
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def first_words(
+    seed: int, *, stage: str, keys: Sequence[tuple[int, int, int]], num_words: int
+) -> npt.NDArray[np.uint64]:
+    """The first numbers of several generators, as raw words: (keys, num_words), each row what `generator` begins with.
+
+    Faster than making the generators: one is kept for each thread, and its state is set.
+
+    Args:
+        seed: as in `generator`.
+        stage: as there.
+        keys: epoch, case and draw of each generator.
+        num_words: of each.
+    """
+    philox: np.random.Philox | None = getattr(_own, "philox", None)
+    if philox is None:
+        philox = _own.philox = np.random.Philox(0)
+    key, nothing = np.array([seed, _stage_word(stage)], dtype=np.uint64), np.zeros(4, dtype=np.uint64)
+    words = np.empty((len(keys), num_words), dtype=np.uint64)
+    for row, (epoch, case, draw) in enumerate(keys):
+        philox.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": np.array([0, draw, case, epoch], dtype=np.uint64), "key": key},
+            "buffer": nothing,
+            "buffer_pos": 4,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        words[row] = philox.random_raw(num_words)
+    return words
+
+
+_own = threading.local()
 
 
 @functools.cache

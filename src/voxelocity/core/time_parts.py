@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 OTHER = "other"
 EXCHANGE = "exchange"
-_LABELS = {"wait": "waiting for data", "copy": "copy to the device", EXCHANGE: "waiting for other ranks"}
+GRAPH = "graph"
+"""All of a step but waiting, replayed as one CUDA graph, whose inside no event divides."""
+_LABELS = {
+    "wait": "waiting for data",
+    "copy": "copy to the device",
+    EXCHANGE: "waiting for other ranks",
+    GRAPH: "the step as one CUDA graph",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from voxelocity.core.plain import table_cell
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
 from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.whole_file import write_whole
@@ -255,5 +256,5 @@ def _csv(evaluation: Evaluation) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]))
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: table_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()

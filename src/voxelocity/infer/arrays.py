@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.device import HOST, Device, Host
+from voxelocity.core.device import HOST, Device, Host, as_current
+from voxelocity.step.fused import has_triton, is_fused
+
+# Two of these are page-locked while values are fetched.
+_PIECE_BYTES = 16 << 20
+# Types of devices on which Triton compiles our kernels.
+_KERNEL_DEVICES = frozenset(("cuda",))
 
 Values = Any
 """A torch tensor or a NumPy array."""
@@ -32,6 +38,35 @@ def to_numpy(values: Values) -> npt.NDArray[Any]:
     """An array in main memory; it shares the memory of values that are there."""
     array: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
     return array
+
+
+def fetched(values: Values) -> npt.NDArray[Any]:
+    """As `to_numpy`; from a CUDA device by way of page-locked memory, of which one piece is filled while one is read.
+
+    Never shares memory that is page-locked, of which a system has little.
+    """
+    if isinstance(values, np.ndarray) or values.device.type != "cuda":
+        return to_numpy(values)
+    import torch
+
+    line = values.contiguous().view(-1)
+    found = np.empty(tuple(values.shape), to_numpy(line[:0]).dtype)
+    out = torch.from_numpy(found.reshape(-1))
+    num = max(1, min(_PIECE_BYTES // line.element_size(), len(line)))
+    with as_current(values.device):
+        pieces = [torch.empty(num, dtype=line.dtype, pin_memory=True) for _ in range(2)]
+        filled = [torch.cuda.Event() for _ in pieces]  # type: ignore[no-untyped-call]
+        starts = range(0, len(line), num)
+        for number in range(len(starts) + 1):
+            if number < len(starts):
+                part = line[starts[number] : starts[number] + num]
+                pieces[number % 2][: len(part)].copy_(part, non_blocking=True)
+                filled[number % 2].record()
+            if number > 0:
+                filled[(number - 1) % 2].synchronize()
+                target = out[starts[number - 1] : starts[number - 1] + num]
+                target.copy_(pieces[(number - 1) % 2][: len(target)])
+    return found
 
 
 def device_of(values: Values) -> Device:
@@ -101,8 +136,20 @@ def flip(values: Values, axes: Sequence[int]) -> Values:
     return np.flip(values, tuple(axes)) if isinstance(values, np.ndarray) else values.flip(tuple(axes))
 
 
+def has_kernels(values: Values, *others: Values) -> bool:
+    """Whether `device_arrays` computes with these: all on one CUDA device, with Triton, and not switched off."""
+    if isinstance(values, np.ndarray) or values.device.type not in _KERNEL_DEVICES or not is_fused("window"):
+        return False
+    return all(other.device == values.device for other in others) and has_triton()
+
+
 def add_weighted(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -> None:
     """Adds values times weights to a float32 total, which may be on another device than the values."""
+    if has_kernels(total_kxyz, values_kxyz, weights_xyz):
+        from voxelocity.infer import device_arrays
+
+        device_arrays.add(total_kxyz, values_kxyz, weights_xyz=weights_xyz)
+        return
     if isinstance(total_kxyz, np.ndarray):
         # One class at a time, so that the product stays in the caches.
         product = np.empty(weights_xyz.shape, np.float32)
@@ -121,6 +168,10 @@ def is_finite(values_kxyz: Values) -> Values:
     if isinstance(values_kxyz, np.ndarray):
         # A sum may overflow although all values are finite.
         return bool(np.isfinite(values_kxyz.sum())) or bool(np.isfinite(values_kxyz).all())
+    if has_kernels(values_kxyz):
+        from voxelocity.infer import device_arrays
+
+        return device_arrays.is_finite(values_kxyz)
     import torch
 
     if values_kxyz.device.type == "cpu" and bool(torch.isfinite(total := values_kxyz.sum())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import get_args
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, ExportError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml
@@ -133,17 +135,28 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
 @contextmanager
 def _building_folder(out: Path) -> Iterator[Path]:
     """A folder inside `out` for files that are not in place yet; what a killed export left there is removed."""
-    folder = out / _BUILDING
+    folder, lock = out / _BUILDING, FileLock(out / f"{_BUILDING}.lock")
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=True)
+        # It ends with the process that holds it.
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise OutputError(f"export: another export into {out} is running; wait for it, or choose another -o") from None
     except OSError as error:
         raise OutputError(f"export: cannot write into {out} ({error.strerror}); choose another with -o") from None
     try:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        except OSError as error:
+            raise OutputError(f"export: cannot write into {out} ({error.strerror}); choose another with -o") from None
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if not any(out.iterdir()):
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+        with contextlib.suppress(OSError):
+            # Only where nothing else is in it.
             out.rmdir()
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.device import Device, Host
 from voxelocity.core.errors import ScanError
@@ -33,6 +35,8 @@ from voxelocity.observe import Clock, system_clock
 
 if TYPE_CHECKING:
     import torch
+
+    from voxelocity.infer.resident import ResidentVolume
 
 _MOST_ROUNDS = 5
 STAGES = ("decode", "prepare", "network", "blend", "restore")
@@ -117,6 +121,8 @@ class Predictor:
         self._runtime, self._run = forward or _called_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
+        # Volumes whose result waits until the windows of the next one are queued.
+        self._most_queued = 1 if device.type == "cuda" else 0
         self._on_windows = on_windows
 
     def predict(self, scan: Volume) -> ClassIndices:
@@ -127,8 +133,12 @@ class Predictor:
         """
         return next(self.restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
 
-    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, Values]]:
+    def predict_prepared(
+        self, volumes: Iterable[Volume | ResidentVolume]
+    ) -> Iterator[tuple[Volume | ResidentVolume, Values]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
+
+        On a CUDA device, a volume is given only once the windows of the next one are queued, so that it never idles.
 
         Args:
             volumes: taken when they are needed; windows of several share forward passes.
@@ -136,7 +146,8 @@ class Predictor:
         Raises:
             ScanError: the network returned NaN or infinity.
         """
-        waiting: deque[tuple[Volume, ClassMap]] = deque()
+        waiting: deque[tuple[Volume | ResidentVolume, ClassMap]] = deque()
+        queued: deque[tuple[Stitched, Volume | ResidentVolume, ClassMap]] = deque()
 
         def images() -> Iterator[tuple[Values, TileSink]]:
             for volume in volumes:
@@ -145,13 +156,20 @@ class Predictor:
                 waiting.append((volume, classes))
                 yield image, classes
 
-        for stitched in self._stitched(images()):
-            volume, classes = waiting.popleft()
+        def oldest() -> tuple[Volume | ResidentVolume, Values]:
+            stitched, volume, classes = queued.popleft()
             try:
                 stitched.check()
             except ScanError as error:
                 raise _of_case(volume.case_id, error) from None
-            yield volume, classes.result()
+            return volume, classes.result()
+
+        for stitched in self._stitched(images()):
+            queued.append((stitched, *waiting.popleft()))
+            if len(queued) > self._most_queued:
+                yield oldest()
+        while queued:
+            yield oldest()
 
     def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
         """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
@@ -345,9 +363,10 @@ class Predictor:
         if not isinstance(self._network, ForeignNetwork):
             self._network.eval()
 
-    def _image_of(self, volume: Volume) -> Values:
+    def _image_of(self, volume: Volume | ResidentVolume) -> Values:
         """(c, x, y, z) float32; a copy, because volumes of the cache are read-only and torch tensors are not."""
-        return arrays.of_numpy(volume.intensities(), self.device)
+        image = volume.intensities()
+        return arrays.of_numpy(image, self.device) if isinstance(image, np.ndarray) else image
 
     def _forward(self, windows: Values) -> Values:
         if self._on_windows is not None:

@@ -6,15 +6,20 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.device import Device
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
+
+if TYPE_CHECKING:
+    from voxelocity.infer.device_restore import DeviceRestoration
 
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
 _PIECE_VALUES = 1 << 24
@@ -33,12 +38,18 @@ class ClassMap:
     def __init__(self, shape: Index3, *, region_order: Sequence[int] = ()) -> None:
         self._shape, self._order = shape, tuple(region_order)
         self._classes: Values | None = None
+        self._order_on_device: Values | None = None
 
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         # Dividing by positive weights changes neither which class is ahead nor a sign.
         if self._classes is None:
             self._classes = arrays.zeros(self._shape, arrays.device_of(sums_kxyz), is_byte=True)
         classes = self._classes[box.slices]
+        if arrays.has_kernels(sums_kxyz, classes):
+            from voxelocity.infer import device_arrays
+
+            device_arrays.fill_largest(classes, sums_kxyz, self._order_on(arrays.device_of(sums_kxyz)))
+            return
         for piece, target in zip(_pieces(sums_kxyz), _pieces(classes, num_layers=len(sums_kxyz)), strict=True):
             if not self._order:
                 arrays.fill_largest(target, piece)
@@ -48,6 +59,12 @@ class ClassMap:
             for sums, index in zip(piece, self._order, strict=True):
                 found[sums > 0.0] = index
             target[...] = found
+
+    def _order_on(self, device: Device) -> Values | None:
+        if self._order_on_device is None and self._order:
+            order = arrays.of_numpy(np.array(self._order, np.uint8), device)
+            self._order_on_device = arrays.moved(order, device)
+        return self._order_on_device
 
     def result(self) -> Values:
         """(x, y, z) uint8, once all tiles were taken."""
@@ -83,18 +100,19 @@ class ScanLabels:
         self._last: Future[None] | None = None
         self._classes = ClassMap(shape, region_order=spec.region_order)
         self._restoration: Restoration | None = None
+        self._on_device: DeviceRestoration | None = None
+        self._is_softmax, self._order = spec.restored == "probabilities" and not spec.region_order, spec.region_order
         if is_resampled(trace):
             self._restoration = Restoration(
-                trace,
-                shape,
-                num_threads=num_threads,
-                is_softmax=spec.restored == "probabilities" and not spec.region_order,
-                region_order=spec.region_order,
+                trace, shape, num_threads=num_threads, is_softmax=self._is_softmax, region_order=self._order
             )
 
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         if self._restoration is None:
             self._classes.take(sums_kxyz, weights_xyz, box)
+            return
+        if arrays.has_kernels(sums_kxyz):
+            self._take_on_device(self._restoration, sums_kxyz, weights_xyz, box)
             return
         weights = None if weights_xyz is None else arrays.to_numpy(weights_xyz)
         add = partial(self._restoration.add, start=box.start, weights_xyz=weights)
@@ -110,10 +128,22 @@ class ScanLabels:
     def result(self) -> ClassIndices:
         """(x, y, z) uint8, once all tiles were taken. Can be called once."""
         if self._restoration is None:
-            return restore_labels(arrays.to_numpy(self._classes.result()), self._trace)
+            return restore_labels(arrays.fetched(self._classes.result()), self._trace)
         if self._last is not None:
             self._last.result()
-        return self._restoration.result()
+        return self._restoration.result(None if self._on_device is None else self._on_device.result())
+
+    def _take_on_device(
+        self, restoration: Restoration, sums_kxyz: Values, weights_xyz: Values | None, box: Region
+    ) -> None:
+        if self._on_device is None:
+            from voxelocity.infer.device_restore import DeviceRestoration
+
+            device = arrays.device_of(sums_kxyz)
+            self._on_device = DeviceRestoration(
+                restoration, device, is_softmax=self._is_softmax, region_order=self._order
+            )
+        self._on_device.add(sums_kxyz, weights_xyz, start=box.start)
 
 
 def _pieces(values: Values, *, num_layers: int = 1) -> Iterator[Values]:

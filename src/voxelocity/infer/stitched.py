@@ -19,6 +19,7 @@ from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.blending import importance, weight_sums
+from voxelocity.infer.mirrored import Mirrored, add_weighted, as_float32_copy, part_of
 from voxelocity.infer.tiling import Tile, tiling_of
 from voxelocity.observe import system_clock
 
@@ -122,7 +123,7 @@ class Stitched:
         """(c, x, y, z) on the device; a view if the image is there."""
         return arrays.moved(self._image[:, *box.slices], self._device)
 
-    def add(self, logits_kxyz: Values, box: Region) -> None:
+    def add(self, logits_kxyz: Values | Mirrored, box: Region) -> None:
         """Adds the network's output for the next of `boxes`, an array that may be overwritten afterwards."""
         if self.has_failed:
             return
@@ -130,10 +131,10 @@ class Stitched:
         self._add(logits_kxyz, box)
         self.seconds["blend"] += system_clock() - start_s - (self.seconds["restore"] - restored_s)
 
-    def _add(self, logits_kxyz: Values, box: Region) -> None:
+    def _add(self, logits_kxyz: Values | Mirrored, box: Region) -> None:
         try:
             if len(self.boxes) == 1:
-                self._sums[self._next_tiles[0]] = arrays.float32_copy(logits_kxyz)
+                self._sums[self._next_tiles[0]] = as_float32_copy(logits_kxyz)
             else:
                 self._blend(logits_kxyz, box)
             self._num_added += 1
@@ -179,7 +180,7 @@ class Stitched:
         if not bool(self._is_finite):
             raise ScanError(_NOT_FINITE)
 
-    def _blend(self, logits_kxyz: Values, box: Region) -> None:
+    def _blend(self, logits_kxyz: Values | Mirrored, box: Region) -> None:
         for tile in self._tiling.reached_by(self._num_added):
             part = tile.part_of(box)
             if part is None:
@@ -188,11 +189,11 @@ class Stitched:
                 self._sums[tile] = self._zeros((logits_kxyz.shape[0], *tile.held.shape))
             self._with_room(tile, partial(self._add_part, logits_kxyz, box, tile, part))
 
-    def _add_part(self, logits_kxyz: Values, box: Region, tile: Tile, part: Region) -> None:
+    def _add_part(self, logits_kxyz: Values | Mirrored, box: Region, tile: Tile, part: Region) -> None:
         total = self._sums[tile][:, *_within(part, tile.held).slices]
-        inside = _within(part, box).slices
-        weights = self._importance(arrays.device_of(total))[inside]
-        arrays.add_weighted(total, logits_kxyz[:, *inside], weights)
+        inside = _within(part, box)
+        weights = self._importance(arrays.device_of(total))[inside.slices]
+        add_weighted(total, part_of(logits_kxyz, inside), weights)
 
     def _with_room(self, tile: Tile, work: Callable[[], None]) -> None:
         """Runs `work`; if memory is full, again with that sum in main memory or a file."""

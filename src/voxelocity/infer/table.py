@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.plain import table_cell, text_of_cell
 from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.whole_file import put_in_place
 
@@ -28,6 +29,7 @@ class PredictionTable:
 
     def __init__(self, folder: Path, *, columns: Collection[str], replaced: Collection[str]) -> None:
         self._path = folder / PREDICTIONS_TABLE
+        self._num_rows = 0
         rows, kept_columns = self._read()
         self._columns = list(dict.fromkeys([_CASE, *columns, *kept_columns]))
         stored = {_stored(case_id).decode() for case_id in replaced}
@@ -42,14 +44,29 @@ class PredictionTable:
         """
         self._write(_append, self._text([{_CASE: case_id, **row}]))
 
+    def finish(self) -> None:
+        """Leaves one row of each case, whatever other commands have appended meanwhile.
+
+        Raises:
+            OutputError: the table cannot be read or written.
+        """
+        rows, self._columns = self._read()
+        if self._num_rows > len(rows):
+            self._write(put_in_place, self._text([dict(zip(self._columns, self._columns, strict=True)), *rows]))
+
     def _read(self) -> tuple[list[dict[str, str]], list[str]]:
         if not self._path.exists():
             return [], []
         try:
             with self._path.open(encoding="utf-8", newline="") as file:
                 reader = csv.DictReader(file)
+                reader.fieldnames = [text_of_cell(name) for name in reader.fieldnames or ()]
                 # A killed process may have left the last row incomplete.
-                rows = [row for row in reader if None not in row and None not in row.values()]
+                found = [
+                    {key: text_of_cell(cell) for key, cell in row.items()}
+                    for row in reader
+                    if None not in row and None not in row.values()
+                ]
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise OutputError(f"predict: {self._path} cannot be read ({error}); move it away") from None
         columns = list(reader.fieldnames or ())
@@ -58,11 +75,15 @@ class PredictionTable:
                 f"predict: {self._path} has no column '{_CASE}', so it is another table; move it away, or choose "
                 "another folder with -o"
             )
+        # Of a case that two commands predicted at once, the row that was written last.
+        rows = list({row[_CASE]: row for row in found}.values())
+        self._num_rows = len(found)
         return rows, columns
 
     def _text(self, rows: Sequence[Mapping[str, object]]) -> bytes:
         text = io.StringIO()
-        csv.DictWriter(text, self._columns, restval="", lineterminator="\n").writerows(rows)
+        safe = ({key: table_cell(value) for key, value in row.items()} for row in rows)
+        csv.DictWriter(text, self._columns, restval="", lineterminator="\n").writerows(safe)
         return _stored(text.getvalue())
 
     def _write(self, how: Callable[[Path, bytes], None], content: bytes) -> None:

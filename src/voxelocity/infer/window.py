@@ -23,6 +23,7 @@ from voxelocity.core.warn_once import WarnOnce
 from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.mirrored import Mirrored, as_float32_copy
 from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.observe import system_clock
@@ -156,15 +157,15 @@ class _Passes:
         for value, answer in constant.items():
             self._keep(value, answer)
 
-    def _keep(self, value: tuple[float, ...], answer: Values) -> None:
+    def _keep(self, value: tuple[float, ...], answer: Values | Mirrored) -> None:
         if answer.nbytes > _MOST_KEPT_BYTES:
             return
         if len(self._answered) == _MOST_KEPT:
             del self._answered[next(iter(self._answered))]
         # A copy: the output may be in a buffer that the next forward pass overwrites.
-        self._answered[value] = arrays.copied(answer)
+        self._answered[value] = as_float32_copy(answer) if isinstance(answer, Mirrored) else arrays.copied(answer)
 
-    def _answers(self, batch: Sequence[_Window]) -> Values | None:
+    def _answers(self, batch: Sequence[_Window]) -> Values | Iterable[Mirrored] | None:
         """Logits (b, k, x, y, z); None if memory is full."""
         try:
             with arrays.without_gradients(self._device):
@@ -235,13 +236,17 @@ def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Win
     return batch
 
 
-def _mirrored(forward: Forward, windows: Values, config: WindowConfig, swapped: Values | None) -> Values:
+def _mirrored(
+    forward: Forward, windows: Values, config: WindowConfig, swapped: Values | None
+) -> Values | Iterable[Mirrored]:
     """Logits (b, k, x, y, z), the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
     mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
     if not mirrorings:
         return logits
+    if arrays.has_kernels(logits):
+        return _mirrored_by_kernels(forward, windows, logits, mirrorings, swapped)
     # A copy: the output may be in a buffer that the next forward pass overwrites.
     total = arrays.float32_copy(logits)
     for mirrored in mirrorings:
@@ -250,6 +255,28 @@ def _mirrored(forward: Forward, windows: Values, config: WindowConfig, swapped: 
         total += answer if swapped is None or _X not in mirrored else answer[:, swapped]
     total /= len(mirrorings) + 1
     return total
+
+
+def _mirrored_by_kernels(
+    forward: Forward, windows: Values, logits: Values, mirrorings: Sequence[tuple[int, ...]], swapped: Values | None
+) -> list[Mirrored]:
+    """As `_mirrored`, from the logits of the windows themselves; the last mirroring is added with the weights."""
+    from voxelocity.infer import device_arrays
+
+    total = arrays.copied(logits)
+    for number, mirrored in enumerate(mirrorings, start=1):
+        answer = _checked(forward(arrays.flip(windows, mirrored)), windows)
+        axes = tuple(axis - _X for axis in mirrored)
+        order = swapped if _X in mirrored else None
+        if number == len(mirrorings):
+            pairs = zip(total, answer, strict=True)
+            return [Mirrored(first, last, axes, order, 1.0 / (number + 1)) for first, last in pairs]
+        is_copy = number == 1
+        sums = arrays.zeros(tuple(total.shape), arrays.device_of(total)) if is_copy else total
+        for target, first, last in zip(sums, total, answer, strict=True):
+            device_arrays.add(target, first, last, flipped=axes, swapped=order, overwrites=True)
+        total = sums
+    raise AssertionError("there is at least one mirroring")
 
 
 def _checked(logits: Values, windows: Values) -> Values:

@@ -91,6 +91,7 @@ class PredictionWriter:
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
+        self._table.finish()
 
     def write(self, prediction: Prediction) -> None:
         """Begins to write this prediction, once the one before it is written."""

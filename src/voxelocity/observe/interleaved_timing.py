@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxelocity.observe.clock import Clock, Stopwatch, system_clock
@@ -50,6 +50,11 @@ class SpeedRatio:
         """Whether it is clearly slower, by the same measure."""
         return self.median >= 1.0 / (1.0 - _MARGIN) and self.num_below <= self.rounds // 5
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether no round shows a difference of 5 %."""
+        return self.low > 1.0 - _MARGIN and self.high < 1.0 / (1.0 - _MARGIN)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
@@ -85,7 +90,12 @@ class Times:
 
 
 def time_interleaved(
-    ways: Mapping[str, Callable[[], object]], *, limit_s: float, expected_s: float = 0.0, clock: Clock = system_clock
+    ways: Mapping[str, Callable[[], object]],
+    *,
+    limit_s: float,
+    expected_s: float = 0.0,
+    ends_if_equal: bool = False,
+    clock: Clock = system_clock,
 ) -> Times:
     """Times of the ways. Each round calls every way, starting with a different one; first calls do not count.
 
@@ -97,6 +107,7 @@ def time_interleaved(
         ways: by name, most important first, at least two. A call must return only when its work is done.
         limit_s: seconds for everything. Once begun, one round may exceed the limit.
         expected_s: the caller's estimate of one call.
+        ends_if_equal: whether five rounds without a difference of 5 % also count as agreeing.
         clock: returns seconds.
     """
     watch = Stopwatch(clock)
@@ -113,7 +124,8 @@ def time_interleaved(
     if len(first_s) < 2:
         return _too_long(max(first_s.values()), limit_s)
     begun = {name: ways[name] for name in first_s}
-    return _rounds(begun, min(first_s.values()), limit_s=limit_s, watch=watch, clock=clock)
+    is_enough = _is_decided if ends_if_equal else _is_clear
+    return _rounds(begun, min(first_s.values()), is_enough, limit_s=limit_s, watch=watch, clock=clock)
 
 
 def _seconds_of(call: Callable[[], object], clock: Clock, num_calls: int = 1) -> float:
@@ -125,7 +137,13 @@ def _seconds_of(call: Callable[[], object], clock: Clock, num_calls: int = 1) ->
 
 
 def _rounds(
-    ways: Mapping[str, Callable[[], object]], quickest_s: float, *, limit_s: float, watch: Stopwatch, clock: Clock
+    ways: Mapping[str, Callable[[], object]],
+    quickest_s: float,
+    is_enough: Callable[[Sequence[SpeedRatio], int], bool],
+    *,
+    limit_s: float,
+    watch: Stopwatch,
+    clock: Clock,
 ) -> Times:
     num_calls = max(1, min(_MAX_CALLS, math.ceil(_MIN_TIMED_S / max(quickest_s, 1e-6))))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -137,7 +155,7 @@ def _rounds(
             seconds[name].append(_seconds_of(ways[name], clock, num_calls))
         now_s = watch.elapsed_s
         left = max(1, MIN_ROUNDS - number - 1)
-        if now_s + left * (now_s - begin_s) > limit_s or _is_clear(seconds, number + 1):
+        if now_s + left * (now_s - begin_s) > limit_s or is_enough(_ratios(seconds), number + 1):
             break
     num_rounds = len(seconds[names[0]])
     if num_rounds < MIN_ROUNDS:
@@ -145,17 +163,24 @@ def _rounds(
     return Times(seconds={name: tuple(values) for name, values in seconds.items()})
 
 
-def _is_clear(seconds: Mapping[str, list[float]], num_rounds: int) -> bool:
-    """Whether all rounds agree on each way against the first one."""
-    if num_rounds < _ENOUGH_ROUNDS:
-        return False
+def _ratios(seconds: Mapping[str, list[float]]) -> list[SpeedRatio]:
+    """Each way against the first one."""
     first, *others = seconds
     times = Times(seconds={name: tuple(values) for name, values in seconds.items()})
-    ratios = [ratio for name in others if (ratio := times.ratio(name, first)) is not None]
-    return all(
+    return [ratio for name in others if (ratio := times.ratio(name, first)) is not None]
+
+
+def _is_clear(ratios: Sequence[SpeedRatio], num_rounds: int) -> bool:
+    """Whether all rounds agree on each way against the first one."""
+    return num_rounds >= _ENOUGH_ROUNDS and all(
         (ratio.is_quicker and ratio.num_below == num_rounds) or (ratio.is_slower and ratio.num_below == 0)
         for ratio in ratios
     )
+
+
+def _is_decided(ratios: Sequence[SpeedRatio], num_rounds: int) -> bool:
+    """Whether all rounds agree on each way against the first one, or that there is no difference."""
+    return num_rounds >= _ENOUGH_ROUNDS and all(ratio.is_equal or _is_clear([ratio], num_rounds) for ratio in ratios)
 
 
 def _least_s(call_s: float, *, num_to_begin: int, num_ways: int) -> float:

@@ -69,9 +69,13 @@ class Sharding:
 
     def is_finite(self) -> bool:
         """Whether no weight is NaN or infinite, on any rank. Waits for the device."""
-        norms = torch._foreach_norm([weight.detach() for weight in self.own.parameters()])
-        found = bool(torch.stack(norms).isfinite().all())
+        found = bool(self.finite_flag())
         return found if self.blank is None else not self._world.agree([], flag=not found)[1]
+
+    def finite_flag(self) -> torch.Tensor:
+        """Whether no weight of this rank is NaN or infinite, as a scalar on the device."""
+        norms = torch._foreach_norm([weight.detach() for weight in self.own.parameters()])
+        return torch.stack(norms).isfinite().all()
 
     def gathered(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Values of these weights of `own`, whole."""

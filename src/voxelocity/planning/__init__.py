@@ -1,6 +1,6 @@
 """The rule engine: data set statistics and machine facts in, choices with reasons out."""
 
-from voxelocity.planning.config import Plan
+from voxelocity.planning.config import Plan, check_code
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
 from voxelocity.planning.tuned import Tuned, keep_tuned, read_tuned, tuned_key
@@ -12,6 +12,7 @@ __all__ = [
     "Planned",
     "SharedKeys",
     "Tuned",
+    "check_code",
     "keep_tuned",
     "make_plan",
     "model_spec",

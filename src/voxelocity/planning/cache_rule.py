@@ -40,9 +40,12 @@ _SMALL_CASE_BYTES = 2**20
 # With fewer, a network would learn from a handful of cases at a time.
 _USEFUL_CASES = 16
 _REPLACE_RATE = 0.1
-# Share of the device's free memory. The batch is planned at 0.6 of it (`settle_batch`); weights, the optimizer's state,
-# the workspaces of cuDNN and fragments get the remaining 0.15.
+# Cases that take at most this share of the device's free memory come before the network; others get what it leaves.
 _DEVICE_SHARE = 0.25
+# Stays free after the step's estimate and the cases: captured graphs, workspaces of cuDNN, validations, fragments.
+_SPARE_SHARE, _LEAST_SPARE_BYTES = 0.15, 2**30
+# Fewer are not worth the memory: nearly every batch waits for a copy all the same.
+_LEAST_RESIDENT_SHARE = 0.1
 # Cases differ in size, and the estimate assumes the median.
 _DEVICE_SPARE = 1.1
 _GIB = 2**30
@@ -115,7 +118,22 @@ def settle_cache(facts: PlanFacts) -> None:
     if tier == "rotating":
         _settle_rotation(facts, sizes)
     elif sizes.machine.device == "cuda":
-        facts.settle("data.cache.device_max_bytes", *_on_device(sizes), changes_results=False)
+        fits = resident_bytes(facts) <= _DEVICE_SHARE * sizes.machine.device_free_bytes
+        if fits or facts.is_given("data.cache.device_max_bytes"):
+            facts.settle("data.cache.device_max_bytes", *_before_network(facts), changes_results=False)
+
+
+def settle_device_cache(facts: PlanFacts) -> None:
+    """Cases on the device in what the network leaves of its memory, where they were too many to come first."""
+    is_settled = "device_max_bytes" in facts.settled["data"]["cache"]
+    if facts.machine.device == "cuda" and not is_settled and facts.settled["data"]["cache"]["tier"] != "rotating":
+        facts.settle("data.cache.device_max_bytes", *_after_network(facts), changes_results=False)
+
+
+def resident_bytes(facts: PlanFacts) -> int:
+    """Bytes that all training cases take on a device."""
+    case_bytes = prepared_bytes(facts) / facts.data.num_cases
+    return int(_DEVICE_SPARE * case_bytes * facts.request.num_training)
 
 
 def _tier(sizes: _Sizes) -> tuple[Tier, str]:
@@ -213,17 +231,40 @@ def _settle_rotation(facts: PlanFacts, sizes: _Sizes) -> None:
     )
 
 
-def _on_device(sizes: _Sizes) -> tuple[int, str]:
-    """Bytes of the device's memory for the training cases, all of them or none, and why."""
-    needed = int(_DEVICE_SPARE * sizes.case_bytes * sizes.num_training)
-    free = sizes.machine.device_free_bytes
-    takes = f"the {sizes.num_training} training cases take {needed / _GIB:.2f} GiB of the device's {free / _GIB:.1f}"
-    if needed <= _DEVICE_SHARE * free:
-        return needed, (
-            f"{takes} GiB free: below {_DEVICE_SHARE:.0%}, so the device keeps them too and no batch waits for a "
-            "copy; the network is planned with the rest"
+def _before_network(facts: PlanFacts) -> tuple[int, str]:
+    """Bytes of the device's memory for all training cases, and why; the network is planned with what they leave."""
+    return resident_bytes(facts), (
+        f"{_training_cases(facts)} GiB free: below {_DEVICE_SHARE:.0%}, so the device keeps them too and no batch "
+        "waits for a copy; the network is planned with the rest"
+    )
+
+
+def _after_network(facts: PlanFacts) -> tuple[int, str]:
+    """Bytes of the device's memory for training cases, all of them, a part or none, after what the step needs."""
+    needed, free = resident_bytes(facts), facts.machine.device_free_bytes
+    spare = int(max(_SPARE_SHARE * free, _LEAST_SPARE_BYTES))
+    if facts.room_bytes:
+        return 0, "a step ran out of the device's memory, so nothing else is kept there"
+    left = free - facts.planned_bytes - spare
+    takes = (
+        f"{_training_cases(facts)} GiB free, of which a step takes {facts.planned_bytes / _GIB:.1f} and "
+        f"{spare / _GIB:.1f} stay free for workspaces, graphs and validations"
+    )
+    if needed <= left:
+        return needed, f"{takes}: they fit, so the device keeps them too and no batch waits for a copy"
+    if left >= _LEAST_RESIDENT_SHARE * needed:
+        return left, (
+            f"{takes}: it keeps {left / needed:.0%} of them, and patches of the others are copied there for each batch"
         )
-    return 0, f"{takes} GiB free: above {_DEVICE_SHARE:.0%}, and the network needs the rest"
+    return 0, f"{takes}: too little is left to keep a tenth of them"
+
+
+def _training_cases(facts: PlanFacts) -> str:
+    needed, free = resident_bytes(facts), facts.machine.device_free_bytes
+    return (
+        f"the {facts.request.num_training} training cases take {needed / _GIB:.2f} GiB of the device's "
+        f"{free / _GIB:.1f}"
+    )
 
 
 def prepared_spacing_mm(facts: PlanFacts) -> npt.NDArray[np.float64]:

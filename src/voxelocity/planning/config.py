@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config, check_key, flatten, set_value
+from voxelocity.core.errors import ConfigError
+from voxelocity.data.augment import BUILT_IN_EFFECTS
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
 from voxelocity.parallel.config import ParallelConfig
@@ -21,10 +24,13 @@ class PlannerConfig(Config):
 
     measure: Measure = "once"
     """Whether choices that depend on the machine are measured with a few steps of the planned network: "once" for each
-    network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept; "never"
-    leaves all of them to the rules."""
+    network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept, and on a
+    GPU for longer than half a second; "never" leaves all of them to the rules."""
     use_tuned: bool = True
     """Whether settings that `voxelocity tune` found on this machine, for this network and data, are taken."""
+    allowed_code: tuple[str, ...] = ()
+    """Code of yours (package.module:name) that may run because the file of an earlier run names it, when that run is
+    resumed or tuned. Only what the command itself says counts, not what the file says."""
 
 
 class TrainConfig(Config):
@@ -92,6 +98,40 @@ class Plan(Config):
             if any(n % d for n, d in zip(shape, divisor, strict=True)):
                 raise ValueError(f"{name} {shape} must be a multiple of {divisor}, the network's down-sampling")
         return self
+
+
+def check_code(plan: Plan, overrides: Mapping[str, Any], *, where: str) -> None:
+    """Refuses a plan read from a file that would run code which this command does not name.
+
+    Args:
+        plan: read from the file of a run, which someone else may have written.
+        overrides: keys that the command gives, nested or dotted. Code that they name may run.
+        where: the file, for messages.
+
+    Raises:
+        ConfigError: the plan names other code.
+    """
+    given = flatten(Plan, overrides)
+    allowed = given.get("planner.allowed_code", ())
+    named = {*([allowed] if isinstance(allowed, str) else allowed), *_code_of(given)}
+    code = _code_of(
+        {"network.factory": plan.network.factory, "data.augment.effects": plan.data.augment.to_plain()["effects"]}
+    )
+    unnamed = sorted(code - named - BUILT_IN_EFFECTS)
+    if unnamed:
+        raise ConfigError(
+            f"plan: {where} names code: {', '.join(unnamed)}. The file may come from someone else, so the code runs "
+            "only if the command names it too: if you know this code, add --set "
+            f"'planner.allowed_code=[{', '.join(map(json.dumps, sorted(code - BUILT_IN_EFFECTS)))}]'"
+        )
+
+
+def _code_of(keys: Mapping[str, Any]) -> set[str]:
+    """The code that these dotted keys name; values of a wrong type are reported when the plan is checked."""
+    effects = keys.get("data.augment.effects")
+    listed = effects if isinstance(effects, list | tuple) else ()
+    found = [effect.get("factory") for effect in listed if isinstance(effect, Mapping)]
+    return {name for name in (keys.get("network.factory"), *found) if isinstance(name, str) and name}
 
 
 def plan_with(plan: Plan, keys: Mapping[str, Any], *, where: str) -> Plan:

@@ -10,6 +10,7 @@ from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import Machine
+from voxelocity.planning.step_forecast import Forecast
 from voxelocity.planning.step_timing import StepTimer
 
 
@@ -45,6 +46,10 @@ class PlanFacts:
         room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
         ran_out_of_memory: whether a trial of the planned step ran out of memory.
+        has_graph_room: whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a
+            window of a validation beside it.
+        forecast: what the run is expected to get done; None before its rule has run, and on a CPU.
+        measures_again: whether the user asked for a measurement, however long it takes.
         settled: nested plain values of the plan so far.
         choices: every settled value with its reason, in order.
     """
@@ -62,6 +67,9 @@ class PlanFacts:
     room_bytes: int = 0
     planned_bytes: int = 0
     ran_out_of_memory: bool = False
+    has_graph_room: bool = True
+    forecast: Forecast | None = None
+    measures_again: bool = False
     settled: dict[str, Any] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
 

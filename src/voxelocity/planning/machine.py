@@ -34,6 +34,7 @@ class Machine:
         num_ranks: processes that train together, each on a machine like this one.
         device_index: which CUDA device, the current one of the calling thread; None on a CPU.
         device_name: its vendor's name for it.
+        capability: compute capability of a CUDA device; None on a CPU.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
         device_free_bytes: the part of it that is free.
         fast_bfloat16: whether it computes bfloat16 faster than float32.
@@ -43,6 +44,7 @@ class Machine:
         disk_bytes: free space where the cache would be.
         cache_bytes: what entries of the tier disk already take there.
         has_lmdb: whether the LMDB tier works here: its package is installed, and the cache is on a local disk.
+        has_triton: whether batches can be augmented on a CUDA device: the package triton is installed.
     """
 
     device: str
@@ -56,8 +58,10 @@ class Machine:
     disk_bytes: int
     has_lmdb: bool
     cache_bytes: int = 0
+    capability: tuple[int, int] | None = None
     num_ranks: int = 1
     device_index: int | None = None
+    has_triton: bool = True
 
     @property
     def torch_device(self) -> torch.device:
@@ -90,6 +94,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
     return Machine(
         device="cpu" if properties is None else "cuda",
         device_name="CPU" if properties is None else properties.name,
+        capability=None if properties is None else (properties.major, properties.minor),
         device_memory_bytes=0 if properties is None else properties.total_memory,
         device_free_bytes=0 if index is None else torch.cuda.mem_get_info(index)[0],
         fast_bfloat16=cpu_has_fast_bfloat16() if properties is None else properties.major >= 8,
@@ -101,6 +106,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         cache_bytes=disk_bytes_in(cache_folder),
         num_ranks=place.size,
         device_index=index,
+        has_triton=importlib.util.find_spec("triton") is not None,
     )
 
 

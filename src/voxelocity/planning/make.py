@@ -25,6 +25,7 @@ from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import find_tuned
 from voxelocity.step import check_compiler
@@ -33,6 +34,8 @@ _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
 # If the trial of a plan runs out of memory, the plan is made again for this share of the memory it was to take.
 _LESS = 0.8
+# Fewer steps on a GPU train nothing.
+_FEWEST_STEPS = 100
 # Of the keys that no rule settles but that may be tuned, those that change results.
 _CHANGE_RESULTS = ("data.patch.draws_per_case",)
 
@@ -48,6 +51,8 @@ class Planned:
     cases: Cases
     """With the classes declared."""
     fold: Fold
+    forecast: Forecast | None = None
+    """What the run is expected to get done; None on a CPU."""
 
     def to_record(self) -> dict[str, Any]:
         """What `run.yaml` keeps of the plan and its origin."""
@@ -73,6 +78,7 @@ class Planned:
             "plan": self.plan.to_plain(),
             "choices": [plain_data(choice, where="plan") for choice in self.choices],
             "fingerprint": self.fingerprint.to_plain(),
+            **({} if self.forecast is None else {"forecast": self.forecast.to_plain()}),
         }
 
 
@@ -132,8 +138,8 @@ def make_plan(
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
-    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (at
-    most six seconds, and at most 5 % of a time budget on a GPU or 1 % on a CPU; `planner.measure=never` skips it).
+    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (on a
+    CPU at most six seconds and 1 % of a time budget, on a GPU half a second; `planner.measure=never` skips it).
 
     Args:
         cases: what `voxelocity.open` returned.
@@ -179,17 +185,25 @@ def make_plan(
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
         time_steps=None if measure == "never" else timer,
+        measures_again=measure == "again",
     )
     facts = _ruled(facts)
     if chosen.get("planner.use_tuned", True):
         facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
+    _warn_if_short(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":
         # Now, not after the cache is filled, when the first step would fail.
         check_compiler(plan.precision.compile, machine.torch_device)
     return Planned(
-        plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
+        plan=plan,
+        choices=tuple(facts.choices),
+        fingerprint=fingerprint,
+        machine=machine,
+        cases=cases,
+        fold=fold,
+        forecast=facts.forecast,
     )
 
 
@@ -203,6 +217,22 @@ def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
     for key, value in shared.items():
         if key not in ruled and key not in facts.overrides:
             set_value(facts.settled, key, value)
+
+
+def _warn_if_short(facts: PlanFacts) -> None:
+    """Warns if a time budget leaves too few steps on a GPU to train anything."""
+    expected = facts.forecast
+    if expected is None or not facts.request.time_budget_s or expected.is_to_target:
+        return
+    if expected.num_steps < _FEWEST_STEPS:
+        warnings.warn(
+            f"plan: a time budget of {facts.request.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
+            f"training, or {expected.num_steps} steps of {1000.0 * expected.step_s:.3g} ms by arithmetic: too few to "
+            f"train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an earlier run cached are "
+            "not counted. Give more time with --time-budget",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:

@@ -24,7 +24,7 @@ from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.observe.environment import python_path
 from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
-from voxelocity.planning.memory_rule import LIBRARIES_BYTES, StepTensors, count_tensors
+from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
 from voxelocity.report.document import Document, Section, Table
 
 PARTS = (
@@ -204,9 +204,10 @@ def _of_gpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
     # Each case that is there takes what it takes prepared; the rest of the limit stays free.
     resident = min(data.cache.device_max_bytes, sum(scans.case_bytes))
     device = _state(tensors) | {
-        "libraries": LIBRARIES_BYTES,
+        "libraries": LIBRARIES_BYTES + WORKSPACE_BYTES,
         "cache": resident,
-        "feed": _num_batches(planned) * _batch_bytes(planned),
+        # With the fixed inputs of a step that runs as a CUDA graph.
+        "feed": (_num_batches(planned) + 1) * _batch_bytes(planned),
     }
     # The network takes the image as float32; the prepared one stays in main memory.
     image_bytes = largest.image_bytes // 2

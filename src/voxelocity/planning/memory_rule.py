@@ -28,14 +28,18 @@ from voxelocity.step import (
 _GIB = 2**30
 # Weight, gradient, two moments of AdamW, copy in half precision, running average.
 _BYTES_PER_WEIGHT = 20
-# Patches as float32 and labels as uint8: four batches ahead, one in use and one being made.
-_BATCHES_ON_DEVICE = 6
+# Patches as float32 and labels as uint8: four batches ahead, one in use, one being made, and the fixed inputs of a step
+# that runs as a CUDA graph.
+_BATCHES_ON_DEVICE = 7
 # Workspaces of convolutions, copies between memory formats and fragmentation are not tensors we can count. With
 # this factor nnU-Net's reference, two patches of 560 million features, comes to 8.7 GB; its planner gives them 8 GB
 # (nnunetv2, ExperimentPlanner, UNet_reference_val_corresp_GB).
 _MARGIN = 1.3
-# Code and workspaces of cuDNN and cuBLAS, loaded with the first step.
+# Code of cuDNN and cuBLAS, loaded with the first step.
 LIBRARIES_BYTES = _GIB // 2
+WORKSPACE_BYTES = _GIB // 4
+"""Workspaces that cuDNN's algorithms take besides the margin. MLPerf's submission allowed 4 GB on 80 GB; without them
+cuDNN falls back to slower algorithms, it does not fail."""
 # Activations that other networks keep relative to DynUNet's at equal widths: counted as in
 # tests/planning/test_memory_rule.py. A UNet keeps less, because its finest level is computed once; its value covers up
 # to four residual units. For a custom network nothing is known.
@@ -57,7 +61,8 @@ def device_bytes(
     """Bytes of a device's free memory that training is expected to take at its peak.
 
     Tensors that the backward pass needs are counted exactly for DynUNet and overestimated for other networks; our tests
-    compare them with what a step holds on a CPU. A margin covers what cannot be counted there.
+    compare them with what a step holds on a CPU. A margin covers what cannot be counted there. A step that runs as a
+    CUDA graph has the same tensors and its fixed inputs, but keeps them: `window_bytes` come on top of it.
 
     Args:
         network: what is trained.
@@ -76,7 +81,18 @@ def device_bytes(
     )
     batches = _BATCHES_ON_DEVICE * math.prod(patch_voxel) * (4 * num_channels + 1)
     weights = _BYTES_PER_WEIGHT * _num_weights(network)
-    return int(LIBRARIES_BYTES + weights + batch_size * (batches + _MARGIN * step))
+    return int(LIBRARIES_BYTES + WORKSPACE_BYTES + weights + batch_size * (batches + _MARGIN * step))
+
+
+def window_bytes(
+    network: NetworkConfig, *, window_voxel: Index3, num_channels: int, num_classes: int, is_half: bool
+) -> int:
+    """Bytes of the tensors of one window in a validation, without gradients; arguments as for `device_bytes`."""
+    value, voxels = 2 if is_half else 4, math.prod(window_voxel)
+    # The features from the way down, those brought up, both joined, and a convolution's input and result.
+    finest = 6 * network.widths[0] * value * voxels / math.prod(network.stem_stride)
+    # Logits, and their sum in float32.
+    return int(finest) + voxels * (num_channels * (4 + value) + num_classes * (value + 4))
 
 
 def step_bytes(

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.region import Index3
+from voxelocity.core.quantities import listed
 from voxelocity.planning.cache_rule import prepared_spacing_mm
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.memory_rule import device_bytes
+from voxelocity.planning.memory_rule import device_bytes, window_bytes
+from voxelocity.planning.patch_fit import PatchFit, Vector, fit_patch, strides_for
 from voxelocity.planning.precision_rule import planned_compute
+from voxelocity.planning.size_rule import (
+    GPU_PATCH_VOXELS,
+    GPU_WIDTHS,
+    MOST_BATCH,
+    StepSize,
+    forecast,
+    network_name,
+    network_section,
+    sized_s,
+    step_size,
+    steps_s,
+)
+from voxelocity.planning.step_forecast import ENOUGH_STEPS
 from voxelocity.step import NetworkConfig
-
-Vector = npt.NDArray[np.float64]
 
 MEMORY_KEYS = (
     "data.patch.shape_voxel",
@@ -28,10 +38,6 @@ MEMORY_KEYS = (
     "network.widths",
 )
 """Keys that depend on the free memory of a device."""
-GPU_PATCH_VOXELS = 128**3
-"""nnU-Net's maximum."""
-GPU_WIDTHS = (32, 64, 128, 256, 320, 320)
-"""nnU-Net's widths, finest level first."""
 
 CPU_PATCH_VOXELS = 64_000
 """With this many patch voxels, one training step of the planned network takes about 0.1 to 0.3 s on two cores."""
@@ -41,11 +47,10 @@ LONG_BUDGET_S = 600.0
 # Of a DynUNet behind a stem on a CPU; the network has at least three levels.
 _STEM_WIDTHS = (24, 48, 96)
 _FEWEST_STRIDES = 2
-_SMALLEST_FEATURE_MAP = 4
 _GIB = 2**30
 # If memory is short, patches shrink to the first size before networks become narrower: context is worth more.
 _SHORT_PATCH_VOXELS, _LEAST_PATCH_VOXELS = 64**3, 24**3
-_LEAST_BATCH, _MOST_BATCH = 2, 8
+_LEAST_BATCH = 2
 
 
 def settle_patch_and_network(facts: PlanFacts) -> None:
@@ -55,33 +60,39 @@ def settle_patch_and_network(facts: PlanFacts) -> None:
     shape = np.array(facts.data.extent_mm.median) / spacing
     if facts.settled["data"]["prepare"]["crop"] == "nonzero":
         shape = np.maximum(shape * facts.data.crop_share ** (1 / 3), 1.0)
+    size = None if on_cpu else step_size(facts)
     max_levels = 4 if on_cpu else 6
-    fit, widths, most = _on_cpu(facts, shape, spacing) if on_cpu else _on_device(facts, shape, spacing)
-    device = "a step on this device should see at most"
-    if not on_cpu and most < GPU_PATCH_VOXELS:
-        device = (
-            f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
-        )
+    fit, widths, most = _on_cpu(facts, shape, spacing) if size is None else _on_device(facts, shape, spacing, size)
     median = " x ".join(f"{n:.0f}" for n in shape)
     patch = facts.settle(
         "data.patch.shape_voxel",
         list(fit.shape_voxel),
-        f"the median case has {median} voxels; {device} {most:,} (whole multiples of {fit.divisor} for the network)",
+        f"the median case has {median} voxels; {_why_at_most(facts, size, most)} {most:,} (whole multiples of "
+        f"{fit.divisor} for the network)",
     )
     strides: Sequence[Sequence[int]] = fit.strides
     if list(patch) != list(fit.shape_voxel):
         strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
-    name = _network_name(strides)
+    name = network_name(strides)
     if name == "dynunet":
         why = "nnU-Net's network, which learned the most per step in our comparison"
     else:
         why = "patches are too small for the three levels of DynUNet"
     name = facts.settle("network.name", name, why)
     if name == "dynunet":
-        strides, widths = _settle_stem(facts, strides, widths)
+        strides, widths = _settle_stem(facts, strides, widths, size)
     strides = facts.settle("network.strides", [list(s) for s in strides], "halves the axes of finest spacing first")
     _settle_widths(facts, widths, num_levels=len(strides) + 1)
-    _settle_batch(facts)
+    _settle_batch(facts, size, most)
+
+
+def _why_at_most(facts: PlanFacts, size: StepSize | None, most: int) -> str:
+    """What a patch has at most so many voxels for."""
+    if size is not None and most < size.max_voxels:
+        return f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
+    if size is not None and most < GPU_PATCH_VOXELS:
+        return f"at least {ENOUGH_STEPS} steps should fit into {sized_s(facts):.0f} s, so a patch has at most"
+    return "a step on this device should see at most"
 
 
 def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
@@ -92,31 +103,36 @@ def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit,
 
 
 def _settle_stem(
-    facts: PlanFacts, strides: Sequence[Sequence[int]], widths: Sequence[int]
+    facts: PlanFacts, strides: Sequence[Sequence[int]], widths: Sequence[int], size: StepSize | None
 ) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
-    """Moves the first halving before the first level, so that short runs on a CPU spend no time at the finest level.
+    """Moves the first halving before the first level, so that short runs spend no time at the finest level.
 
     Returns:
         Strides and widths of the remaining levels.
     """
     is_own = not facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
-    on_cpu, is_long = facts.machine.device == "cpu", facts.request.time_budget_s >= LONG_BUDGET_S
+    is_long = facts.request.time_budget_s >= LONG_BUDGET_S
     stride: Sequence[int] = (1, 1, 1)
-    if not on_cpu:
+    if size is not None and not size.has_stem:
         reason = "as in nnU-Net, the first level has the resolution of the patch"
     elif is_own:
         reason = "you set the levels, so the first one has the resolution of the patch"
-    elif is_long:
+    elif size is None and is_long:
         reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
     elif len(strides) <= _FEWEST_STRIDES:
         reason = "the patch is too small to leave out a level"
     else:
         stride = strides[0]
-        reason = "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log.md)"
+        reason = (
+            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log.md)"
+            if size is None
+            else f"no level as fine as the patch, or fewer than {ENOUGH_STEPS} steps would fit into "
+            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log.md)"
+        )
     stride = facts.settle("network.stem_stride", list(stride), reason)
     if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
         return strides, widths
-    return strides[1:], _STEM_WIDTHS if on_cpu else widths
+    return strides[1:], _STEM_WIDTHS if size is None else widths
 
 
 def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) -> None:
@@ -135,16 +151,16 @@ def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) 
     facts.settle("network.widths", list(widths[:num_levels]), reason)
 
 
-def _settle_batch(facts: PlanFacts) -> None:
+def _settle_batch(facts: PlanFacts, size: StepSize | None, most_voxels: int) -> None:
     """Patches in a batch."""
     num_ranks = facts.machine.num_ranks
-    if facts.machine.device == "cpu":
+    if size is None:
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
         if num_ranks > 1:
             reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log.md)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
-        _settle_device_batch(facts)
+        _settle_device_batch(facts, size, most_voxels)
     facts.settle(
         "data.patch.foreground_share",
         0.33,
@@ -153,38 +169,29 @@ def _settle_batch(facts: PlanFacts) -> None:
     facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch")
 
 
-def _network_name(strides: Sequence[Sequence[int]]) -> str:
-    """The network for this many levels."""
-    return "dynunet" if len(strides) >= 2 else "unet"
-
-
-def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
+def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector, most: StepSize) -> tuple[PatchFit, Sequence[int], int]:
     """The largest patch, then the widest network, whose smallest batch fits the device; the smallest if none fits.
 
     Returns:
         Patch and strides, widths, and the most voxels that a patch may have.
     """
     given = facts.overrides.get("data.patch.shape_voxel")
-    for size in _sizes(shape, spacing):
+    num_ranks = facts.machine.num_ranks
+    batch_size = math.ceil(int(facts.overrides.get("data.batch_size", max(_LEAST_BATCH, num_ranks))) / num_ranks)
+    for size in _sizes(shape, spacing, most.max_voxels):
         fit, widths, _ = size
         patch = given or fit.shape_voxel
         strides = fit.strides if given is None else strides_for(tuple(given), spacing, max_levels=len(GPU_WIDTHS))
-        section = {
-            "name": _network_name(strides),
-            "strides": [list(s) for s in strides],
-            "widths": widths[: len(strides) + 1],
-        }
-        num_ranks = facts.machine.num_ranks
-        batch_size = math.ceil(int(facts.overrides.get("data.batch_size", max(_LEAST_BATCH, num_ranks))) / num_ranks)
+        section = network_section(strides, widths, has_stem=most.has_stem)
         if _needed_bytes(facts, section | facts.section("network"), patch, batch_size) <= _room_bytes(facts):
             break
     return size
 
 
-def _sizes(shape: Vector, spacing: Vector) -> Iterator[tuple[PatchFit, Sequence[int], int]]:
+def _sizes(shape: Vector, spacing: Vector, most: int) -> Iterator[tuple[PatchFit, Sequence[int], int]]:
     """Patches, widths and the most voxels of a patch, best first."""
-    short, least = _SHORT_PATCH_VOXELS, _LEAST_PATCH_VOXELS
-    for share, first, last in ((1, GPU_PATCH_VOXELS, short), (2, short, short), (4, short, least)):
+    short, least = min(_SHORT_PATCH_VOXELS, most), _LEAST_PATCH_VOXELS
+    for share, first, last in ((1, most, short), (2, short, short), (4, short, least)):
         widths = [width // share for width in GPU_WIDTHS]
         max_voxels = first
         while True:
@@ -217,11 +224,13 @@ def _room_bytes(facts: PlanFacts) -> int:
     return min(facts.machine.device_free_bytes - kept, facts.room_bytes or facts.machine.device_free_bytes)
 
 
-def _settle_device_batch(facts: PlanFacts) -> None:
-    """As many patches as fit the devices of all ranks, 2 to 8, and at least one for each."""
+def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> None:
+    """As many patches as fit the devices of all ranks, up to the size's for each rank, and at least one for each."""
     network, patch = facts.section("network"), facts.settled["data"]["patch"]["shape_voxel"]
     num_ranks = facts.machine.num_ranks
-    least, most = max(_LEAST_BATCH, num_ranks), max(_MOST_BATCH, num_ranks)
+    least = max(_LEAST_BATCH, num_ranks)
+    # More patches than cases would see one case twice in a step.
+    most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.request.num_training))
     sizes = {n: _needed_bytes(facts, network, patch, math.ceil(n / num_ranks)) for n in range(least, most + 1)}
     room = _room_bytes(facts)
     batch = max((n for n, needed in sizes.items() if needed <= room), default=least)
@@ -235,66 +244,62 @@ def _settle_device_batch(facts: PlanFacts) -> None:
     else:
         free = f"free on {facts.machine.device_name} (docs/plan.md says how this is counted)"
         reason = f"as many as fit, {least} to {most}: {takes} {free}"
-    value = facts.settle("data.batch_size", batch, reason)
-    facts.planned_bytes = _needed_bytes(facts, network, patch, math.ceil(int(value) / num_ranks))
+        if batch == most and size.batch_size < MOST_BATCH:
+            reason += f"; with more, fewer than {ENOUGH_STEPS} steps would fit into {sized_s(facts):.0f} s"
+    facts.has_graph_room = sizes[batch] + _window_bytes(facts, patch) <= room
+    given_up = [f"{most - batch} of {most} patches"] if batch < most else []
+    given_up += _given_up(facts, size, most_voxels)
+    reason += f"; given up for memory: {listed(given_up, 5)}" if given_up else ""
+    value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
+    facts.planned_bytes = _needed_bytes(facts, network, patch, value)
+    facts.has_graph_room = facts.planned_bytes + _window_bytes(facts, patch) <= room
+    _forecast(facts, network, patch, value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PatchFit:
-    """A patch and the strides that suit it. `divisor` is the product of the strides, axis by axis."""
+def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
+    """What the run would have on a card with more memory; `data.cache.device_max_bytes` says it of cases kept there."""
+    widths, found = facts.settled["network"]["widths"], []
+    if most_voxels < size.max_voxels:
+        found.append(f"patches of {size.max_voxels:,} voxels")
+    if "network.widths" not in facts.overrides and widths[0] < GPU_WIDTHS[0]:
+        found.append(f"{GPU_WIDTHS[0]} features at the finest level")
+    if not facts.has_graph_room:
+        found.append("a CUDA graph of the step")
+    return found
 
-    shape_voxel: Index3
-    strides: tuple[Index3, ...]
-    divisor: Index3
+
+def _forecast(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> None:
+    """Notes how long a step is expected to take; nothing if the user's keys do not fit together."""
+    try:
+        config = NetworkConfig.parse(network)
+    except ConfigError:
+        return
+    x, y, z = patch
+    facts.forecast = forecast(facts, config, patch_voxel=(x, y, z), batch_size=batch_size, available_s=steps_s(facts))
 
 
-def fit_patch(shape_voxel: Vector, spacing_mm: Vector, *, max_voxels: int, max_levels: int) -> PatchFit:
-    """The largest patch of at most about `max_voxels` that is no longer than the median case and near-cubic in mm.
+def windows_beside_steps(facts: PlanFacts, shape_voxel: Sequence[int], *, most: int) -> tuple[int, str]:
+    """Windows that a validation may compute at once on a GPU, at most `most`, and what limits them.
 
-    As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
-    not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of the network's divisor: on
-    hippocampus, 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which covers the whole median case, in two
-    thirds of the time (docs/log.md).
+    A graph of the step keeps its memory while windows are computed, so they must fit into what it leaves; without one
+    they take the memory that the step has freed.
     """
-    whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
-    ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
-    strides = _halvings(ideal, spacing_mm, max_levels, only_even=False)
-    divisor = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
-    multiples = np.maximum(np.round(ideal / divisor), 1.0)
-    return PatchFit(shape_voxel=_index3(multiples * divisor), strides=strides, divisor=_index3(divisor))
+    each = _window_bytes(facts, shape_voxel)
+    fit = (_room_bytes(facts) - facts.planned_bytes) // each if each else most
+    return (fit, f"; {most} would not fit beside a graph of the step") if 0 < fit < most else (most, "")
 
 
-def strides_for(patch_voxel: Index3, spacing_mm: Vector, *, max_levels: int) -> tuple[Index3, ...]:
-    """The strides that suit a given patch: by the same rule, but halving only even numbers."""
-    return _halvings(np.array(patch_voxel, dtype=np.float64), spacing_mm, max_levels, only_even=True)
-
-
-def _near_cube(whole: Vector, spacing_mm: Vector, max_voxels: int) -> Vector:
-    low, high = 0.0, float((whole * spacing_mm).max())
-    for _ in range(50):
-        side_mm = (low + high) / 2
-        voxels = np.minimum(whole, side_mm / spacing_mm).prod()
-        low, high = (side_mm, high) if voxels <= max_voxels else (low, side_mm)
-    return np.maximum(np.minimum(whole, low / spacing_mm), 1.0)
-
-
-def _halvings(shape: Vector, spacing_mm: Vector, max_levels: int, *, only_even: bool) -> tuple[Index3, ...]:
-    size, spacing = np.ceil(shape), spacing_mm.astype(float).copy()
-    strides: list[Index3] = []
-    while len(strides) < max_levels - 1:
-        large = size / 2 >= _SMALLEST_FEATURE_MAP
-        if only_even:
-            large &= size % 2 == 0
-        fine = spacing < 2.0 * spacing[large].min(initial=np.inf)
-        halved = large & fine
-        if not halved.any():
-            break
-        size, spacing = np.where(halved, np.ceil(size / 2), size), np.where(halved, spacing * 2, spacing)
-        strides.append(_index3(np.where(halved, 2, 1)))
-    # A network needs at least two levels; an axis of one voxel stays unchanged.
-    return tuple(strides) or ((1, 1, 1),)
-
-
-def _index3(values: npt.NDArray[np.float64] | npt.NDArray[np.int_]) -> Index3:
-    x, y, z = (int(v) for v in values)
-    return (x, y, z)
+def _window_bytes(facts: PlanFacts, shape_voxel: Sequence[int]) -> int:
+    """Device memory that a window takes; 0 if keys do not fit together."""
+    try:
+        network = NetworkConfig.parse(facts.section("network"))
+    except ConfigError:
+        return 0
+    x, y, z = shape_voxel
+    return window_bytes(
+        network,
+        window_voxel=(x, y, z),
+        num_channels=len(facts.data.channels),
+        num_classes=facts.data.num_outputs,
+        is_half=planned_compute(facts) != "float32",
+    )

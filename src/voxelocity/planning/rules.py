@@ -8,27 +8,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.core.quantities import listed
-from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
+from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
+from voxelocity.planning.patch_fit import Vector, coarsen
 from voxelocity.planning.patch_rule import (
     CPU_PATCH_VOXELS,
-    GPU_PATCH_VOXELS,
     LONG_BUDGET_S,
     settle_patch_and_network,
+    windows_beside_steps,
 )
-from voxelocity.planning.precision_rule import settle_precision
+from voxelocity.planning.precision_rule import planned_compute, settle_precision
+from voxelocity.planning.size_rule import MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
+from voxelocity.planning.step_forecast import ENOUGH_STEPS
 
-Vector = npt.NDArray[np.float64]
+MUON_BELOW_S = 120.0
+"""On a GPU, a time budget below which Muon trains; 0 leaves every run to AdamW."""
+MUON_MOST_STEPS = 2_700
+"""On a GPU, the steps up to which it does: where there are many, fewer are no gain. Runs on a CPU had as many."""
+MUON_TO_TARGET = False
+"""Whether Muon trains to a target on a GPU."""
+_MOST_RATE_FACTOR = 2.0
+# The square root of a validation's seconds over twice those of the training: 1 s and 20 s give 0.16.
+_TARGET_VALIDATION_SHARE = 0.15
 
 # nnU-Net resamples for a low-resolution network if the patch covers less than a quarter of the median volume; we let a
-# patch cover at least one part in this many, or training would not visit most of the volume.
+# patch cover at least one part in this many, or training would not visit most of the volume. For GPUs: `StepSize`.
 _CPU_MAX_PATCHES = 24
-_GPU_MAX_PATCHES = 64
+_MOST_FEED_THREADS = 8
+# Where cases are resident, a thread only draws numbers and launches kernels: one makes a batch while the other waits
+# for its own on the device.
+_RESIDENT_FEED_THREADS = 2
 
 
 def settle_orientation_and_spacing(facts: PlanFacts) -> None:
@@ -47,28 +60,21 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
         reason = f"median of the spacings {_mm(low)} to {_mm(high)}"
     spacing = median
     shape = np.array(facts.data.extent_mm.median) / spacing
-    on_cpu = facts.machine.device == "cpu"
-    max_patches = _CPU_MAX_PATCHES if on_cpu else _GPU_MAX_PATCHES
-    wanted = max_patches * (CPU_PATCH_VOXELS if on_cpu else GPU_PATCH_VOXELS)
-    if shape.prod() > wanted:
-        spacing = coarsen(spacing, shape, wanted)
+    if facts.machine.device == "cpu":
+        max_patches, wanted = _CPU_MAX_PATCHES, _CPU_MAX_PATCHES * CPU_PATCH_VOXELS
+        spacing = coarsen(spacing, shape, wanted) if shape.prod() > wanted else median
+    else:
+        size = step_size(facts)
+        max_patches, spacing = size.max_patches, planned_spacing(facts, size)
+    if not np.array_equal(spacing, median):
         reason += (
             f"; coarser, because the median case would have {shape.prod() / 1e6:.1f} million voxels, and a patch on "
             f"the {facts.machine.device_name} would cover less than 1/{max_patches} of it"
         )
+        if facts.machine.device != "cpu" and size.has_stem:
+            reason += f", of which {ENOUGH_STEPS} steps in {sized_s(facts):.0f} s see too little"
     rounded = [round(float(s), 3) for s in spacing]
     facts.settle("data.prepare.spacing_mm", rounded, reason)
-
-
-def coarsen(spacing: Vector, shape: Vector, max_voxels: float) -> Vector:
-    """The spacing made coarser, finest axes first, until the volume has `max_voxels`."""
-    low, high = float(spacing.min()), float(spacing.max()) * 64
-    for _ in range(60):
-        floor = (low * high) ** 0.5
-        voxels = (shape * spacing / np.maximum(spacing, floor)).prod()
-        low, high = (floor, high) if voxels > max_voxels else (low, floor)
-    coarser: Vector = np.maximum(spacing, high)
-    return coarser
 
 
 def settle_intensity(facts: PlanFacts) -> None:
@@ -123,35 +129,74 @@ def settle_crop_and_dtype(facts: PlanFacts) -> None:
 
 def settle_feed(facts: PlanFacts) -> None:
     """Threads that cut patches; on a CPU they share the cores with training."""
-    on_cpu = facts.machine.device == "cpu"
-    threads = 1 if on_cpu else max(1, min(8, facts.machine.num_cpus - 1))
-    facts.settle(
-        "data.feed.num_threads",
-        threads,
-        f"{facts.machine.num_cpus} cores" + (", which training itself needs" if on_cpu else ""),
-        changes_results=False,
-    )
+    facts.settle("data.feed.num_threads", *_feed_threads(facts), changes_results=False)
     facts.settle("data.feed.num_batches_ahead", 4, "smooths over slow cases", changes_results=False)
+
+
+def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
+    machine = facts.machine
+    cores = f"{machine.num_cpus} cores"
+    if machine.device == "cpu":
+        return 1, f"{cores}, which training itself needs"
+    usual = max(1, min(_MOST_FEED_THREADS, machine.num_cpus - 1))
+    data = facts.section("data")
+    on_device = data.get("augment", {}).get("engine", "auto") in ("auto", "triton") and machine.has_triton
+    # A tier that prepares cases again and again decodes in these threads.
+    all_resident = data["cache"].get("device_max_bytes", 0) >= resident_bytes(facts) and data["cache"]["tier"] != "none"
+    if not (on_device and all_resident and usual > _RESIDENT_FEED_THREADS):
+        return usual, cores
+    return _RESIDENT_FEED_THREADS, (
+        "all cases are on the device, which cuts and augments patches itself, so a batch costs a thread little; more "
+        "threads would take Python's lock from the one that launches the step"
+    )
 
 
 def settle_length(facts: PlanFacts) -> None:
     """Steps or seconds of the run, and its seed."""
-    request = facts.request
+    request, on_cpu = facts.request, facts.machine.device == "cpu"
     if request.time_budget_s:
-        facts.settle("train.steps", 0, f"as many as fit into {request.time_budget_s:.0f} s")
-        facts.settle("train.validation_share", 0.01, "the budget is for training; a curve needs few validations")
+        facts.settle("train.steps", 0, f"as many as fit into {request.time_budget_s:.0f} s{_forecast_text(facts)}")
     else:
-        on_cpu = facts.machine.device == "cpu"
-        steps = int(np.clip(40 * request.num_training, 1_000, 4_000 if on_cpu else 40_000))
         batch = int(facts.settled["data"]["batch_size"])
+        # On several GPUs fewer, larger steps see as many patches.
+        patches = 40 * request.num_training / max(1.0, batch / MOST_BATCH)
+        steps = int(np.clip(patches, 1_000, 4_000 if on_cpu else 40_000))
         facts.settle(
             "train.steps",
             steps,
             f"each of the {request.num_training} training cases is seen about "
-            f"{steps * batch / request.num_training:.0f} times; --time-budget limits the time instead",
+            f"{steps * batch / request.num_training:.0f} times; --time-budget limits the time instead"
+            f"{_forecast_text(facts)}",
         )
+    if not on_cpu and is_to_target(facts):
+        facts.settle(
+            "train.validation_share",
+            _TARGET_VALIDATION_SHARE,
+            "a target is seen in a validation alone: with a second for one and 20 s of training, looking less often "
+            "finds it later by more than the validations take",
+        )
+    elif request.time_budget_s:
+        facts.settle("train.validation_share", 0.01, "the budget is for training; a curve needs few validations")
     facts.settle("seed", request.seed, "the default, or --seed")
     facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
+
+
+def _forecast_text(facts: PlanFacts) -> str:
+    """What the run is expected to get done on a GPU; empty on a CPU."""
+    expected = facts.forecast
+    if expected is None:
+        return ""
+    each = f"{1000.0 * expected.step_s:.3g} ms each on {facts.machine.device_name} by arithmetic"
+    if not facts.request.time_budget_s:
+        return f"; {each}"
+    batch = int(facts.settled["data"]["batch_size"])
+    epochs = expected.num_steps * batch / max(1, facts.request.num_training)
+    text = f": about {expected.num_steps:,}, {each}, or {epochs:.3g} epochs in {expected.available_s:.0f} s"
+    if expected.is_to_target:
+        text += ", which is what a run to a target is planned for"
+    elif expected.available_s < sized_s(facts):
+        text += "; preparing the cases takes the rest of the first run, and later ones find them in the cache"
+    return text
 
 
 def settle_loss(facts: PlanFacts) -> None:
@@ -162,16 +207,19 @@ def settle_loss(facts: PlanFacts) -> None:
 
 
 def settle_optimizer(facts: PlanFacts) -> None:
-    """Muon on a CPU, AdamW on a GPU: where each was measured (docs/log.md)."""
-    if facts.machine.device == "cpu":
+    """Muon on a CPU and in short runs on a GPU, else AdamW: where each was measured (docs/log.md)."""
+    on_cpu = facts.machine.device == "cpu"
+    if on_cpu:
         name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log.md)"
     else:
-        name, why = "adamw", "has no long momentum to warm up; Muon has not been measured on a GPU yet"
+        name, why = _device_optimizer(facts)
+    factor, scaled = (1.0, "") if on_cpu else _rate_factor(facts)
     if facts.settle("optimizer.name", name, why) == "muon":
         facts.settle("optimizer.momentum", 0.95, "Muon's usual value")
-        facts.settle("optimizer.learning_rate", 8e-3, "learned faster than 4e-3 in our short runs")
+        facts.settle("optimizer.learning_rate", 8e-3 * factor, "learned faster than 4e-3 in our short runs" + scaled)
     else:
-        facts.settle("optimizer.learning_rate", 4e-3, "3e-3 and 8e-3 gave similar results in our short runs")
+        why = "3e-3 and 8e-3 gave similar results in our short runs" + scaled
+        facts.settle("optimizer.learning_rate", 4e-3 * factor, why)
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")
     if facts.overrides.get("train.target_dice", 0.0):
         why = "the time to reach the target is unknown, so the learning rate cannot decay toward it"
@@ -180,6 +228,33 @@ def settle_optimizer(facts: PlanFacts) -> None:
         facts.settle("optimizer.average_decay", 0.98, "averages the last 50 steps, as a decaying learning rate would")
     else:
         facts.settle("schedule.decay", "cosine", "the final weights are then as good as their running average")
+
+
+def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
+    """The optimizer on a GPU, and why."""
+    budget_s = facts.request.time_budget_s
+    num_steps = facts.forecast.num_steps if facts.forecast else 0
+    is_short = MUON_TO_TARGET if is_to_target(facts) else 0.0 < budget_s < MUON_BELOW_S
+    if not is_short or num_steps > MUON_MOST_STEPS:
+        return "adamw", "has no long momentum to warm up; Muon has not been measured on a GPU yet"
+    if planned_compute(facts) == "float16":
+        return "adamw", "a loss that is scaled for float16 has not been tried with Muon"
+    return "muon", (
+        f"the run has about {num_steps:,} steps, and on a CPU Muon reached the same Dice in two thirds of AdamW's "
+        "(docs/log.md); not measured on a GPU yet"
+    )
+
+
+def _rate_factor(facts: PlanFacts) -> tuple[float, str]:
+    """By what the learning rate of the usual batch is multiplied, and why."""
+    batch = int(facts.settled["data"]["batch_size"])
+    if batch <= MOST_BATCH:
+        return 1.0, ""
+    factor = round(min(_MOST_RATE_FACTOR, (batch / MOST_BATCH) ** 0.5), 3)
+    return factor, (
+        f"; {factor:g} times as much for {batch} patches instead of {MOST_BATCH}: it grows by the square root of the "
+        f"batch (Krizhevsky 2014, arXiv:1404.5997), at most {_MOST_RATE_FACTOR:g} times"
+    )
 
 
 def settle_augment(facts: PlanFacts) -> None:
@@ -279,14 +354,13 @@ def settle_window(facts: PlanFacts) -> None:
     pairs = facts.settled["data"]["augment"].get("swap_pairs", [])
     if pairs:
         facts.settle("window.swap_pairs", pairs, "their channels swap places in windows mirrored from left to right")
-    most = 300_000 if facts.machine.device == "cpu" else 8_000_000
-    at_once = int(np.clip(most // np.prod(shape), 1, 16))
-    facts.settle(
-        "window.batch_size",
-        at_once,
-        "windows at once; on two cores, four small ones at once took 0.6 times as long as one by one",
-        changes_results=False,
-    )
+    why = "windows at once; on two cores, four small ones at once took 0.6 times as long as one by one"
+    if facts.machine.device == "cpu":
+        at_once = int(np.clip(300_000 // np.prod(shape), 1, 16))
+    else:
+        at_once, left = windows_beside_steps(facts, shape, most=int(np.clip(8_000_000 // np.prod(shape), 1, 16)))
+        why += left
+    facts.settle("window.batch_size", at_once, why, changes_results=False)
 
 
 RULES = (
@@ -295,6 +369,7 @@ RULES = (
     settle_crop_and_dtype,
     settle_cache,
     settle_patch_and_network,
+    settle_device_cache,
     settle_feed,
     settle_augment,
     settle_length,

@@ -28,7 +28,15 @@ from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_
 from voxelocity.observe.sinks import Outlets, RunStart
 from voxelocity.parallel import World, even_shares, joined, launcher_job
 from voxelocity.recipes.call import Call
-from voxelocity.step import OptimizerConfig, ScheduleConfig, TrainingStep, learning_rate_at
+from voxelocity.step import (
+    BackendConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingStep,
+    backend_as_found,
+    learning_rate_at,
+    set_backend,
+)
 from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
@@ -58,6 +66,8 @@ class FitConfig(Config):
     """Seconds between two saved states; one is also saved at the end of each epoch, but at most every 5 seconds."""
     keep: int = Field(default=2, ge=1)
     """Checkpoints that stay on the disk."""
+    backend: BackendConfig = BackendConfig()
+    """Switches of a GPU's libraries while the steps are made, as `voxelocity train` sets them."""
 
 
 @dataclass(kw_only=True)
@@ -202,7 +212,8 @@ def fit(run: Run, job: FitJob) -> FitState:
     """
     if not job.config.steps and not job.config.time_budget_s:
         raise ConfigError("recipe: neither a number of steps nor a time budget is set; give --time-budget 10m")
-    with _shared_cores(job):
+    with _shared_cores(job), backend_as_found(job.step.device):
+        set_backend(job.config.backend, job.step.device)
         return _Fit(run, job).train()
 
 

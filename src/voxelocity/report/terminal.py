@@ -264,7 +264,8 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
     judged = f"fold {fold} held out" if dataset.get("held_out", True) else "the same cases, not held out"
     num_cases, num_shared = int(dataset.get("num_cases", 0)), int(dataset.get("num_shared_patients", 0))
     num_patients = int(dataset.get("num_patients", num_cases))
-    of_patients = f" of {count_text(num_patients, 'patient')}" if num_patients < num_cases else ""
+    shares = num_patients < num_cases
+    of_patients = f" of {count_text(num_patients, 'patient')}" if shares else ", each taken as its own patient"
     if num_shared:
         judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
     split = (

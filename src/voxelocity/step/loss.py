@@ -11,6 +11,7 @@ from pydantic import Field
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.config import Config
+from voxelocity.step.fused_loss import FusedLoss, can_fuse
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Total = Callable[[torch.Tensor], torch.Tensor]
@@ -58,6 +59,9 @@ def build_loss(
     classes. Under autocast, results agree to 1e-5. With `regions`, Dice and focal loss equal
     MONAI's with sigmoid=True, and the cross-entropy is torch's binary one.
 
+    On a CUDA device with Triton, `fused_loss` computes the same in two passes over the logits; the operations here are
+    its reference, and take over for a boundary term, while torch compiles, and with `BackendConfig.fused_loss` off.
+
     Args:
         config: which loss.
         regions: of overlapping classes, the class indices that each channel of the logits stands for; empty if classes
@@ -69,8 +73,11 @@ def build_loss(
     """
     # Dice is the Tversky index with both kinds of wrong voxels weighted equally.
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
+    fused = FusedLoss(config, regions=regions, ignored=ignored)
 
-    def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    def summed(logits: torch.Tensor, label: torch.Tensor) -> Sums:
+        if can_fuse(logits, label, config, len(regions)):
+            return fused.sums(logits, label)
         is_known = None if ignored is None else label != ignored
         probability, is_class, mean = (
             _overlapping(logits.float(), label, is_known, regions, config)
@@ -79,19 +86,26 @@ def build_loss(
         )
         if is_known is not None:
             probability = probability * is_known.unsqueeze(1)
-        # (2, b, k): of each patch, the voxels on which prediction and truth agree, and twice their mean size.
         sizes = _overlap_sizes(probability, is_class, alpha)
         if config.boundary_weight > 0.0:
             distance = _signed_distance_voxel(is_class.view_as(probability), 0 if regions else 1)
             # The probability of voxels that do not count is 0 by now.
             mean = mean + config.boundary_weight * _mean((probability * distance).mean(1), is_known)
-        count = mean.new_full((), float(len(label))) if is_known is None else is_known.sum().float()
+        known = mean.new_full((), float(label.numel())) if is_known is None else is_known.sum().float()
+        return sizes, mean, known
+
+    def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        if total is _alone and can_fuse(logits, label, config, len(regions)):
+            return fused.loss(logits, label)
+        sizes, mean, known = summed(logits, label)
+        patches = mean.new_full((), float(len(label)))
+        count = patches if ignored is None else known
         first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:
             sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, count)
             return _overlap_term(sizes, config.smooth, first) + mean
-        overlap, patches = _overlap_term(sizes, config.smooth, first), mean.new_full((), float(len(label)))
-        if is_known is None:
+        overlap = _overlap_term(sizes, config.smooth, first)
+        if ignored is None:
             return _over_ranks(total, sizes[:0], mean + overlap, patches)[1]
         # One is a mean over voxels, the other over patches.
         return _over_ranks(total, sizes[:0], mean, count)[1] + _over_ranks(total, sizes[:0], overlap, patches)[1]
@@ -109,6 +123,9 @@ def _over_ranks(
     return added[:-2].view_as(sums), added[-2] / added[-1].clamp_min(1.0)
 
 
+Sums = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Of each patch and class, the voxels on which prediction and truth agree and twice their mean size, (2, b, k); the
+mean loss of a voxel; over how many voxels it is."""
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Probabilities (b, k, x, y, z), whether each voxel is of each class (b, k, v), and the mean loss of a voxel."""
 

@@ -15,6 +15,7 @@ from voxelocity.core.config import find_factory
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
 from voxelocity.step.dynunet import DynUNet
+from voxelocity.step.fused_norm import use_own_norms
 from voxelocity.step.network_config import NetworkConfig, arriving_paths
 from voxelocity.step.unet import UNet
 
@@ -65,6 +66,7 @@ def _build_segresnet(config: NetworkConfig, num_channels: int, num_classes: int)
         dropout_prob=config.dropout or None,
         norm=config.norm.upper(),
     )
+    use_own_norms(network)
     return network
 
 

@@ -64,7 +64,11 @@ class OptimizerConfig(Config):
 
 
 def build_optimizer(
-    config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter], *, sharding: Sharding | None = None
+    config: OptimizerConfig,
+    parameters: Iterable[torch.nn.Parameter],
+    *,
+    sharding: Sharding | None = None,
+    learning_rate: torch.Tensor | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer; torch's use their fused implementation: one kernel (CPU: one pass) for all parameters.
 
@@ -74,7 +78,10 @@ def build_optimizer(
         config: which one.
         parameters: of the whole network, in its order.
         sharding: which of them, or what of them, this rank trains; all if not given.
+        learning_rate: a scalar on the device that each step reads, so that steps can be recorded; without it, the
+            number in each group counts.
     """
+    rate = config.learning_rate if learning_rate is None else learning_rate
     listed = list(parameters)
     own: Sequence[torch.nn.Parameter | None] = listed if sharding is None else sharding.trained()
     # Which group a parameter is in follows from the whole network.
@@ -83,15 +90,13 @@ def build_optimizer(
         for numbers, settings in _groups(config, listed)
     ]
     if config.name == "sgd":
-        return torch.optim.SGD(
-            groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.momentum > 0.0, fused=True
-        )
+        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0.0, fused=True)
     betas = (0.9, config.second_momentum)
     if config.name == "adamw":
-        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+        return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True, capturable=learning_rate is not None)
     if config.name == "novograd":
-        return cast(torch.optim.Optimizer, NovoGrad(groups, learning_rate=config.learning_rate, betas=betas))
-    muon = Muon(groups, learning_rate=config.learning_rate, momentum=config.momentum, betas=betas, sharding=sharding)
+        return cast(torch.optim.Optimizer, NovoGrad(groups, learning_rate=rate, betas=betas))
+    muon = Muon(groups, learning_rate=rate, momentum=config.momentum, betas=betas, sharding=sharding)
     return cast(torch.optim.Optimizer, muon)
 
 
@@ -109,6 +114,24 @@ def _groups(
     others = sorted(set(everything) - set(decayed))
     kinds = ({"is_matrix": True}, {"is_matrix": False}) if config.name == "muon" else ({}, {})
     return [(decayed, {**kinds[0], "weight_decay": decay}), (others, {**kinds[1], "weight_decay": 0.0})]
+
+
+def saved_settings(state: dict[str, Any], learning_rate: float) -> dict[str, Any]:
+    """An optimizer's state as one that reads its learning rate from the host has it: checkpoints are of that form."""
+    groups = [
+        {**group, "lr": learning_rate, **({"capturable": False} if "capturable" in group else {})}
+        for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
+
+
+def load_settings(optimizer: torch.optim.Optimizer, state: dict[str, Any], learning_rate: torch.Tensor) -> None:
+    """Loads a state of that form into an optimizer that reads its learning rate from this tensor."""
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+        if "capturable" in group:
+            group["capturable"] = True
 
 
 def whole_state(
@@ -187,18 +210,32 @@ class RunningAverage:
         self._decay = decay
         self.num_averaged = 0
 
-    @torch.no_grad()
+    def next_weight(self) -> float:
+        """The weight of the network in the next update."""
+        # At first, nearly a plain mean over the steps so far, so that the random initial weights do not linger.
+        return 1.0 - min((1.0 + self.num_averaged) / (10.0 + self.num_averaged), self._decay)
+
     def update(self, network: torch.nn.Module) -> None:
         """Moves the average toward the network. What cannot be averaged, such as a count of batches, is copied."""
+        self.follow(network, self.next_weight())
+        self.num_averaged += 1
+
+    @torch.no_grad()
+    def follow(self, network: torch.nn.Module, weight: float | torch.Tensor) -> None:
+        """As `update`, but without counting, with a weight that may be a scalar tensor on the device."""
         own_tensors, tensors = ([*module.parameters(), *module.buffers()] for module in (self.network, network))
         pairs = list(zip(own_tensors, tensors, strict=True))
         is_first = self.num_averaged == 0
         averaged = [pair for pair in pairs if pair[0].is_floating_point() and not is_first]
         copied = [pair for pair in pairs if is_first or not pair[0].is_floating_point()]
         if averaged:
-            # At first, nearly a plain mean over the steps so far, so that the random initial weights do not linger.
-            weight = 1.0 - min((1.0 + self.num_averaged) / (10.0 + self.num_averaged), self._decay)
-            torch._foreach_lerp_([own for own, _ in averaged], [new for _, new in averaged], weight)
+            old, current = [own for own, _ in averaged], [new for _, new in averaged]
+            if isinstance(weight, torch.Tensor):
+                # torch's linear interpolation takes no single weight from the device.
+                changes = torch._foreach_sub(current, old)
+                torch._foreach_mul_(changes, weight)
+                torch._foreach_add_(old, changes)
+            else:
+                torch._foreach_lerp_(old, current, weight)
         for own, new in copied:
             own.copy_(new)
-        self.num_averaged += 1

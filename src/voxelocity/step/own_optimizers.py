@@ -24,6 +24,8 @@ _FEW_PRODUCTS = 3e8
 class _Optimizer:
     """Used like torch's optimizers without being one: creating one imports torch's compiler, which takes 2 s.
 
+    Settings may be tensors on the device, so that a recorded step reads them; what is saved has plain numbers.
+
     Args:
         groups: with "params" and the settings of each.
         shared: settings of all groups.
@@ -43,13 +45,19 @@ class _Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` continues from: the groups without their parameters, the state of each parameter."""
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        groups = [
+            {key: _plain(key, value) for key, value in group.items() if key != "params"} for group in self.param_groups
+        ]
         return {"param_groups": groups, "state": [self._state[p] for p in self._parameters()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues exactly from a saved state of the same parameters."""
         for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
-            group.update(saved)
+            for key, value in saved.items():
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = value
         for weight, kept in zip(self._parameters(), state["state"], strict=True):
             self._state[weight] = {
                 # In the memory format of the weight, unless it is a number for all of it.
@@ -76,7 +84,7 @@ class Muon(_Optimizer):
 
     Args:
         groups: with "params", "weight_decay" (decoupled) and "is_matrix", which says whether they are matrices.
-        learning_rate: of all parameters.
+        learning_rate: of all parameters; as a tensor, it and the number of steps are read by a recorded step.
         momentum: Nesterov momentum of matrices.
         betas: of AdamW.
         sharding: as for `build_optimizer`. Each rank computes the steps of all matrices of which it has a shard.
@@ -86,12 +94,15 @@ class Muon(_Optimizer):
         self,
         groups: Sequence[dict[str, Any]],
         *,
-        learning_rate: float,
+        learning_rate: float | torch.Tensor,
         momentum: float,
         betas: tuple[float, float],
         sharding: Sharding | None = None,
     ) -> None:
         super().__init__(groups, {"lr": learning_rate, "momentum": momentum, "betas": betas, "num_steps": 0})
+        if isinstance(learning_rate, torch.Tensor):
+            for group in self.param_groups:
+                group["num_steps"] = torch.zeros_like(learning_rate)
         self._sharding = sharding
 
     @torch.no_grad()
@@ -114,10 +125,17 @@ class Muon(_Optimizer):
         torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])
         whole = ahead if self._sharding is None else self._sharding.gathered(weights, ahead)
         steps = orthogonal([one.flatten(1) for one in whole])
-        for weight, step, like in zip(weights, steps, whole, strict=True):
-            change = step.reshape(like.shape)
-            own = change if self._sharding is None else self._sharding.part(weight, change)
-            weight.add_(own, alpha=-group["lr"] * _RMS * max(step.shape) ** 0.5)
+        factors = [-_RMS * max(step.shape) ** 0.5 for step in steps]
+        changes = [step.reshape(like.shape) for step, like in zip(steps, whole, strict=True)]
+        if self._sharding is not None:
+            changes = [self._sharding.part(weight, change) for weight, change in zip(weights, changes, strict=True)]
+        if isinstance(group["lr"], torch.Tensor):
+            torch._foreach_mul_(changes, factors)
+            torch._foreach_mul_(changes, group["lr"])
+            torch._foreach_add_(weights, changes)
+            return
+        for weight, change, factor in zip(weights, changes, factors, strict=True):
+            weight.add_(change, alpha=group["lr"] * factor)
 
     def _step_others(self, group: dict[str, Any], weights: list[torch.Tensor]) -> None:
         slopes, means, squares = _slopes(weights), self._kept("mean", weights), self._kept("square", weights)
@@ -128,27 +146,63 @@ class Muon(_Optimizer):
         sizes = torch._foreach_sqrt(squares)
         torch._foreach_div_(sizes, (1.0 - second ** group["num_steps"]) ** 0.5)
         torch._foreach_add_(sizes, _EPS)
-        torch._foreach_addcdiv_(weights, means, sizes, -group["lr"] / (1.0 - first ** group["num_steps"]))
+        rate = -group["lr"] / (1.0 - first ** group["num_steps"])
+        if isinstance(rate, torch.Tensor):
+            changes = torch._foreach_div(means, sizes)
+            torch._foreach_mul_(changes, rate)
+            torch._foreach_add_(weights, changes)
+        else:
+            torch._foreach_addcdiv_(weights, means, sizes, rate)
 
 
 def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Matrices with their singular values brought to about 0.7 to 1.2, by Newton and Schulz's iteration.
+    """Matrices in float32 with their singular values brought to about 0.7 to 1.2, by Newton and Schulz's iteration.
 
     Each iteration multiplies a matrix by a polynomial of its Gram matrix from the left. So all iterations work on that
     small square matrix, batched by size, and each matrix is multiplied once: a third of the time (docs/log.md).
+
+    Never in half precision, whatever the matrices are in: iterating on the Gram matrix in bfloat16 brought singular
+    values of a matrix of rank 2 to 7,300. TF32 is precise enough.
     """
-    wide = [matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix for matrix in matrices]
-    sizes = torch._foreach_norm(wide)
-    torch._foreach_clamp_min_(sizes, 1e-7)
-    wide = list(torch._foreach_div(wide, sizes))
-    alike: dict[int, list[int]] = {}
-    for number, matrix in enumerate(wide):
-        alike.setdefault(len(matrix), []).append(number)
-    for numbers in alike.values():
+    with torch.autocast(matrices[0].device.type, enabled=False):
+        wide = [(matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix).float() for matrix in matrices]
+        sizes = torch._foreach_norm(wide)
+        torch._foreach_clamp_min_(sizes, 1e-7)
+        wide = list(torch._foreach_div(wide, sizes))
+        made = _brought_to_one(wide) if wide[0].is_cuda else _brought_to_one_each(wide)
+    return [own.mT if matrix.shape[0] > matrix.shape[1] else own for own, matrix in zip(made, matrices, strict=True)]
+
+
+def _brought_to_one_each(wide: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Matrix by matrix outside of the iterations, without copies: for a CPU."""
+    made = list(wide)
+    for numbers in _alike([len(matrix) for matrix in wide]):
         factors = _factors(torch.stack([wide[number] @ wide[number].mT for number in numbers]))
         for number, factor in zip(numbers, factors, strict=True):
-            wide[number] = factor @ wide[number]
-    return [own.mT if matrix.shape[0] > matrix.shape[1] else own for own, matrix in zip(wide, matrices, strict=True)]
+            made[number] = factor @ wide[number]
+    return made
+
+
+def _brought_to_one(wide: list[torch.Tensor]) -> list[torch.Tensor]:
+    """As `_brought_to_one_each`, with matrices of one shape in one product: fewer launches on a GPU."""
+    stacks = [(numbers, torch.stack([wide[n] for n in numbers])) for numbers in _alike([one.shape for one in wide])]
+    made = list(wide)
+    for alike in _alike([stack.shape[1] for _, stack in stacks]):
+        grams = torch.cat([torch.bmm(stacks[place][1], stacks[place][1].mT) for place in alike])
+        factors = torch.split(_factors(grams), [len(stacks[place][0]) for place in alike])
+        for place, factor in zip(alike, factors, strict=True):
+            numbers, stack = stacks[place]
+            for number, own in zip(numbers, torch.bmm(factor, stack).unbind(), strict=True):
+                made[number] = own
+    return made
+
+
+def _alike(keys: Sequence[object]) -> list[list[int]]:
+    """The indices of equal keys, together."""
+    found: dict[object, list[int]] = {}
+    for number, key in enumerate(keys):
+        found.setdefault(key, []).append(number)
+    return list(found.values())
 
 
 @contextmanager
@@ -168,11 +222,19 @@ def _factors(grams: torch.Tensor) -> torch.Tensor:
     """The factors (k, m, m) to multiply matrices with these Gram matrices by."""
     one = torch.eye(grams.shape[1], device=grams.device).expand_as(grams)
     factors = one
-    for _ in range(_ITERATIONS):
+    for iteration in range(_ITERATIONS):
         factor = torch.baddbmm(torch.add(_A * one, grams, alpha=_B), grams, grams, alpha=_C)
-        factors = torch.bmm(factor, factors)
-        grams = torch.bmm(torch.bmm(factor, grams), factor)
+        factors = torch.bmm(factor, factors) if iteration > 0 else factor
+        if iteration < _ITERATIONS - 1:
+            grams = torch.bmm(torch.bmm(factor, grams), factor)
     return factors
+
+
+def _plain(key: str, value: Any) -> Any:
+    """A setting as it is saved."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return int(value) if key == "num_steps" else float(value)
 
 
 def _slopes(weights: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -187,11 +249,13 @@ class NovoGrad(_Optimizer):
 
     Args:
         groups: with "params" and "weight_decay" (decoupled from the scaling).
-        learning_rate: of all parameters.
+        learning_rate: of all parameters; as a tensor, it is read by a recorded step.
         betas: of the gradients' momentum, and of their squared sizes.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], *, learning_rate: float, betas: tuple[float, float]) -> None:
+    def __init__(
+        self, groups: Sequence[dict[str, Any]], *, learning_rate: float | torch.Tensor, betas: tuple[float, float]
+    ) -> None:
         super().__init__(groups, {"lr": learning_rate, "betas": betas})
 
     @torch.no_grad()
@@ -204,18 +268,27 @@ class NovoGrad(_Optimizer):
             first, second = group["betas"]
             slopes = _slopes(weights)
             sizes = torch._foreach_norm(slopes)
-            squares = [self._followed(w, size.square(), second) for w, size in zip(weights, sizes, strict=True)]
-            scales = torch._foreach_sqrt(squares)
+            scales = torch._foreach_sqrt(self._followed(weights, torch._foreach_mul(sizes, sizes), second))
             torch._foreach_add_(scales, _EPS)
             steps = torch._foreach_div(slopes, scales)
             torch._foreach_add_(steps, weights, alpha=group["weight_decay"])
             means = self._kept("mean", weights)
             torch._foreach_mul_(means, first)
             torch._foreach_add_(means, steps)
-            torch._foreach_add_(weights, means, alpha=-group["lr"])
+            if isinstance(group["lr"], torch.Tensor):
+                torch._foreach_sub_(weights, torch._foreach_mul(means, group["lr"]))
+            else:
+                torch._foreach_add_(weights, means, alpha=-group["lr"])
 
-    def _followed(self, weight: torch.Tensor, square: torch.Tensor, momentum: float) -> torch.Tensor:
-        """The running average of a parameter's squared sizes, which begins with the first one."""
-        kept = self._state[weight]
-        kept["square"] = square if "square" not in kept else kept["square"].lerp(square, 1.0 - momentum)
-        return kept["square"]
+    def _followed(
+        self, weights: list[torch.Tensor], squares: Sequence[torch.Tensor], momentum: float
+    ) -> list[torch.Tensor]:
+        """The running averages of the parameters' squared sizes, which begin with the first one."""
+        known = [(w, square) for w, square in zip(weights, squares, strict=True) if "square" in self._state[w]]
+        if known:
+            # In place, because a recorded step finds them where they were.
+            kept = [self._state[w]["square"] for w, _ in known]
+            torch._foreach_lerp_(kept, [square for _, square in known], 1.0 - momentum)
+        for weight, square in zip(weights, squares, strict=True):
+            self._state[weight].setdefault("square", square)
+        return [self._state[weight]["square"] for weight in weights]

@@ -14,6 +14,7 @@ import torch
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
+from voxelocity.step.fused import is_fused, set_fused
 from voxelocity.step.precision_config import CompileMode, PrecisionConfig
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -74,6 +75,12 @@ class BackendConfig(Config):
     expandable_segments: bool = False
     """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
     taken after it is set. Does not change results."""
+    fused_loss: bool = True
+    """Whether the loss and its gradient are computed in two passes over the logits by kernels of our own, where Triton
+    can run them; if not, by torch's operations, which they agree with up to roundings."""
+    fused_norm: bool = True
+    """Whether instance norms of DynUNet and UNet in channels_last_3d use our own kernel, which also does DynUNet's
+    leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:
@@ -83,6 +90,8 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    set_fused("loss", config.fused_loss)
+    set_fused("norm", config.fused_norm)
     if config.expandable_segments:
         # Otherwise the variable PYTORCH_ALLOC_CONF decides. torch has no public name for it.
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -101,6 +110,7 @@ def backend_as_found(device: torch.device) -> Iterator[None]:
     newer, cudnn = _newer_switches(), torch.backends.cudnn
     older = [(write, read()) for read, write in _older_switches() if _is_readable(read)]
     found, benchmark = [switch.fp32_precision for switch in newer], cudnn.benchmark
+    fuses_norm, fuses_loss = is_fused("norm"), is_fused("loss")
     try:
         yield
     finally:
@@ -110,6 +120,8 @@ def backend_as_found(device: torch.device) -> Iterator[None]:
         for switch, precision in zip(newer, found, strict=True):
             switch.fp32_precision = precision
         cudnn.benchmark = benchmark
+        set_fused("loss", fuses_loss)
+        set_fused("norm", fuses_norm)
 
 
 def _newer_switches() -> list[Any]:

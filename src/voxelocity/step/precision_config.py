@@ -23,6 +23,8 @@ class PrecisionConfig(Config):
     """Whether tensors are in memory with the channels innermost (channels_last_3d)."""
     compile: CompileMode = "none"
     """The mode of `torch.compile` for the training's forward and backward pass; "none" does not compile."""
+    step_graph: bool = False
+    """Whether a training step on a GPU is recorded as one CUDA graph and replayed, which takes the host out of it."""
 
     @property
     def memory_format(self) -> torch.memory_format:

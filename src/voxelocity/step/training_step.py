@@ -11,12 +11,21 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.device import is_out_of_memory
-from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.core.rng import generator
 from voxelocity.observe import Clock, span
 from voxelocity.parallel import ALONE, Sharding, World, shard
+from voxelocity.step.full_memory import in_pieces, not_divisible, too_large, too_small
+from voxelocity.step.graph import StepNumbers, StepWork, open_graphs
 from voxelocity.step.loss import Loss
-from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer, own_state, whole_state
+from voxelocity.step.optimizer import (
+    OptimizerConfig,
+    RunningAverage,
+    build_optimizer,
+    load_settings,
+    own_state,
+    saved_settings,
+    whole_state,
+)
 from voxelocity.step.precision import autocast, compiled
 from voxelocity.step.precision_config import PrecisionConfig
 
@@ -68,10 +77,15 @@ class TrainingStep:
         self._forward = compiled(network.module, mode, device)
         self._loss = loss
         self._precision = precision
-        self._config = optimizer
+        self._config, self._learning_rate = optimizer, optimizer.learning_rate
+        self._warn = warn
         self._blank = network.blank
+        work = StepWork(eager=self._eager, recorded=self._recorded, masks=self._masks, count=self._count)
+        self._graphs = open_graphs(work, precision, network, world, device=device, warn=warn)
+        self._numbers = StepNumbers(device) if self._graphs is not None else None
         if self._blank is None:
-            self._optimizer = build_optimizer(optimizer, self.network.parameters())
+            rate = None if self._numbers is None else self._numbers.learning_rate
+            self._optimizer = build_optimizer(optimizer, self.network.parameters(), learning_rate=rate)
         else:
             # Never makes a step: it says how the whole state is arranged.
             self._whole_optimizer = build_optimizer(optimizer, self._blank.parameters())
@@ -79,7 +93,6 @@ class TrainingStep:
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")
         self._average = RunningAverage(self.network, optimizer.average_decay) if optimizer.average_decay else None
         self._seed = seed
-        self._warn = warn
         self._has_dropout = any(
             isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0
             for module in network.module.modules()
@@ -95,6 +108,21 @@ class TrainingStep:
     def is_plain(self) -> bool:
         """Whether each rank has a copy of the network that computes as usual, as `trial` needs it."""
         return self._sharding.is_plain
+
+    @property
+    def why_no_graph(self) -> str:
+        """Why steps are not replayed as a CUDA graph; "" if they are, once a few were eager."""
+        return "it is switched off or not possible here" if self._graphs is None else self._graphs.why_not
+
+    def release_graphs(self) -> None:
+        """Frees the memory of recorded steps. Later steps are recorded again."""
+        if self._graphs is not None:
+            self._graphs.drop()
+
+    def make_room(self) -> None:
+        """Frees it before other work if it is so much that the work might lack it."""
+        if self._graphs is not None and self._graphs.is_large:
+            self._graphs.drop()
 
     def set_training_mode(self) -> None:
         """Ends the evaluation mode that a validation may have left."""
@@ -115,6 +143,10 @@ class TrainingStep:
         """Whether no weight is NaN or infinite. Waits for the device; called by all ranks."""
         return self._sharding.is_finite()
 
+    def finite_flag(self) -> torch.Tensor:
+        """Whether none of this rank's weights is NaN or infinite, a scalar on the device, without waiting for it."""
+        return self._sharding.finite_flag()
+
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
         """One step on `batch`, which is on the device. Its parts are spans: layout (into the network's memory
         format), forward, loss, backward, optimizer, averaging.
@@ -127,17 +159,50 @@ class TrainingStep:
         """
         if self._blank is not None:
             self._blank.to("cpu")
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        self._set_numbers(learning_rate)
+        if self._graphs is not None:
+            return self._graphs(batch.image, batch.label, batch.step)
         with span("layout", color="orange"):
             image = batch.image.to(memory_format=self._precision.memory_format)
-        loss = self._make_gradients(image, batch.label, batch.step)
+        return self._eager(image, batch.label, batch.step)
+
+    def _set_numbers(self, learning_rate: float) -> None:
+        """Gives the step what changes from one to the next besides the batch."""
+        self._learning_rate = learning_rate
+        if self._numbers is None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            return
+        self._numbers.set(learning_rate, 0.0 if self._average is None else self._average.next_weight())
+
+    def _eager(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+        loss = self._make_gradients(image, label, step)
         with span("optimizer", color="purple"):
             self._update(image)
         if self._average is not None:
             with span("averaging", color="violet"):
-                self._average.update(self.network)
+                self._follow(self._average)
+            self._average.num_averaged += 1
+        if self._num_pieces > 1 and self._graphs is not None and not self._graphs.why_not:
+            # A step in pieces needs all memory that is left.
+            self._graphs.stop("a batch is computed in pieces", is_said=True)
         return loss.detach()
+
+    def _recorded(self, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        """As `_eager`, without what only the host does: replaying it would not."""
+        self._sharding.drop_gradients()
+        loss = self._at_once(image, label, nullcontext())
+        self._update(image)
+        if self._average is not None:
+            self._follow(self._average)
+        return loss.detach()
+
+    def _follow(self, average: RunningAverage) -> None:
+        average.follow(self.network, average.next_weight() if self._numbers is None else self._numbers.average_weight)
+
+    def _count(self) -> None:
+        if self._average is not None:
+            self._average.num_averaged += 1
 
     def trial(self, shape_bcxyz: tuple[int, ...], *, clock: Clock) -> tuple[float, int]:
         """Seconds and bytes of device memory of a forward and a backward pass on noise, without exchanging gradients.
@@ -174,7 +239,7 @@ class TrainingStep:
                 elif self._num_pieces > 1:
                     loss = self._in_pieces(image, label, step)
                 else:
-                    loss = self._at_once(image, label, step)
+                    loss = self._at_once(image, label, self._masks(step))
                 break
             except (RuntimeError, MemoryError) as error:
                 if self._warn is None or not is_out_of_memory(error):
@@ -182,16 +247,11 @@ class TrainingStep:
                 said = str(error).partition("\n")[0]
             if not self._world.is_alone:
                 # Trying again would repeat exchanges in which the other ranks no longer take part.
-                raise self._too_large(image, said)
+                raise too_large(image, said, self._world.place)
             # Outside the handler, whose traceback holds the tensors of the failed pass.
             self._halve_pieces(image, said)
         if self._num_pieces > pieces_before and self._warn is not None:
-            self._warn(
-                f"train: {_described(image)} do not fit into the memory of the device {self.device.type}; from step "
-                f"{step} on, each batch is computed in {self._num_pieces} pieces, which trains the same weights up to "
-                "roundings and takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
-                "avoids it"
-            )
+            self._warn(in_pieces(image, step, self._num_pieces))
         return loss
 
     def _through_stages(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
@@ -199,8 +259,8 @@ class TrainingStep:
         with span("exchange", color="tomato"), autocast(self._precision, self.device), self._masks(step):
             return cast("Pipelined", self._sharding).make_gradients(image, label, self._loss)
 
-    def _at_once(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
-        with span("forward", color="green"), autocast(self._precision, self.device), self._masks(step):
+    def _at_once(self, image: torch.Tensor, label: torch.Tensor, masks: AbstractContextManager[None]) -> torch.Tensor:
+        with span("forward", color="green"), autocast(self._precision, self.device), masks:
             logits = self._forward(image)
         with span("loss", color="lightgreen"):
             loss = self._loss(logits, label)
@@ -247,13 +307,9 @@ class TrainingStep:
             torch.cuda.empty_cache()
         mixing = next((m for m in self.network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)), None)
         if mixing is not None and len(image) > 1:
-            raise DeviceMemoryError(
-                f"train: {_described(image)} do not fit into the memory of the device {self.device.type} ({said}); "
-                "pieces would change the result, because the network's batch norms use the whole batch: set a smaller "
-                f"data.batch_size (now {len(image)}) or network.norm=instance"
-            )
+            raise not_divisible(image, said)
         if self._num_pieces >= len(image):
-            raise self._too_small(image, said)
+            raise too_small(image, said)
         self._num_pieces = min(2 * self._num_pieces, len(image))
 
     def _update(self, image: torch.Tensor) -> None:
@@ -267,21 +323,7 @@ class TrainingStep:
         except (RuntimeError, MemoryError) as error:
             if self._warn is None or not is_out_of_memory(error):
                 raise
-            raise self._too_small(image, str(error).partition("\n")[0]) from None
-
-    def _too_small(self, image: torch.Tensor, said: str) -> DeviceMemoryError:
-        return DeviceMemoryError(
-            f"train: a step on one patch of {_extent(image)} voxels does not fit into the memory of the device "
-            f"{self.device.type} ({said}); set a smaller data.patch.shape_voxel or narrower network.widths, or free "
-            "memory that other programs hold"
-        )
-
-    def _too_large(self, image: torch.Tensor, said: str) -> DeviceMemoryError:
-        return DeviceMemoryError(
-            f"train: {_described(image)}, the share of rank {self._world.place.rank} of a batch, do not fit into the "
-            f"memory of the device {self.device.type} ({said}); set a smaller data.batch_size, which counts the "
-            f"patches of all {self._world.place.size} ranks"
-        )
+            raise too_small(image, str(error).partition("\n")[0]) from None
 
     def _masks(self, step: int, piece: int = 0) -> AbstractContextManager[None]:
         """A context in which dropout draws the numbers of this step and piece; torch's generator stays unchanged."""
@@ -299,9 +341,7 @@ class TrainingStep:
         average = self._average
         return {
             "network": self._whole(self.network),
-            "optimizer": self._optimizer.state_dict()
-            if self._blank is None
-            else whole_state(self._optimizer, self._sharding, self._whole_optimizer, self._blank),
+            "optimizer": self._optimizer_state(),
             "scaler": self._scaler.state_dict(),
             # Under the names of torch's AveragedModel, which earlier checkpoints use.
             "average": None
@@ -312,14 +352,26 @@ class TrainingStep:
             },
         }
 
+    def _optimizer_state(self) -> dict[str, Any]:
+        if self._blank is not None:
+            return whole_state(self._optimizer, self._sharding, self._whole_optimizer, self._blank)
+        state: dict[str, Any] = self._optimizer.state_dict()
+        return state if self._numbers is None else saved_settings(state, self._learning_rate)
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Continues exactly from a saved `state`."""
+        # The optimizer's state gets new tensors.
+        self.release_graphs()
         self._load(self.network, state["network"])
-        self._optimizer.load_state_dict(
-            state["optimizer"]
-            if self._blank is None
-            else own_state(state["optimizer"], self._optimizer, self._sharding, self._whole_optimizer, self._blank)
-        )
+        optimizer: dict[str, Any] = state["optimizer"]
+        if self._blank is not None:
+            optimizer = own_state(optimizer, self._optimizer, self._sharding, self._whole_optimizer, self._blank)
+        if self._numbers is None:
+            self._optimizer.load_state_dict(optimizer)
+        else:
+            self._learning_rate = optimizer["param_groups"][0]["lr"]
+            load_settings(self._optimizer, optimizer, self._numbers.learning_rate)
+            self._numbers.forget()
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
             kept = dict(state["average"])
@@ -354,11 +406,3 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
     finally:
         numbers.set_state(found)
-
-
-def _described(image: torch.Tensor) -> str:
-    return f"{len(image)} patches of {_extent(image)} voxels"
-
-
-def _extent(image: torch.Tensor) -> str:
-    return " x ".join(str(n) for n in image.shape[2:])

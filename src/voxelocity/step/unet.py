@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from voxelocity.core.region import Index3
+from voxelocity.step.fused_norm import InstanceNorm
 
 _ONE: Index3 = (1, 1, 1)
 
@@ -80,7 +81,7 @@ class _Parts:
             conv = nn.Conv3d(before, after, 3, stride, padding=1)
         layers.add_module("conv", conv)
         if has_norm:
-            norm = nn.InstanceNorm3d(after) if self.norm == "instance" else nn.BatchNorm3d(after)
+            norm = InstanceNorm(after) if self.norm == "instance" else nn.BatchNorm3d(after)
             named = {"N": norm, "D": nn.Dropout(self.dropout), "A": nn.PReLU()}
             layers.add_module("adn", nn.Sequential(OrderedDict(named)))
         return layers

@@ -199,7 +199,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
     if session.start is not None and checkpoints.latest_step() == 0:
-        session.start.copy_into(network, class_names=spec.class_names, say=session.warn)
+        session.start.copy_into(network, spec, say=session.warn)
     sharding = sharded(session, network)
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone
@@ -295,6 +295,7 @@ def _steps(
 
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
+    training.release_graphs()
     pictures = SlicePictures()
     final = validation.score(training.averaged(), pictures)
     return session.world.led(lambda: _write_results(session, state, final, pictures))

@@ -34,7 +34,7 @@ from voxelocity.training.entry import train
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
-from voxelocity.training.start import check_start
+from voxelocity.training.start import check_start, source_of_fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def train_folds(
         job = launcher_job()
         begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].is_of_job(job)}
     for fold in begun:
-        _check_begun(folders[fold], cases, fold=fold, start_from=start_from, **asked)
+        _check_begun(folders[fold], cases, fold=fold, start_from=source_of_fold(start_from, fold), **asked)
     shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if overwrite else ())
     failed: dict[int, str] = {}
     with one_group(place, uses_gpu=device != "cpu" and torch.cuda.is_available()):
@@ -128,8 +128,8 @@ def train_folds(
                 train(
                     cases, folder.path, fold=fold, device=device, resume=fold in begun,
                     overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
-                    start_from=start_from, shared=shared, console=console, spent_s=spent_s, stop=stop,
-                    sinks=make_sinks(), **asked,
+                    start_from=source_of_fold(start_from, fold), shared=shared, console=console, spent_s=spent_s,
+                    stop=stop, sinks=make_sinks(), **asked,
                 )  # fmt: skip
             # What is wrong with the command or with the data set is wrong for every fold.
             except (InterruptedRunError, ConfigError, DatasetError):

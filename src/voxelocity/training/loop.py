@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from voxelocity.core.errors import NonFiniteLossError
-from voxelocity.core.time_parts import EXCHANGE
 from voxelocity.data.pipeline import Feed
-from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
+from voxelocity.observe import SpanRecorder, device_clock, phase, span
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.losses import AskedLosses, RunAhead
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
+from voxelocity.training.step_parts import StepParts
 from voxelocity.training.validation import Validation
 
-PART_OF_SPAN: Mapping[str, str] = {
-    "wait": "wait",
-    "layout": "forward",
-    "forward": "forward",
-    "loss": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "averaging": "optimizer",
-    EXCHANGE: EXCHANGE,
-}
-"""The parts match those of `voxelocity diagnose`; time outside these spans is the remainder."""
-
-# Losses are read and logged this often, and at least every so many steps.
+# Losses are logged this often, and at least every so many steps.
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
 # A rank that takes this many times as long as the longest of this many last steps hangs.
 _TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20
@@ -69,6 +57,12 @@ class _Window:
 
     Attributes:
         start_s: when they began.
+        stop_s: when the last of them was queued; of a CPU, when it ended.
+        stop_step: steps of the run by then.
+        progress: of the run by then.
+        parts: seconds of steps by activity, as far as they are known.
+        asked: the losses, once the window is closed; None where they are read at once.
+        losses_read: the losses on the host.
     """
 
     start_s: float
@@ -76,6 +70,16 @@ class _Window:
     case_ids: list[tuple[str, ...]] = field(default_factory=list)
     num_images: int = 0
     learning_rate: float = 0.0
+    stop_s: float = 0.0
+    stop_step: int = 0
+    progress: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    asked: AskedLosses | None = None
+    losses_read: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.stop_s - self.start_s
 
 
 class Loop:
@@ -102,6 +106,10 @@ class Loop:
         self._first_validation_s = validation.intermediate_s
         self._step_s: deque[float] = deque(maxlen=_NUM_KNOWN_STEPS)
         self._epoch_balanced = feed.epoch_of(state.step)
+        self._ahead = RunAhead(training.device)
+        # A GPU would be idle while the host reads. Ranks wait for each other anyway.
+        self._reads_late = training.device.type == "cuda" and session.world.is_alone
+        self._unread: _Window | None = None
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -112,8 +120,9 @@ class Loop:
         with (
             self._drawn() as self._picture,
             self._bar,
-            SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as self._recorder,
+            SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as recorder,
         ):
+            self._parts = StepParts(recorder)
             try:
                 return self._run()
             finally:
@@ -200,6 +209,7 @@ class Loop:
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
             self.session.world.moved()
             window.losses.append(self.training(batch, window.learning_rate))
+        self._ahead.step_queued()
         self._step_s.append(self.clock() - start_s)
         window.case_ids.append(batch.case_ids)
         window.num_images += len(batch.image) if self.session.world.is_alone else self.plan.data.batch_size
@@ -221,53 +231,91 @@ class Loop:
         return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
 
     def _close(self, window: _Window, progress: float) -> float:
-        """Reads the losses of the last steps at once, and logs them: the only place that waits for the device.
+        """Ends a window, and asks for its losses. With a GPU they are read when the next one ends, without a wait.
 
         Returns:
             The time at which the window ended and the next one begins.
         """
-        losses = torch.stack(window.losses).float().cpu().tolist()
-        self._check_finite(window, losses)
-        # The device has finished everything queued before the losses, so every span of these steps is complete.
-        parts = part_seconds(self._recorder.take())
-        end_s = self.clock()
-        state, seconds, wait_s = self.state, end_s - window.start_s, parts.get("wait", 0.0)
-        self.balance.count(parts, len(losses))
-        state.trained_s += seconds
-        state.waited_s += wait_s
+        state = self.state
+        window.stop_step, window.progress = state.step, progress
+        if self._reads_late:
+            window.asked = AskedLosses(window.losses, self.training.finite_flag())
+        else:
+            self._check_finite(window)
+        self._take_parts(window)
+        self.balance.count(window.parts, len(window.losses))
+        window.stop_s = self.clock()
+        state.trained_s += window.seconds
         state.num_images += window.num_images
+        before, self._unread = self._unread, window
+        if before is not None:
+            self._check_finite(before)
+            self._report(before)
+        if not self._reads_late:
+            self._read_all()
+        return window.stop_s
+
+    def _read_all(self) -> None:
+        """Waits for all steps and reads their losses: nothing may be saved or judged before."""
+        window, self._unread = self._unread, None
+        if window is None:
+            return
+        if self._reads_late:
+            self._check_finite(window)
+            self._take_parts(window)
+        self._report(window)
+
+    def _take_parts(self, window: _Window) -> None:
+        """Adds the times of steps that the device has passed since the last call."""
+        parts = self._parts.take()
+        self.state.waited_s += parts.get("wait", 0.0)
+        for part, seconds in parts.items():
+            window.parts[part] = window.parts.get(part, 0.0) + seconds
+
+    def _report(self, window: _Window) -> None:
+        """Logs a window whose losses are finite."""
+        losses = window.losses_read
+        seconds, wait_s = window.seconds, window.parts.get("wait", 0.0)
         loss = sum(losses) / len(losses)
         self.session.log.write(
             "steps",
-            step=state.step,
-            epoch=self.feed.epoch_of(state.step - 1),
+            step=window.stop_step,
+            epoch=self.feed.epoch_of(window.stop_step - 1),
             loss=loss,
             learning_rate=window.learning_rate,
             num_steps=len(losses),
             num_images=window.num_images,
             seconds=seconds,
             wait_s=wait_s,
-            parts=parts,
+            parts=window.parts,
         )
-        share = max(progress, 1e-6)
+        state, share = self.state, max(window.progress, 1e-6)
         self._bar.update(
-            step=state.step,
+            step=window.stop_step,
             loss=loss,
             images_per_s=window.num_images / max(seconds, 1e-9),
             wait_share=wait_s / max(seconds, 1e-9),
-            progress=progress,
+            progress=window.progress,
             remaining_s=(state.trained_s + state.validated_s) / share * (1.0 - share),
         )
-        return end_s
 
-    def _check_finite(self, window: _Window, losses: Sequence[float]) -> None:
-        first_step = self.state.step - len(losses)
-        for step, (loss, case_ids) in enumerate(zip(losses, window.case_ids, strict=True), start=first_step):
+    def _check_finite(self, window: _Window) -> None:
+        """Reads the losses of a closed window."""
+        if window.asked is None:
+            window.losses_read = torch.stack(window.losses).float().cpu().tolist()
+        else:
+            window.losses_read, is_finite = window.asked.read()
+        first_step = window.stop_step - len(window.losses)
+        for step, (loss, case_ids) in enumerate(
+            zip(window.losses_read, window.case_ids, strict=True), start=first_step
+        ):
             if not math.isfinite(loss):
                 raise self._not_finite(f"the loss became {loss} at step {step} on the cases", case_ids, step)
         # An error that no loss has shown yet: a gradient that broke the weights in the last step.
-        if not self.training.is_finite():
-            step = self.state.step - 1
+        if window.asked is None:
+            is_finite = self.training.is_finite()
+        if not is_finite:
+            step = window.stop_step - 1
             found = f"weights became NaN or infinite by step {step}, the last cases were"
             raise self._not_finite(found, window.case_ids[-1], step)
 
@@ -300,6 +348,8 @@ class Loop:
 
     def _validate(self) -> None:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
+        self._read_all()
+        self.training.make_room()
         start = self.clock()
         with phase("validation", color="gold"), self._limited(self._expected_validation_s()):
             mean_dice, dice = self.validation.intermediate(self.training.averaged())
@@ -327,6 +377,7 @@ class Loop:
             self._picture.draw()
 
     def _save(self) -> None:
+        self._read_all()
         start = self.clock()
         with phase("checkpoint", color="grey"), self._limited(self._longest_save_s):
             # All ranks put it together, but only the leader may write.
@@ -338,26 +389,3 @@ class Loop:
             "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=seconds
         )
         self._saved_at_s = self.clock()
-
-
-def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
-    """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
-
-    A part inside another counts for itself: waiting for other ranks inside the loss, or what a stage of a pipeline does
-    inside its waiting. With a device clock they are the times of its stream: "wait" is the time it was idle because the
-    next batch was not ready, and work that overlaps with other work costs nothing.
-    """
-    steps = {record.number for record in records if record.name == "step"}
-    outer = {record.number: record for record in records if record.parent in steps}
-    seconds: dict[str, float] = {}
-    for record in records:
-        if record.name not in PART_OF_SPAN:
-            continue
-        around = outer.get(-1 if record.parent is None else record.parent)
-        part, spent_s = PART_OF_SPAN[record.name], record.seconds if record.device_s is None else record.device_s
-        if record.parent in steps or (around is not None and around.name in PART_OF_SPAN):
-            seconds[part] = seconds.get(part, 0.0) + spent_s
-        if around is not None and around.name in PART_OF_SPAN:
-            # Which ends after the spans in it.
-            seconds[PART_OF_SPAN[around.name]] = seconds.get(PART_OF_SPAN[around.name], 0.0) - spent_s
-    return {part: seconds[part] for part in dict.fromkeys(PART_OF_SPAN.values()) if part in seconds}

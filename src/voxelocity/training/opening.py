@@ -32,7 +32,7 @@ from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.parallel import World, launcher_job
-from voxelocity.planning import DeviceChoice, Planned, SharedKeys, make_plan
+from voxelocity.planning import DeviceChoice, Planned, SharedKeys, check_code, make_plan
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_table
 from voxelocity.training.caching import SKIPPED
@@ -47,7 +47,7 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start import StartingPoint, starting_point
+from voxelocity.training.start import StartingPoint, check_held_out, starting_point
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
@@ -102,9 +102,12 @@ def start_of(
     if saved is not None:
         cases = check_data(folder, saved, cases)
     if saved is not None and resume:
+        check_code(saved.plan, overrides, where=str(folder.record))
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
         fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, resumed_keys(saved, overrides)
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
+    if point is not None and saved is None:
+        check_held_out(point.folder, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,

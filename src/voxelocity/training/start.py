@@ -6,6 +6,7 @@ for any run.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,19 @@ from typing import Any
 
 import torch
 
-from voxelocity.core.cases import Cases
+from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import flatten
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.quantities import listed
 from voxelocity.data.pipeline import declare_channels
-from voxelocity.infer import ModelSpec, load_model
+from voxelocity.infer import ModelSpec, PredictionSpec, load_model
 from voxelocity.planning import Plan, SharedKeys, read_overrides
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.resume import SavedRun
+from voxelocity.training.resume import SavedRun, other_path
 from voxelocity.training.run_folder import RunFolder
+
+# A run that started from a run that started from ...
+_MOST_STARTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +87,12 @@ class StartingPoint:
         """What `run.yaml` keeps, so that a resumed run starts from the same weights."""
         return {"folder": str(self.folder.resolve()), "weights_sha256": self.spec.weights_sha256}
 
-    def copy_into(self, network: torch.nn.Module, *, class_names: tuple[str, ...], say: Callable[[str], None]) -> None:
+    def copy_into(self, network: torch.nn.Module, spec: PredictionSpec, *, say: Callable[[str], None]) -> None:
         """Copies every weight that fits; the first and last layer keep new ones if the channels or classes are others.
 
         Args:
             network: the new one, of the same configuration.
-            class_names: of the new one.
+            spec: of the new one.
             say: called with what was not copied, or may mean something else.
         """
         weights, new = self.network.state_dict(), network.state_dict()
@@ -102,11 +107,16 @@ class StartingPoint:
                 f"{len(self.spec.channels)} channels and {len(self.spec.labels)} classes, and are initialized again: "
                 f"{', '.join(other)}"
             )
-        if len(class_names) == len(self.spec.class_names) and class_names != self.spec.class_names:
-            say(
-                f"train: the classes of {self.folder} are {', '.join(self.spec.class_names)}, those of this data set "
-                f"{', '.join(class_names)}; the weights of the last layer are taken over in this order"
-            )
+        for layer, before, now in (
+            ("first", ("channels", *self.spec.channels), ("channels", *spec.channels)),
+            ("last", _outputs(self.spec), _outputs(spec)),
+        ):
+            # Weights of other shapes were not copied.
+            if before != now and len(before) == len(now):
+                say(
+                    f"train: the {before[0]} of {self.folder} are {', '.join(before[1:])}, those of this data set the "
+                    f"{now[0]} {', '.join(now[1:])}; the weights of the {layer} layer are taken over in this order"
+                )
 
 
 def starting_point(
@@ -153,6 +163,64 @@ def check_start(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
             f"train: {out} holds a run that was started from {before or 'new weights'}, not from {folder}; leave out "
             "--from, choose another folder with -o, or replace the run with --overwrite"
         )
+
+
+def _outputs(spec: PredictionSpec) -> tuple[str, ...]:
+    """What the last layer's channels are, after the kind of these."""
+    if not spec.regions:
+        return ("classes", *spec.class_names)
+    return ("overlapping regions", *spec.regions)
+
+
+def check_held_out(source: Path, cases: Cases, fold: Fold) -> None:
+    """Refuses to hold out cases that the run in `source`, or one that it was started from itself, was trained on.
+
+    Cases are told apart by their ids within one data set. Where another data set has cases of the same names, the user
+    is warned.
+
+    Raises:
+        InputError: weights have learned from cases that would judge them.
+    """
+    split = cases.split(fold)
+    held_out = {ref.case_id for ref in split.validation} if split.held_out else set()
+    place: Path | None = source
+    for _ in range(_MOST_STARTS):
+        record = None if place is None else RunFolder(place).record
+        if place is None or record is None or not held_out:
+            return
+        if not record.is_file():
+            warnings.warn(
+                f"train: {place} does not say which cases it was trained on (it has no {record.name}); if the cases "
+                "held out now were among them, every score of this run is too high",
+                stacklevel=2,
+            )
+            return
+        saved = SavedRun.read(record)
+        seen = sorted(held_out & {*saved.case_ids.get("training", ())})
+        if seen and not other_path(saved, cases):
+            own = "" if saved.fold == "all" else f"--fold {saved.fold}, which it held out too, "
+            raise InputError(
+                f"train: {place} was trained on {len(seen)} of the {len(held_out)} cases that would be held out "
+                f"({listed(seen, 3)}), so the scores would be too high; give {own}--fold all, or --from a run of this "
+                "fold"
+            )
+        if 2 * len(seen) > len(held_out):
+            warnings.warn(
+                f"train: {place} was trained on cases with the names of {len(seen)} of the {len(held_out)} cases that "
+                f"are held out now ({listed(seen, 3)}), in another folder; if they are the same, every score of "
+                "this run is too high",
+                stacklevel=2,
+            )
+        before = saved.start.get("folder")
+        place = Path(before) if isinstance(before, str) and before else None
+
+
+def source_of_fold(start_from: Path | str | None, fold: int) -> Path | str | None:
+    """What a fold starts from: the same fold, if `start_from` holds the folds of a cross-validation."""
+    if start_from is None:
+        return None
+    own = Path(start_from) / f"fold_{fold}"
+    return own if RunFolder(own).holds_run and not RunFolder(Path(start_from)).holds_run else start_from
 
 
 def _network_keys(spec: ModelSpec) -> dict[str, Any]:

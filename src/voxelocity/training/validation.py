@@ -16,7 +16,8 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.infer import ClassIndices, ModelSpec, Predictor
+from voxelocity.infer import ClassIndices, ModelSpec, Predictor, WindowConfig
+from voxelocity.infer.resident import Residents, ResidentVolume
 from voxelocity.metrics import DiceCounts, case_score, summarize
 from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
@@ -27,6 +28,8 @@ from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_p
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
+# Mirroring adds less than this to the mean Dice; only mirrored windows, those of the final validation, reach a target.
+_NEAR_TARGET = 0.02
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 
@@ -40,6 +43,7 @@ def score_prepared(
     *,
     device: torch.device,
     on_windows: Callable[[], None] | None = None,
+    residents: Residents | None = None,
 ) -> list[CaseScore]:
     """Dice of each case on the prepared grid, with windows mirrored as in `score_cases`.
 
@@ -51,19 +55,30 @@ def score_prepared(
         spec: what the network expects.
         device: where it runs.
         on_windows: called before each forward pass; what it raises ends the validation.
+        residents: where cases stay between validations.
     """
     was_training = network.training
     predictor = Predictor(network, spec, spec.preparation(), device=device, on_windows=on_windows)
     scored = spec.scored
-    scores: list[CaseScore] = []
-    volumes = (prepared[index].load() for index in range(len(prepared)))
+
+    def volume_of(index: int) -> Volume | ResidentVolume:
+        load = prepared[index].load
+        return load() if residents is None else residents.volume(prepared.refs[index].case_id, load)
+
+    volumes = map(volume_of, range(len(prepared)))
+    counted: list[tuple[str, DiceCounts]] = []
     for volume, prediction in predictor.predict_prepared(volumes):
-        assert volume.label is not None, "validation cases have labels"
+        label = volume.label
+        assert label is not None, "validation cases have labels"
+        truth = label if isinstance(label, torch.Tensor) else torch.from_numpy(np.array(label)).to(device)
         counts = DiceCounts(num_classes=len(spec.labels), ignored=spec.ignored is not None)
-        counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
-        scores.append(
-            CaseScore(case_id=volume.case_id, dice=dict(zip(scored, counts.dice_of([*scored.values()]), strict=True)))
-        )
+        counts.add(prediction, truth)
+        counted.append((volume.case_id, counts))
+    # Read only now, because reading waits for the device.
+    scores = [
+        CaseScore(case_id=case_id, dice=dict(zip(scored, counts.dice_of([*scored.values()]), strict=True)))
+        for case_id, counts in counted
+    ]
     network.train(was_training)
     return scores
 
@@ -140,6 +155,8 @@ class Validation:
         self._size: FinalSize | None = None
         # Intermediate validations use the windows first planned for the final one.
         self._intermediate_window = session.spec.window
+        self._residents = Residents(session.device)
+        self._last_dice, self._last_passes = math.nan, 0
 
     @property
     def num_cases(self) -> int:
@@ -176,17 +193,41 @@ class Validation:
         Raises:
             StopAskedError: a stop was asked for.
         """
-        session = self._session
         # Only the leader knows what the windows of the final validation will be.
-        window = session.world.from_leader(self._intermediate_window)
-        own, all_own = self._shared_out([self._intermediate.shape(index) for index in range(len(self._intermediate))])
+        window = self._session.world.from_leader(self._intermediate_window)
+        self._last_passes = 0
+        if (quick := self._quick(window)) is not window:
+            found = self._mean_dice(network, quick)
+            if not found[0] >= self._session.plan.train.target_dice - _NEAR_TARGET:
+                return found
+        return self._mean_dice(network, window)
+
+    def _quick(self, window: WindowConfig) -> WindowConfig:
+        """The windows that show whether a target is near: not mirrored, on a GPU."""
+        has_target = self._session.plan.train.target_dice > 0.0
+        if not has_target or not window.mirror_axes or self._session.device.type != "cuda":
+            return window
+        return window.model_copy(update={"mirror_axes": ()})
+
+    def _mean_dice(self, network: torch.nn.Module, window: WindowConfig) -> tuple[float, dict[str, float]]:
+        session = self._session
+        shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
+        own, all_own = self._shared_out(shapes)
         spec = self._spec.model_copy(update={"window": window})
         parts = self._together(
             lambda: score_prepared(
-                network, self._intermediate.part(own), spec, device=session.device, on_windows=session.stop.check
+                network,
+                self._intermediate.part(own),
+                spec,
+                device=session.device,
+                on_windows=session.stop.check,
+                residents=self._residents,
             )
         )
-        return mean_dice(_in_order(parts, all_own))
+        self._last_passes += num_passes(shapes, window)
+        found = mean_dice(_in_order(parts, all_own))
+        self._last_dice = found[0]
+        return found
 
     def _shared_out(self, shapes: Sequence[Index3]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """The cases, by index, that this rank scores, and those of all ranks."""
@@ -223,11 +264,15 @@ class Validation:
     def was_measured(self, seconds: float) -> None:
         """Takes into account that an intermediate validation took this long."""
         if self._cost is not None:
-            self._cost.measured(seconds, num_passes=self._num_intermediate_passes())
+            self._cost.measured(seconds, num_passes=self._last_passes or self._num_intermediate_passes())
 
     def _num_intermediate_passes(self) -> int:
+        """Of the next one: with both kinds of windows if the target is near."""
         shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
-        return num_passes(shapes, self._intermediate_window)
+        window, quick = self._intermediate_window, self._quick(self._intermediate_window)
+        num = num_passes(shapes, quick)
+        is_near = self._last_dice >= self._session.plan.train.target_dice - _NEAR_TARGET
+        return num + (num_passes(shapes, window) if is_near and quick is not window else 0)
 
     def allot(self, *, stepped_s: float, validated_s: float) -> Allotment:
         """How the time budget is divided, based on what is now known about the final validation, which is sized to fit.

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 import voxelocity
+from shared.limits import HANGS_S
 from voxelocity.bench.body import make_bodies
 from voxelocity.bench.race import monai_script
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, learning_rate, read_settings
 from voxelocity.core.errors import ConfigError
+from voxelocity.observe import cpu_budget
 from voxelocity.planning import Planned, make_plan
 from voxelocity.step import ScheduleConfig, build_network, learning_rate_at
 
@@ -50,7 +52,7 @@ def run(job: dict[str, Any], out: Path, *arguments: str) -> dict[str, Any]:
     path = out.with_suffix(".job.json")
     path.write_text(json.dumps(job))
     command = [sys.executable, "-I", str(SCRIPT), str(path), "--out", str(out)]
-    subprocess.run([*command, *arguments], check=True, cwd=out.parent, timeout=240)
+    subprocess.run([*command, *arguments], check=True, cwd=out.parent, timeout=HANGS_S)
     record: dict[str, Any] = json.loads(out.read_text())
     return record
 
@@ -120,6 +122,15 @@ def test_the_script_trains_what_the_plan_says(phantoms: Path, tmp_path: Path) ->
     assert {names[name] for name in changing} == set(theirs) - {"RandCropByLabelClassesd"}
     for name in changing - {"flip"}:
         assert theirs[names[name]].prob == getattr(ours, f"{name}_probability")
+
+
+def test_the_fast_recipe_has_what_is_best_on_its_device(phantoms: Path) -> None:
+    planned = planned_on(phantoms, **{"precision.channels_last": True})
+    on_gpu = dataclasses.replace(planned, machine=dataclasses.replace(planned.machine, device="cuda", device_index=0))
+    assert job_of(planned)["channels_last"] is True
+    assert job_of(on_gpu)["channels_last"] is False, "its norms are in the contiguous layout"
+    assert job_of(planned, recipe="plain")["num_workers"] == 2
+    assert job_of(planned)["num_workers"] == max(2, cpu_budget())
 
 
 @pytest.mark.parametrize(

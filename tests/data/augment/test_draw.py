@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from voxelocity.core.batch import Draw
 from voxelocity.data.augment import AugmentConfig, AugmentParams
 from voxelocity.data.augment import draw as drawing
+from voxelocity.testing.draw_reference import sample_one_by_one
 
 ALWAYS = AugmentConfig(
     affine_probability=1.0,
@@ -124,24 +125,13 @@ def test_affine_is_rigid_in_millimeters_but_for_the_zoom(spacing_mm):
 
 
 def test_quarter_turn_on_an_anisotropic_grid_has_its_known_matrix():
-    config = AugmentConfig(
-        affine_probability=1.0, rotation_share=1.0, rotation_degrees=(0.0, 0.0, 90.0), scale_range=(1.0, 1.0)
-    )
-
-    class QuarterTurn:
-        def random(self, size=None):
-            return 0.0 if size is None else np.zeros(size)
-
-        def uniform(self, low, high, size=None):
-            return high if size is None else np.full(size, high)
-
-        def integers(self, low, high=None, size=None):
-            return 0 if size is None else np.zeros(size, int)
-
-    params = AugmentParams.identity(1, 1)
-    drawing._fill_row(params, 0, QuarterTurn(), config, np.array([1.0, 2.0, 5.0]))
+    config = AugmentConfig(rotation_share=1.0, rotation_degrees=(0.0, 0.0, 90.0), scale_range=(1.0, 1.0))
+    # All that is drawn at the upper end: a quarter turn about z.
+    chosen, ones = np.zeros((1, 2)), np.ones((1, 3))
+    spacing = np.array([[1.0, 2.0, 5.0]])
+    (matrix,) = drawing._affine(chosen, ones, np.ones(1), np.ones((1, 9)), config, spacing)
     # Content turns from x to y: what is found 1 voxel (2 mm) along y stood 2 voxels (2 mm) along x.
-    np.testing.assert_allclose(params.matrix[0], [[0, 2, 0], [-0.5, 0, 0], [0, 0, 1]], atol=1e-6)
+    np.testing.assert_allclose(matrix, [[0, 2, 0], [-0.5, 0, 0], [0, 0, 1]], atol=1e-6)
 
 
 def test_quarter_turns_move_voxel_onto_voxel_whatever_the_spacing():
@@ -196,3 +186,42 @@ def test_changes_become_more_frequent_over_the_epochs_of_a_ramp():
     assert_equal(params(config, 4), params(at_once, 4))
     changed = params(config, 2).noise_std > 0.0
     np.testing.assert_array_equal(params(config, 2).noise_std[changed], params(at_once, 2).noise_std[changed])
+
+
+@given(
+    config=st.sampled_from(
+        [
+            AugmentConfig(),
+            AugmentConfig.only(),
+            ALWAYS,
+            ALWAYS.model_copy(update={"elastic_probability": 0.0, "rotation_degrees": (30.0, 0.0, 15.0)}),
+            AugmentConfig(quarter_turn_probability=(0.5, 0.5, 0.5), affine_probability=0.5, shear=0.2),
+            AugmentConfig(ramp_epochs=7, elastic_probability=0.9, bias_probability=0.5, label_interpolation="vote"),
+        ]
+    ),
+    seed=st.integers(0, 2**63 - 1),
+    epoch=st.integers(0, 9),
+    num_channels=st.integers(1, 4),
+    spacing_mm=st.sampled_from([None, (1.0, 1.0, 1.0), (0.7, 0.7, 5.0)]),
+    swapped=st.sampled_from([(), (0, 2, 1)]),
+)
+def test_a_batch_has_the_numbers_that_its_samples_have_one_by_one(
+    config, seed, epoch, num_channels, spacing_mm, swapped
+):
+    batch = [Draw(case_id="a", case=case, epoch=epoch + case % 2, draw=3 * case) for case in range(5)]
+    options = {
+        "seed": seed, "num_channels": num_channels, "patch_shape": SHAPE, "config": config, "spacing_mm": spacing_mm,
+        "swapped_classes": swapped,
+    }  # fmt: skip
+    ours, wanted = drawing.sample(batch, **options), sample_one_by_one(batch, **options)
+    assert_equal(ours, wanted)
+    for field in fields(wanted):
+        one, other = getattr(ours, field.name), getattr(wanted, field.name)
+        if isinstance(other, np.ndarray):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape), field.name
+
+
+def test_seeds_of_noise_are_those_of_numpy_for_every_kind_of_word():
+    words = np.array([0, 1, 2, 3, 2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
+    wanted = [int(word) * (2**63 - 1) >> 64 for word in words]
+    assert drawing._below_int64_max(words).tolist() == wanted

@@ -13,6 +13,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shared.limits import HANGS_S
 from voxelocity.core.batch import Draw
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Region
@@ -185,6 +186,18 @@ def test_statistics_of_a_large_patch_agree(engine, keeps):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", ["flips", "affine, voted"])
+def test_planes_and_lines_longer_than_those_of_a_program_agree(engine, change):
+    # Of the triton engine: 1024 voxels of a plane and 4 planes of a crop, tiles of 8 x 8 x 32 of a warp; and lines
+    # that are a multiple of four voxels.
+    volume, patch = make_volume(num_channels=2, shape=(40, 36, 50)), (9, 30, 40)
+    num = 2 if IS_INTERPRETED else 4
+    config = NOTHING.model_copy(update=EACH[change])
+    params = sample(draws(num), seed=3, num_channels=2, patch_shape=patch, config=config)
+    assert_parity(volume, some_regions(num, volume.grid.shape, patch), params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_channel_without_any_spread_stays_as_it_is(engine):
     volume = make_volume("float32").with_(image=np.full((1, 40, 36, 30), 3.5, np.float32))
     params = AugmentParams.identity(1, 1)
@@ -340,7 +353,7 @@ def test_threads_that_begin_at_once_fill_the_batches_that_one_thread_fills(engin
     begin = threading.Barrier(num_threads)
 
     def fill(_):
-        begin.wait(60)
+        begin.wait(HANGS_S)
         return augmented(volume, regions, params, engine)
 
     with ThreadPoolExecutor(num_threads) as pool:

@@ -19,6 +19,7 @@ import triton
 from triton.runtime.jit import KernelInterface
 
 import triton_kernels
+from shared.limits import HANGS_S
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
@@ -30,12 +31,14 @@ from voxelocity.data.augment import (
     Source,
     augment,
     sample,
+    triton_crop,
     triton_intensity,
     triton_tone,
     triton_warp,
 )
 
 HERE = Path(__file__).parent
+MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone)
 
 
 @pytest.mark.slow
@@ -43,14 +46,18 @@ HERE = Path(__file__).parent
     ("which", "least"),
     [
         # Each kernel, and each way to read volumes, at least once.
-        ("triton and (uint8 or voted or noise_is or moments or nearest or threads) or in_place", 7),
-        pytest.param("triton", 30, marks=pytest.mark.nightly),
+        (
+            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes) or in_place "
+            "or interpreter",
+            9,
+        ),
+        pytest.param("triton or interpreter", 30, marks=pytest.mark.nightly),
     ],
     ids=["some", "all"],
 )
 def test_kernels_agree_with_the_reference_in_tritons_interpreter(which, least):
     # A process of its own: Triton decides when a kernel is defined whether it will be interpreted.
-    files = HERE / "test_engines.py", HERE.parent / "pipeline" / "test_resident.py"
+    files = HERE / "test_engines.py", HERE / "test_ahead.py", HERE.parent / "pipeline" / "test_resident.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", which, "-p", "no:cacheprovider", *files],
         env={**os.environ, "TRITON_INTERPRET": "1", "REQUIRE_GPU": "1"},
@@ -70,7 +77,7 @@ def test_one_form_of_each_kernel_compiles_without_spills():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("architecture", triton_kernels.ARCHITECTURES)
 def test_every_form_of_each_kernel_compiles_without_spills(tmp_path, architecture):
     script = HERE.parents[2] / "benchmarks" / "triton_kernels.py"
     done = subprocess.run(
@@ -94,7 +101,7 @@ def check(row):
 
 
 def defined_kernels():
-    return {name for module in (triton_warp, triton_intensity, triton_tone) for name in launched(module)}
+    return {name for module in triton_kernels.MODULES for name in launched(module)}
 
 
 def launched(module):
@@ -107,7 +114,7 @@ def launched(module):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_eight_threads_that_begin_at_once_compile_each_kernel_once(monkeypatch):
-    for module in (triton_warp, triton_intensity, triton_tone):
+    for module in MODULES:
         for name in launched(module):
             vars(module)[name].device_caches.clear()
     compiled = []
@@ -129,7 +136,7 @@ def test_eight_threads_that_begin_at_once_compile_each_kernel_once(monkeypatch):
 
     def fill(_):
         made = torch.empty((1, 2, 24, 24, 24), device="cuda"), torch.empty((1, 24, 24, 24), device="cuda").byte()
-        begin.wait(60)
+        begin.wait(HANGS_S)
         with torch.cuda.stream(torch.cuda.Stream()):
             augment([source], [region], params, *made, engine="triton")
             torch.cuda.current_stream().synchronize()

@@ -8,7 +8,8 @@ from itertools import count, islice
 
 import pytest
 
-from voxelocity.data.feed import OrderedPrefetch, ThreadBuffer
+from shared.limits import HANGS_S
+from voxelocity.data.feed import OrderedPrefetch, ThreadBuffer, ordered
 
 WAIT_S = 20.0
 """Longest wait for another thread; reached only when a test fails."""
@@ -47,6 +48,39 @@ def test_items_come_in_order_when_they_are_finished_in_reverse():
 
     with OrderedPrefetch(make, stop=2, num_threads=2, num_ahead=2) as items:
         assert list(items) == [0, 1]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_ahead", [1, 2, 5])
+@pytest.mark.parametrize("stop", [None, 1, 7, 300])
+def test_no_thread_waits_for_a_wake_up_that_was_lost(num_threads, num_ahead, stop):
+    items = OrderedPrefetch(lambda i: i, stop=stop, num_threads=num_threads, num_ahead=num_ahead)
+    taken, done = [], threading.Event()
+
+    def take():
+        taken.extend(islice(items, 300))
+        done.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    assert done.wait(WAIT_S)
+    assert taken == list(range(300 if stop is None else stop))
+    items.close()
+
+
+def test_an_item_wakes_only_those_it_concerns(monkeypatch):
+    looks = count()
+    has_no_more = ordered._WorkerPool._has_no_more
+
+    def counted(pool):
+        next(looks)
+        return has_no_more(pool)
+
+    monkeypatch.setattr(ordered._WorkerPool, "_has_no_more", counted)
+    with OrderedPrefetch(lambda i: i, num_threads=8, num_ahead=8) as items:
+        assert list(islice(items, 400)) == list(range(400))
+    # Of an item: before a wait, after one wake-up, before it is claimed, and after that. Eight threads that all woke
+    # would look eight times as often.
+    assert next(looks) <= 4 * (400 + 8) + 3 * 8
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -232,20 +266,20 @@ def test_closing_ends_a_consumer_that_waits_in_another_thread():
 
     def make(index):
         begun.set()
-        go_on.wait(20)
+        go_on.wait(HANGS_S)
         return index
 
     taken = []
     items = OrderedPrefetch(make, num_threads=1, num_ahead=1)
     consumer = threading.Thread(target=lambda: taken.extend(items))
     consumer.start()
-    assert begun.wait(20)
+    assert begun.wait(HANGS_S)
     closer = threading.Thread(target=items.close)
     closer.start()
-    consumer.join(20)
+    consumer.join(HANGS_S)
     assert not consumer.is_alive()
     go_on.set()
-    closer.join(20)
+    closer.join(HANGS_S)
     assert taken == []
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shared.batches import assert_equal_batches
+from shared.limits import HANGS_S
 from shared.noted_cases import NotedCases
 from shared.raising import raising
 from voxelocity.core.batch import Draw
@@ -130,7 +131,7 @@ def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
     begin = threading.Barrier(8)
 
     def draw(_):
-        begin.wait(30)
+        begin.wait(HANGS_S)
         return supply.take(0, draws_of(0))[0]
 
     with ThreadPoolExecutor(8) as pool:

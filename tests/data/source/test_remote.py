@@ -1,5 +1,6 @@
 """Data sets on servers: the same cases and voxels as on this disk, whatever the connection does."""
 
+import errno
 import http.server
 import json
 import os
@@ -13,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core import staging
 from voxelocity.core.errors import DatasetError, ScanError
-from voxelocity.core.remote import remote_url
+from voxelocity.core.remote import ContentError, local_name, remote_url
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.source import open_cases, remote
 from voxelocity.data.source.remote import mirrored
@@ -28,19 +30,23 @@ class Server(http.server.ThreadingHTTPServer):
         faults: by name of a file, what happens to the next requests for its content.
         sent: names and ranges of all requests for content.
         has_md5: whether it names the MD5 of files.
+        tag: in place of each MD5.
     """
 
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.folder, self.has_md5 = folder, True
+        self.folder, self.has_md5, self.tag = folder, True, ""
         self.faults: dict[str, list[str]] = {}
         self.sent: list[tuple[str, str]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+_STATUS = {"error": 503, "refusal": 403, "rejection": 400, "gone": 410, "missing server": 501}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -64,9 +70,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         content, wanted = place.read_bytes(), self.headers.get("Range", "")
         faults = self.server.faults.get(place.name, []) if has_body else []
         fault = faults.pop(0) if faults else ""
-        tag = md5(content, usedforsecurity=False).hexdigest()
-        if fault in ("error", "refusal"):
-            self.send_error(503 if fault == "error" else 403)
+        tag = self.server.tag or md5(content, usedforsecurity=False).hexdigest()
+        if fault in _STATUS:
+            self.send_error(_STATUS[fault])
             return
         part = content
         if wanted and fault != "all":
@@ -76,6 +82,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.sent.append((place.name, wanted))
         if fault == "other":
             part = bytes(len(part))
+        if fault == "login":
+            part = b"<!DOCTYPE html><title>Log in</title>".ljust(len(part))
         self.send_response(206 if part is not content else 200)
         if part is not content:
             self.send_header("Content-Range", f"bytes {wanted.removeprefix('bytes=')}/{len(content)}")
@@ -228,7 +236,7 @@ def test_files_come_ahead_of_their_readers_and_no_further(server, monkeypatch):
     cases, _, _ = opened(server.url)
 
     def come(number):
-        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + 20.0
+        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + HANGS_S
         while not wanted <= {name for name, _ in server.sent} and time.monotonic() < until:
             time.sleep(0.01)
         return {name for name, _ in server.sent} - {"dataset.json"} == wanted
@@ -335,3 +343,128 @@ def test_a_name_that_leaves_the_folder_is_left_out(server, own_msd):
     (own_msd / "dataset.json").write_text(described.replace("imagesTr/case_0.nii.gz", "../../case_0.nii.gz"))
     with pytest.raises(DatasetError):
         open_cases(server.url)
+
+
+@pytest.mark.filterwarnings("ignore:source. .* cannot be reached now")
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("rejection", "the server answers 400"),
+        ("gone", "check the URL"),
+        ("missing server", "501"),
+        ("login", "a web page in its place, which may ask for a login"),
+        ("short", "the server sent nothing after"),
+    ],
+)
+def test_an_error_that_trying_again_does_not_change_ends_within_a_minute(server, fault, text):
+    cases, waits, _ = opened(server.url)
+    name = cases.refs[0].images[0].name
+    server.faults[name] = [fault] * 100
+    with pytest.raises(ScanError, match=text) as caught:
+        read_header(cases.refs[0].images[0])
+    assert name in str(caught.value)
+    assert sum(waits) < 60.0
+
+
+def test_a_tag_that_is_no_checksum_costs_one_more_download(server, own_msd):
+    server.tag = "0" * 32
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cases, _, _ = opened(server.url)
+        for found, wanted in zip(cases, open_cases(own_msd), strict=True):
+            assert_same(found, wanted)
+    assert sum("not checksums" in str(one.message) for one in caught) <= 1
+
+
+def test_a_full_disk_is_not_taken_for_a_lost_connection(server, monkeypatch):
+    cases, waits, _ = opened(server.url)
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "_refuse_page", full)
+    with pytest.raises(ScanError, match=r"cannot be kept in .*No space left on device.*XDG_CACHE_HOME"):
+        read_header(cases.refs[0].images[0])
+    assert waits == []
+
+
+def test_a_size_that_no_file_has_is_the_fault_of_the_server(own_msd, monkeypatch):
+    with pytest.raises(ContentError, match=r"x\.nii has 1125899906842624 bytes"):
+        remote._described("x.nii", {"size": 1 << 50})
+    with pytest.raises(ContentError, match="-5 bytes"):
+        remote._described("x.nii", {"size": -5})
+
+
+class _Pages:
+    """A web server whose pages link to themselves."""
+
+    def __init__(self, names):
+        self.names, self.num_asked = names, 0
+
+    def ls(self, folder, detail):
+        self.num_asked += 1
+        return [{"name": f"{folder}/{name}/", "type": "directory", "size": None} for name in self.names]
+
+    def _strip_protocol(self, place):
+        return place
+
+
+@pytest.mark.filterwarnings("ignore:source. .* cannot be reached now")
+@pytest.mark.parametrize("names", [["sub"], ["a", "b"]])
+def test_pages_that_contain_themselves_are_not_followed_for_ever(names, tmp_path):
+    pages = _Pages(names)
+    mirror = remote._Mirror("http://host/d", tmp_path / "d", pages, max_bytes=None, sleep=lambda seconds: None)
+    with pytest.raises(DatasetError, match="link to more than"):
+        mirror.update()
+    assert pages.num_asked < 1000
+
+
+def crafted(folder, url, files):
+    """A folder that someone hands over, which says that it mirrors a URL."""
+    text = json.dumps({"url": url, "files": {name: {"num_bytes": 1} for name in files}})
+    (folder / ".voxelocity-remote.json").write_text(text)
+
+
+def test_a_handed_over_folder_that_says_it_is_a_mirror_connects_nowhere_and_deletes_nothing(server, own_msd, tmp_path):
+    handed = tmp_path / "handed" / local_name(server.url)
+    shutil.copytree(own_msd, handed)
+    victims = [tmp_path / "absolute.txt", tmp_path / "handed" / "relative.txt"]
+    for victim in victims:
+        victim.write_text("precious")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "settings.ini").write_text("precious")
+    (handed / "conf").symlink_to(outside)
+    crafted(handed, server.url, [str(victims[0]), "../relative.txt", "conf/settings.ini"])
+    with pytest.warns(UserWarning, match="read as they are here"):
+        cases = open_cases(handed)
+    assert len(cases) == len(open_cases(own_msd))
+    assert server.sent == []
+    assert [path.read_text() for path in (*victims, outside / "settings.ini")] == ["precious"] * 3
+
+
+@pytest.mark.parametrize(
+    "index", ["{}", "[1]", "x", '{"url": 5}', '{"url": null}', '{"url": "github://x"}', '{"url": ""}', b"\xff"]
+)
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_damaged_index_is_not_followed(own_msd, scratch, tmp_path, index, is_ours):
+    folder = (scratch if is_ours else tmp_path) / "x"
+    shutil.copytree(own_msd, folder)
+    (folder / ".voxelocity-remote.json").write_bytes(index if isinstance(index, bytes) else index.encode())
+    with pytest.warns(UserWarning, match="read as they are here"):
+        assert len(open_cases(folder)) > 0
+
+
+def test_names_of_an_index_that_leave_the_mirror_are_not_used(server, scratch, tmp_path):
+    cases = open_cases(server.url)
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    crafted(cases.root, server.url, [str(victim), "../../../../victim.txt", "", ".", ".content/x", "a\0b"])
+    assert len(open_cases(server.url)) == len(cases)
+    assert victim.read_text() == "precious"
+    assert (cases.root / ".content").exists()
+
+
+def test_a_protocol_that_needs_more_is_refused_in_words():
+    with pytest.raises(DatasetError, match=r"github://x cannot be opened"):
+        open_cases("github://x")

@@ -138,6 +138,19 @@ def test_cases_that_are_merely_counted_are_patients_of_their_own(case_ids):
         (both("20200102", "20210304", "p{:02d}_{}"), "p03"),
         (both("ses-1", "ses-2", "sub-{:02d}_{}_T1w"), "sub-03"),
         (both("acq-a", "acq-b", "sub-{:02d}_{}"), "sub-03"),
+        (both("ED", "ES", "patient{:03d}_{}"), "patient003"),
+        (both("BL", "FU", "P{:02d}_{}"), "P03"),
+        (both("a", "b", "P{:02d}{}"), "P03"),
+        (both("tp0", "tp1", "PAT{:03d}{}"), "PAT003"),
+        (both("2020-01-31", "2021-03-15", "P{:02d}_{}"), "P03"),
+        (both("31.01.2020", "15.03.2021", "P{:02d}_{}"), "P03"),
+        (both("arterial", "venous", "P{:02d}_{}"), "P03"),
+        (both("links", "rechts", "P{:02d}_{}"), "P03"),
+        (both("00", "01", "site_{:02d}{}"), "site_03"),
+        (both("2_0", "3_0", "10000{:02d}_{}"), "1000003"),
+        (both("I1234", "I99", "002_S_{:04d}_{}"), "002_S_0003"),
+        (both("exam1", "exam2", "P{:02d}-{}-ax"), "P03"),
+        (both("vorher", "nachher", "Pat{:02d} {}"), "Pat03"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -147,6 +160,16 @@ def test_sides_and_points_in_time_are_of_one_patient(case_ids, wanted):
     # Markers are parted by underscores afterwards.
     found = [patients[case_id].replace("_", "-") for case_id in case_ids[6:8]]
     assert found == [wanted.replace("_", "-")] * 2
+
+
+def test_where_names_tell_nothing_neighbors_share_a_fold_and_a_warning_shows_two():
+    names = [f"{chr(97 + number)}{'xyzw'[number % 4] * (number + 1)}{7 * number}" for number in range(20)]
+    with pytest.warns(
+        UserWarning, match=r"such as ax0 and byy7, do not tell which are of one patient.*column 'patient'"
+    ):
+        refs, _ = assign_folds(refs_of(names), num_folds=5)
+    assert [ref.fold for ref in refs] == [number // 4 for number in range(20)]
+    assert assign_folds([replace(ref, patient=ref.case_id, fold=None) for ref in refs], num_folds=5)[0][1].fold == 1
 
 
 def test_sides_may_come_first_in_a_name():

@@ -5,17 +5,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import voxelocity as package
-from voxelocity.core.errors import ConfigError
-from voxelocity.infer.runtimes import contract, openvino, tensorrt
+from shared.limits import HANGS_S
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.infer.runtimes import contract, onnxruntime, openvino, tensorrt
 from voxelocity.infer.runtimes.contract import Runtime, missing
 from voxelocity.infer.runtimes.onnxruntime import OnnxSession
-from voxelocity.infer.runtimes.program import has_dynamic_space, to_onnx
+from voxelocity.infer.runtimes.program import Converted, has_dynamic_space, to_onnx
 from voxelocity.infer.runtimes.table import RUNTIMES, check_runtime, load_named
 from voxelocity.observe import cpu_has_fast_bfloat16
 from voxelocity.testing.runtime_contract import RuntimeContract, example_network, example_task, example_windows
@@ -167,7 +169,9 @@ def test_a_signal_after_openvino_was_used_does_not_kill_the_process(onnx_model, 
 def _python(script: str, *arguments: Path, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(Path(package.__file__).parents[1])}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=home, capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
 
 
 def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():
@@ -182,6 +186,110 @@ def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():
     assert torch.equal(forward(windows), windows * 2)
     assert torch.equal(forward(example_windows(task, 3)), example_windows(task, 3) * 2)
     assert seen == [task.batch_shape] * 2
+
+
+def test_half_precision_keeps_norms_in_float32_and_gives_nearly_the_same_logits():
+    network, task = example_network(), example_task()
+    windows = example_windows(task, 3)
+    with torch.no_grad():
+        wanted = network(windows)
+    session = OnnxSession(to_onnx(network, task, is_half=True), num_threads=1)
+    found = torch.from_numpy(session(windows.numpy()))
+    assert found.dtype == torch.float32
+    assert 0.0 < (found - wanted).abs().max() < 0.02 * wanted.abs().max()
+    converted = Converted(network, torch.float16)
+    assert {weights.dtype for weights in network.parameters()} == {torch.float32}, "the network itself stays"
+    dtypes = {name: weights.dtype for name, weights in converted.named_parameters()}
+    assert {dtype for name, dtype in dtypes.items() if ".norm." not in name} == {torch.float16}
+
+
+class FakeSession:
+    """Of ONNX Runtime on a CUDA device, which doubles what it is bound to."""
+
+    def __init__(self, model, options, *, providers):
+        self.providers, self.error, self.bound = providers, None, {}
+
+    def get_inputs(self):
+        return [SimpleNamespace(name="image")]
+
+    def get_outputs(self):
+        return [SimpleNamespace(name="logits", shape=["batch", 2, 4, 4, 4])]
+
+    def get_providers(self):
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def io_binding(self):
+        def bind(name, *where):
+            self.bound[name] = where
+
+        return SimpleNamespace(bind_input=bind, bind_output=bind, synchronize_outputs=lambda: None)
+
+    def run_with_iobinding(self, binding):
+        if self.error is not None:
+            raise self.error
+
+
+def fake_onnxruntime(monkeypatch, session):
+    fake = SimpleNamespace(
+        SessionOptions=SimpleNamespace, InferenceSession=session, __version__="9.9", preload_dlls=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+
+
+def test_a_session_on_a_device_binds_its_memory_and_reports_a_full_one(monkeypatch):
+    fake_onnxruntime(monkeypatch, FakeSession)
+    session = onnxruntime._cuda_session(b"model", torch.device("cuda", 1))
+    (name, options), last = session.session.providers
+    assert (name, options["device_id"], last) == ("CUDAExecutionProvider", "1", "CPUExecutionProvider")
+    forward = onnxruntime._on_cuda(session, CPU)
+    windows = torch.zeros((3, 1, 4, 4, 4)).contiguous(memory_format=torch.channels_last_3d)
+    logits = forward(windows)
+    assert logits.shape == (3, 2, 4, 4, 4)
+    assert session.session.bound["image"][:4] == ("cuda", 0, np.float32, (3, 1, 4, 4, 4))
+    assert session.session.bound["logits"][2:] == (np.float32, (3, 2, 4, 4, 4), logits.data_ptr())
+    session.session.error = Exception(
+        "[ONNXRuntimeError] : 6 : BFCArena: Failed to allocate memory for requested buffer"
+    )
+    with pytest.raises(torch.OutOfMemoryError, match="BFCArena"):
+        forward(windows)
+    session.session.error = Exception("no kernel")
+    with pytest.raises(Exception, match=r"^no kernel$"):
+        forward(windows)
+
+
+def test_a_session_that_would_compute_on_the_cpu_is_an_error_with_the_cure(monkeypatch):
+    class OnCpu(FakeSession):
+        def get_providers(self):
+            return ["CPUExecutionProvider"]
+
+    fake_onnxruntime(monkeypatch, OnCpu)
+    with pytest.raises(InputError, match=r"onnxruntime 9\.9 cannot load its CUDA provider .* another --runtime"):
+        onnxruntime._cuda_session(b"model", torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("takes_any_batch", [True, False])
+def test_an_engine_takes_any_batch_or_full_ones_only(monkeypatch, takes_any_batch):
+    compiled = []
+
+    def compile_engine(network, *, ir, arg_inputs, use_explicit_typing):
+        assert (ir, use_explicit_typing) == ("dynamo", True)
+        compiled.append(arg_inputs[0])
+        if not isinstance(arg_inputs[0], torch.Tensor) and not takes_any_batch:
+            raise RuntimeError("no converter for a dynamic reshape")
+        return network
+
+    fake = SimpleNamespace(compile=compile_engine, Input=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", fake)
+    network, task = example_network(), example_task()
+    forward = tensorrt.load(network, task)
+    assert compiled[0].min_shape == (1, *task.batch_shape[1:])
+    assert compiled[0].opt_shape == compiled[0].max_shape == task.batch_shape
+    assert len(compiled) == (1 if takes_any_batch else 2)
+    windows = example_windows(task, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(forward(windows), network(windows))
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones():

@@ -1,6 +1,7 @@
 """Slides, their annotations, and what is found in a folder."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -62,6 +63,37 @@ def test_slides_that_cannot_be_opened_are_named_with_a_cure(tmp_path, real_data)
     (tmp_path / "a.jpg").write_bytes(b"no picture")
     with pytest.raises(InputError, match=r"a.jpg cannot be read"):
         Slide(tmp_path / "a.jpg")
+
+
+def crafted_tiff(path, *, side, tile, num_tiles=16):
+    """An uncompressed TIFF whose header claims this size."""
+    tags = [
+        (256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, None), (259, 3, 1, 1), (262, 3, 1, 2), (277, 3, 1, 3),
+        (322, 4, 1, tile), (323, 4, 1, tile), (324, 4, num_tiles, None), (325, 4, num_tiles, None),
+    ]  # fmt: skip
+    after = 8 + 2 + 12 * len(tags) + 4
+    values = {
+        258: struct.pack("<3H", 8, 8, 8),
+        324: struct.pack("<16I", *[600] * 16),
+        325: struct.pack("<16I", *[768] * 16),
+    }
+    entries, blob = b"", b""
+    for tag, kind, count, value in tags:
+        entries += struct.pack("<HHII", tag, kind, count, after + len(blob) if value is None else value)
+        blob += values.get(tag, b"")
+    header = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + blob
+    path.write_bytes(header.ljust(600, b"\0") + bytes(2000))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tiff", "svs"])
+def test_a_slide_that_would_end_the_program_is_refused(tmp_path, ending):
+    assert Slide(crafted_tiff(tmp_path / f"plain.{ending}", side=64, tile=16)).shapes == ((64, 64),)
+    for side in (2**30, 2**31 - 1):
+        with pytest.raises(InputError, match=rf"huge\.{ending}"):
+            Slide(crafted_tiff(tmp_path / f"huge.{ending}", side=side, tile=2**30)).read(
+                Box(y=0, x=0, height=8, width=8)
+            )
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,14 @@ def script_job(
         "second_momentum": plan.optimizer.second_momentum,
         "clip_norm": plan.optimizer.clip_norm,
         "precision": plan.precision.compute,
-        "channels_last": plan.precision.channels_last,
+        # On CUDA torch's instance norm leaves that layout, and each convolution after it would convert back.
+        "channels_last": plan.precision.channels_last and planned.machine.torch_device.type == "cpu",
         "window_overlap": plan.window.overlap,
         "epochs_per_validation": epochs_per_validation,
         # Without worker processes every core computes; `ScriptSettings.num_threads` says why it is one with workers.
         "num_threads": cpu_budget() if recipe == "fast" else 1,
+        # The fast recipe's fill its cache, once.
+        "num_workers": max(2, cpu_budget()) if recipe == "fast" else 2,
     }
 
 

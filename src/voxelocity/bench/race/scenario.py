@@ -215,32 +215,13 @@ def run_race(
     if settings.task not in TASKS:
         hint = did_you_mean(settings.task, TASKS)
         raise InputError(f"bench: unknown task '{settings.task}'{hint}; choose one of {', '.join(TASKS)}")
-    task = TASKS[settings.task]
     folders = BenchFolders(work=work_folder(work), data=real_data(data))
-    dataset = task.dataset(folders)
-    target_dice = 0.0 if settings.budget_s else task.target_dice
-    limit_s = settings.budget_s or _LIMIT_S
-    shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **(keys or {})}
-    peer_keys = {key: value for key, value in task.peer_keys.items() if key not in (keys or {})}
+    dataset = TASKS[settings.task].dataset(folders)
     # Before anything is written: results may be files of the repository, which would then differ from the one measured.
     machine = {**environment(), "peers": versions()}
     records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="race-", dir=folders.work) as folder:
-        race = Race(
-            dataset=dataset,
-            # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
-            planned=make_plan(
-                open_cases(dataset),
-                overrides=shared | peer_keys,
-                time_budget_s=limit_s,
-                cache_folder=Path(folder) / "plan",
-            ),
-            out=Path(folder),
-            target_dice=target_dice,
-            limit_s=limit_s,
-            epochs_per_validation=task.epochs_per_validation,
-            keys=shared | peer_keys if settings.is_equal else shared,
-        )
+        race = make_race(settings, dataset, out=Path(folder), keys=keys)
 
         def keep(outcome: Outcome) -> None:
             records[:] = [_record(settings, outcome, machine)]
@@ -249,6 +230,27 @@ def run_race(
 
         outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)
     return records[0], outcome
+
+
+def make_race(settings: RaceSettings, dataset: Path, *, out: Path, keys: Mapping[str, Any] | None = None) -> Race:
+    """What all sides are to do on the data of a task; each leaves its files in `out`. `keys` are as in `run_race`."""
+    task, own = TASKS[settings.task], keys or {}
+    target_dice = 0.0 if settings.budget_s else task.target_dice
+    limit_s = settings.budget_s or _LIMIT_S
+    shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **own}
+    peer_keys = {key: value for key, value in task.peer_keys.items() if key not in own}
+    return Race(
+        dataset=dataset,
+        # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
+        planned=make_plan(
+            open_cases(dataset), overrides=shared | peer_keys, time_budget_s=limit_s, cache_folder=out / "plan"
+        ),
+        out=out,
+        target_dice=target_dice,
+        limit_s=limit_s,
+        epochs_per_validation=task.epochs_per_validation,
+        keys=shared | peer_keys if settings.is_equal else shared,
+    )
 
 
 def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:

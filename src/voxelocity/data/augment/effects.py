@@ -20,6 +20,8 @@ from voxelocity.core.rng import generator
 from voxelocity.data.augment.config import AugmentConfig, EffectConfig
 
 _KEY = "data.augment.effects"
+BUILT_IN_EFFECTS = frozenset({"voxelocity.data.augment.color:ColorAndStain"})
+"""Factories of our own effects: a file that names one of them names no code of someone else."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from dataclasses import dataclass
@@ -49,12 +50,22 @@ class ArrayLayout:
     @property
     def offset(self) -> int:
         """In elements."""
-        return self.offset_bytes // np.dtype(self.dtype).itemsize
+        return self.offset_bytes // _dtype(self.dtype).itemsize
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:
         """The array as a view of the copied memory."""
         whole = memory.view(getattr(torch, self.dtype))
         return torch.as_strided(whole, self.shape, self.steps, self.offset)
+
+
+@functools.cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
+
+
+@functools.cache
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)
 
 
 class Staging:
@@ -66,15 +77,23 @@ class Staging:
 
     def add(self, array: Array, dtype: str = "") -> ArrayLayout:
         """Takes an array, to be stored as `dtype` if one is named; it must not change before `to`."""
-        dtype = dtype or array.dtype.name
-        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-        line = array.transpose(order)
-        steps = [0] * array.ndim
-        for place, axis in enumerate(order):
-            steps[axis] = math.prod(line.shape[place + 1 :])
+        # Names of dtypes are found once: NumPy composes them each time.
+        dtype = dtype or _name(array.dtype)
+        if array.flags.c_contiguous:
+            line, steps, step = array, [0] * array.ndim, 1
+            for axis in range(array.ndim - 1, -1, -1):
+                steps[axis] = step
+                step *= array.shape[axis]
+        else:
+            order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+            line = array.transpose(order)
+            steps = [0] * array.ndim
+            for place, axis in enumerate(order):
+                steps[axis] = math.prod(line.shape[place + 1 :])
+        stored = _dtype(dtype)
         piece = ArrayLayout(self._num_bytes, dtype, array.shape, tuple(steps))
-        self._arrays.append((self._num_bytes, line.astype(dtype, copy=False)))
-        num_bytes = array.size * np.dtype(dtype).itemsize
+        self._arrays.append((self._num_bytes, line if line.dtype == stored else line.astype(stored)))
+        num_bytes = array.size * stored.itemsize
         self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
         return piece
 

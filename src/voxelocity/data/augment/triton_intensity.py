@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, FIRST_PIECE, FRACTION_BITS, FRACTION_STEP, ROUNDS, STEP
+from voxelocity.data.augment.triton_launch import SIZES
 
 # What the kernels read of each channel, float32 and in this order.
 VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")
@@ -29,8 +30,8 @@ _FIRST_PIECE = tl.constexpr(FIRST_PIECE)
 _STEP = tl.constexpr(STEP)
 
 
-@triton.jit
-def change_points(image, channels, values, cubes, seeds, pieces, num_channels, nx, ny, nz):
+@triton.jit(do_not_specialize=SIZES)
+def change_points(image, channels, values, cubes, seeds, pieces, num_voxels, num_channels, nx, ny, nz):
     """Bias, noise and, unless a blur comes first, brightness. Programs: (chunks of 1024 voxels, channels of the list).
 
     A program makes one Philox call per lane, which gives the bits for the four voxels that the lane holds.
@@ -42,6 +43,7 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_channels, n
         cubes: (b * c, 64) float32, `tables.coefficient_cube`; not read where no channel of the list has a bias.
         seeds: (b,) int64.
         pieces: (n,) int32, `noise.PIECES`.
+        num_voxels: nx * ny * nz.
         num_channels: c.
         nx: of the patch.
         ny: of the patch.
@@ -53,7 +55,6 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_channels, n
     has_bias = tl.load(value + 3) != 0.0
     if tl.load(value + 7) != 0.0:
         scale, shift = 1.0, 0.0
-    num_voxels = nx * ny * nz
     image += channel * num_voxels
     lane = tl.arange(0, _LANES)
     chunk = tl.program_id(0)
@@ -79,7 +80,7 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_channels, n
         tl.store(image + t, v * scale + shift, mask=in_patch)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def blur_along(
     source,
     target,
@@ -87,13 +88,12 @@ def blur_along(
     taps,
     radii,
     values,
-    axis,
     num_taps,
     side,
     inner,
     num_voxels,
-    FROM_IMAGE: tl.constexpr,
-    TO_IMAGE: tl.constexpr,
+    AXIS: tl.constexpr,
+    ALIGN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The blur along one axis, mirrored about the outermost voxels, and brightness with the last axis.
@@ -107,32 +107,35 @@ def blur_along(
         taps: (n, 3, num_taps) float32, `tables.blur_weights` of each axis.
         radii: (n, 3) int32.
         values: (b * c, 8) float32, `VALUE_NAMES`.
-        axis: 0, 1 or 2.
         num_taps: of the widest kernel.
         side: voxels along the axis.
         inner: distance of neighbors along the axis.
         num_voxels: of a channel.
-        FROM_IMAGE: whether `source` is the batch, not scratch.
-        TO_IMAGE: whether `target` is; brightness is applied there.
+        AXIS: 0, 1 or 2. Along 0, `source` is the batch, not scratch; along 2, `target` is, and brightness is applied.
+        ALIGN: a power of two that divides nz, for loads of that many voxels.
         BLOCK: voxels of a program.
     """
     place = tl.program_id(1).to(tl.int64)
     channel = tl.load(channels + place).to(tl.int64)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_patch = t < num_voxels
-    source += (channel if FROM_IMAGE else place) * num_voxels
-    radius = tl.load(radii + place * 3 + axis)
-    weights = taps + (place * 3 + axis) * num_taps
+    source += (channel if AXIS == 0 else place) * num_voxels
+    radius = tl.load(radii + place * 3 + AXIS)
+    weights = taps + (place * 3 + AXIS) * num_taps
+    if AXIS == 2:  # noqa: SIM108 - decided by the compiler
+        inner = 1
+    else:
+        inner = inner // ALIGN * ALIGN
     at = t // inner % side
     total = tl.zeros((BLOCK,), tl.float32)
     for tap in range(2 * radius + 1):
         from_start = tl.abs(at + tap - radius)
         other = tl.minimum(from_start, 2 * (side - 1) - from_start)
         total += tl.load(weights + tap) * tl.load(source + (t + (other - at) * inner), mask=in_patch, other=0.0)
-    if TO_IMAGE:
+    if AXIS == 2:
         value = values + channel * _NUM_VALUES
         total = total * tl.load(value + 1) + tl.load(value + 2)
-    tl.store(target + (channel if TO_IMAGE else place) * num_voxels + t, total, mask=in_patch)
+    tl.store(target + (channel if AXIS == 2 else place) * num_voxels + t, total, mask=in_patch)
 
 
 @triton.jit

@@ -1,13 +1,14 @@
 """Contrast, low resolution and gamma on a CUDA device: what depends on the range, mean and deviation of a channel.
 
-`PARTS` programs sum over a channel and leave their parts in `sums`; each kernel that needs a sum adds the parts in the
-same order, so that nothing waits for the host and a sample comes out the same in any batch. Channels and their lists
-are those of `triton_intensity`. Programs are (PARTS, channels of the list), and kernels share these arguments:
+At most `PARTS` programs sum over a channel and leave their parts in `sums`; each kernel that needs a sum adds the parts
+in the same order, so that nothing waits for the host and a sample comes out the same in any batch. Channels and their
+lists are those of `triton_intensity`. Programs are (parts, channels of the list), with the same number of parts for all
+kernels of a batch, and kernels share these arguments:
 
 - image: (b * c, num_voxels) float32, changed in place where nothing else is said.
 - channels: (n,) int32, the list; values: (b * c, 8) float32, `VALUE_NAMES`.
-- sums: (NUM_SLOTS, b * c, 4, PARTS) float64; slot_size: of one slot, b * c * 4 * PARTS.
-- num_voxels: of a channel; BLOCK: voxels in work at once.
+- sums: (b * c, NUM_SLOTS, 4, PARTS) float64, of which the parts in use are written.
+- num_voxels: of a channel, nx * ny * nz; BLOCK: voxels in work at once.
 """
 
 from __future__ import annotations
@@ -18,31 +19,33 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.triton_intensity import VALUE_NAMES
+from voxelocity.data.augment.triton_launch import SIZES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 
 # Slots of `sums`, each (channels, 4, PARTS) float64 of minimum, maximum, sum and sum of squares: of the original
 # channel (FIRST), after its contrast (SPREAD), after one gamma (BENT) and after two (BENT_AGAIN).
 NUM_SLOTS: Final = 4
+_NUM_SLOTS = tl.constexpr(NUM_SLOTS)
 _FIRST, _SPREAD, _BENT, _BENT_AGAIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
-def measure(image, channels, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def measure(image, channels, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of unchanged channels, into slot FIRST. Only reads `image`."""
     channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+    start, stop = _part(num_voxels, BLOCK)
     low, high, total, squares = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
         v = tl.load(image + channel * num_voxels + t, mask=in_part, other=0.0)
         low, high, total, squares = _counted(low, high, total, squares, v, in_part)
-    _keep(sums, _FIRST, slot_size, channel, low, high, total, squares, PARTS)
+    _keep(sums, _FIRST, channel, low, high, total, squares, PARTS)
 
 
 @triton.jit
-def spread(image, target, channels, values, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def spread(image, target, channels, values, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Contrast of channels that are coarsened next, into `target` (n, num_voxels) float32, scratch.
 
     FIRST is read where there is a contrast.
@@ -52,8 +55,8 @@ def spread(image, target, channels, values, sums, slot_size, num_voxels, PARTS: 
     contrast = tl.load(values + channel * _NUM_VALUES + 4)
     low, high, mean = 0.0, 0.0, 0.0
     if contrast != 1.0:
-        low, high, mean = _range_and_mean(sums, _FIRST, slot_size, channel, num_voxels, PARTS)
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+        low, high, mean = _range_and_mean(sums, _FIRST, channel, num_voxels, PARTS)
+    start, stop = _part(num_voxels, BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
@@ -61,20 +64,22 @@ def spread(image, target, channels, values, sums, slot_size, num_voxels, PARTS: 
         tl.store(target + place * num_voxels + t, _contrasted(v, contrast, low, high, mean), mask=in_part)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def coarsen(
-    source, image, channels, below, above, shares, sums, slot_size, nx, ny, nz, PARTS: tl.constexpr, BLOCK: tl.constexpr
-):
+    source, image, channels, below, above, shares, sums, num_voxels, nx, ny, nz, ALIGN: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The low resolution of `source` (n, nx * ny * nz) float32 into `image`, and its sums into slot FIRST.
 
     `below`, `above` int32 and `shares` float32 are `tables.low_positions` of x, y and z: (n, nx + ny + nz).
+    ALIGN, a power of two, divides nx, ny and nz.
     """
+    nx, ny, nz = nx // ALIGN * ALIGN, ny // ALIGN * ALIGN, nz // ALIGN * ALIGN
     place = tl.program_id(1).to(tl.int64)
     channel = tl.load(channels + place).to(tl.int64)
-    num_voxels = nx * ny * nz
     source += place * num_voxels
     table = place * (nx + ny + nz)
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+    start, stop = _part(num_voxels, BLOCK)
     low, high, total, squares = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
@@ -94,11 +99,11 @@ def coarsen(
         v = v0 + wx * (v1 - v0)
         tl.store(image + channel * num_voxels + t, v, mask=in_part)
         low, high, total, squares = _counted(low, high, total, squares, v, in_part)
-    _keep(sums, _FIRST, slot_size, channel, low, high, total, squares, PARTS)
+    _keep(sums, _FIRST, channel, low, high, total, squares, PARTS)
 
 
 @triton.jit
-def bend(image, channels, values, has_contrast, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def bend(image, channels, values, has_contrast, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Contrast, where `has_contrast` (n,) int32 says so, then the first gamma that a channel drew, if any.
 
     Reads FIRST; writes SPREAD for the channel before its gamma, and BENT for after it.
@@ -108,13 +113,13 @@ def bend(image, channels, values, has_contrast, sums, slot_size, num_voxels, PAR
     value = values + channel * _NUM_VALUES
     contrast = tl.where(tl.load(has_contrast + place) != 0, tl.load(value + 4), 1.0)
     inverted, gamma = tl.load(value + 5), tl.load(value + 6)
-    low, high, mean = _range_and_mean(sums, _FIRST, slot_size, channel, num_voxels, PARTS)
+    low, high, mean = _range_and_mean(sums, _FIRST, channel, num_voxels, PARTS)
     one_end = _contrasted(low, contrast, low, high, mean)
     other_end = _contrasted(high, contrast, low, high, mean)
     new_low, new_high = tl.minimum(one_end, other_end), tl.maximum(one_end, other_end)
     is_inverted = inverted != 1.0
     exponent = tl.where(is_inverted, inverted, gamma)
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+    start, stop = _part(num_voxels, BLOCK)
     low_a, high_a, total_a, squares_a = _nothing(BLOCK)
     low_b, high_b, total_b, squares_b = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
@@ -126,13 +131,13 @@ def bend(image, channels, values, has_contrast, sums, slot_size, num_voxels, PAR
         v = _bent(v, exponent, is_inverted, new_low, new_high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
         tl.store(at, v, mask=in_part)
-    _keep(sums, _SPREAD, slot_size, channel, low_a, high_a, total_a, squares_a, PARTS)
-    _keep(sums, _BENT, slot_size, channel, low_b, high_b, total_b, squares_b, PARTS)
+    _keep(sums, _SPREAD, channel, low_a, high_a, total_a, squares_a, PARTS)
+    _keep(sums, _BENT, channel, low_b, high_b, total_b, squares_b, PARTS)
 
 
 @triton.jit
 def bend_again(
-    image, channels, values, sums, slot_size, num_voxels, KEEPS_MOMENTS: tl.constexpr, PARTS: tl.constexpr,
+    image, channels, values, sums, num_voxels, KEEPS_MOMENTS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Finishes the first gamma, then applies the second, for channels that drew both.
@@ -141,12 +146,12 @@ def bend_again(
     """
     channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
     gamma = tl.load(values + channel * _NUM_VALUES + 6)
-    low, high, _ = _range_and_mean(sums, _BENT, slot_size, channel, num_voxels, PARTS)
+    low, high, _ = _range_and_mean(sums, _BENT, channel, num_voxels, PARTS)
     factor, shift = 1.0, 0.0
     if KEEPS_MOMENTS:
-        factor, shift = _restoring(sums, _BENT, slot_size, channel, num_voxels, PARTS)
+        factor, shift = _restoring(sums, _BENT, channel, num_voxels, PARTS)
     low, high = low * factor + shift, high * factor + shift
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+    start, stop = _part(num_voxels, BLOCK)
     low_b, high_b, total_b, squares_b = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
@@ -155,11 +160,11 @@ def bend_again(
         v = _bent(tl.load(at, mask=in_part, other=0.0) * factor + shift, gamma, False, low, high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
         tl.store(at, v, mask=in_part)
-    _keep(sums, _BENT_AGAIN, slot_size, channel, low_b, high_b, total_b, squares_b, PARTS)
+    _keep(sums, _BENT_AGAIN, channel, low_b, high_b, total_b, squares_b, PARTS)
 
 
 @triton.jit
-def restore(image, channels, was_bent_twice, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def restore(image, channels, was_bent_twice, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Restores the mean and deviation that channels had before gamma.
 
     Reads SPREAD, and BENT or, where `was_bent_twice` (n,) int32, BENT_AGAIN.
@@ -167,8 +172,8 @@ def restore(image, channels, was_bent_twice, sums, slot_size, num_voxels, PARTS:
     place = tl.program_id(1)
     channel = tl.load(channels + place).to(tl.int64)
     slot = tl.where(tl.load(was_bent_twice + place) != 0, _BENT_AGAIN, _BENT)
-    factor, shift = _restoring(sums, slot, slot_size, channel, num_voxels, PARTS)
-    start, stop = _part(num_voxels, PARTS, BLOCK)
+    factor, shift = _restoring(sums, slot, channel, num_voxels, PARTS)
+    start, stop = _part(num_voxels, BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
@@ -201,8 +206,8 @@ def _bent(v, gamma, is_inverted, low, high):
 
 
 @triton.jit
-def _part(num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    size = tl.cdiv(tl.cdiv(num_voxels, PARTS), BLOCK) * BLOCK
+def _part(num_voxels, BLOCK: tl.constexpr):
+    size = tl.cdiv(tl.cdiv(num_voxels, tl.num_programs(0)), BLOCK) * BLOCK
     start = tl.program_id(0) * size
     return start, tl.minimum(start + size, num_voxels)
 
@@ -222,8 +227,8 @@ def _counted(low, high, total, squares, v, mask):
 
 
 @triton.jit
-def _keep(sums, slot, slot_size, channel, low, high, total, squares, PARTS: tl.constexpr):
-    at = sums + slot * slot_size + channel * 4 * PARTS + tl.program_id(0)
+def _keep(sums, slot, channel, low, high, total, squares, PARTS: tl.constexpr):
+    at = sums + (channel * _NUM_SLOTS + slot) * 4 * PARTS + tl.program_id(0)
     tl.store(at, tl.min(low, 0).to(tl.float64))
     tl.store(at + PARTS, tl.max(high, 0).to(tl.float64))
     tl.store(at + 2 * PARTS, tl.sum(total, 0))
@@ -231,28 +236,36 @@ def _keep(sums, slot, slot_size, channel, low, high, total, squares, PARTS: tl.c
 
 
 @triton.jit
-def _range_and_mean(sums, slot, slot_size, channel, num_voxels, PARTS: tl.constexpr):
+def _parts(sums, slot, channel, PARTS: tl.constexpr):
+    """Where the parts of a channel's slot lie, and which of them this batch has: as many as a channel has programs."""
+    part = tl.arange(0, PARTS)
+    return sums + (channel * _NUM_SLOTS + slot) * 4 * PARTS + part, part < tl.num_programs(0)
+
+
+@triton.jit
+def _range_and_mean(sums, slot, channel, num_voxels, PARTS: tl.constexpr):
     """Minimum, maximum and mean, float32."""
-    at = sums + slot * slot_size + channel * 4 * PARTS + tl.arange(0, PARTS)
-    low, high = tl.min(tl.load(at), 0), tl.max(tl.load(at + PARTS), 0)
-    mean = tl.sum(tl.load(at + 2 * PARTS), 0) / num_voxels
+    at, is_part = _parts(sums, slot, channel, PARTS)
+    low = tl.min(tl.load(at, mask=is_part, other=float("inf")), 0)
+    high = tl.max(tl.load(at + PARTS, mask=is_part, other=float("-inf")), 0)
+    mean = tl.sum(tl.load(at + 2 * PARTS, mask=is_part, other=0.0), 0) / num_voxels
     return low.to(tl.float32), high.to(tl.float32), mean.to(tl.float32)
 
 
 @triton.jit
-def _mean_and_std(sums, slot, slot_size, channel, num_voxels, PARTS: tl.constexpr):
+def _mean_and_std(sums, slot, channel, num_voxels, PARTS: tl.constexpr):
     """Float64."""
-    at = sums + slot * slot_size + channel * 4 * PARTS + tl.arange(0, PARTS)
-    mean = tl.sum(tl.load(at + 2 * PARTS), 0) / num_voxels
-    variance = tl.sum(tl.load(at + 3 * PARTS), 0) / num_voxels - mean * mean
+    at, is_part = _parts(sums, slot, channel, PARTS)
+    mean = tl.sum(tl.load(at + 2 * PARTS, mask=is_part, other=0.0), 0) / num_voxels
+    variance = tl.sum(tl.load(at + 3 * PARTS, mask=is_part, other=0.0), 0) / num_voxels - mean * mean
     return mean, tl.sqrt(tl.maximum(variance, 0.0))
 
 
 @triton.jit
-def _restoring(sums, slot, slot_size, channel, num_voxels, PARTS: tl.constexpr):
+def _restoring(sums, slot, channel, num_voxels, PARTS: tl.constexpr):
     """Factor and shift that give the channel in `slot` the mean and deviation of SPREAD, float32."""
-    mean, std = _mean_and_std(sums, _SPREAD, slot_size, channel, num_voxels, PARTS)
-    new_mean, new_std = _mean_and_std(sums, slot, slot_size, channel, num_voxels, PARTS)
+    mean, std = _mean_and_std(sums, _SPREAD, channel, num_voxels, PARTS)
+    new_mean, new_std = _mean_and_std(sums, slot, channel, num_voxels, PARTS)
     is_spread = new_std > 0.0
     factor = tl.where(is_spread, std / tl.where(is_spread, new_std, 1.0), 1.0)
     shift = tl.where(is_spread, mean - new_mean * factor, 0.0)

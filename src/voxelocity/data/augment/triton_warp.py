@@ -1,7 +1,7 @@
 """The gather on a CUDA device: one kernel takes the patches of a batch from flat memory, either boxes that were just
 copied there or whole volumes that stay there.
 
-Triton is used only here and in `triton_intensity`, `triton_tone` and `triton_engine`.
+Triton is used only in the modules `triton_*` of this package.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from voxelocity.data.augment.triton_launch import SIZES
+
 # What `gather` reads of each sample, int64 and in this order; steps and offsets count voxels.
 PLACE_NAMES: Final = (
     *("image_offset", "image_step_c", "image_step_x", "image_step_y", "image_step_z"),
     *("label_offset", "label_step_x", "label_step_y", "label_step_z"),
-    *("size_x", "size_y", "size_z", "base_x", "base_y", "base_z"),
-    *("is_warped", "elastic_slot"),
+    *("size_x", "size_y", "size_z", "base_x", "base_y", "base_z", "elastic_slot"),
 )
 _NUM_PLACES = tl.constexpr(len(PLACE_NAMES))
 # The fractional part of the base (3), and the step matrix (3, 3), column j along patch axis j; float32.
 NUM_STEPS: Final = 12
 _NUM_STEPS = tl.constexpr(NUM_STEPS)
 
-TILE: Final = (4, 8, 16)
-"""Patch voxels of one program. Compact, as turned patches read neighbors of neighbors; 16 along z, so that a line of a
-tile is written in whole sectors."""
+TILE: Final = (8, 8, 32)
+"""Patch voxels of one program along x, y and z. It goes through them plane by plane along x, so that what it looks up
+serves many voxels and neighboring planes find their voxels in the L1 cache; 32 along z, so that a warp writes whole
+lines. Compact, as turned patches read neighbors of neighbors."""
 ELASTIC_BLOCK: Final = 256
 SWAP_BLOCK: Final = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def gather(
     image,
     label,
@@ -47,11 +49,13 @@ def gather(
     nz,
     points_z,
     VOTES: tl.constexpr,
+    ELASTIC: tl.constexpr,
+    ALIGN: tl.constexpr,
     TILE_X: tl.constexpr,
     TILE_Y: tl.constexpr,
     TILE_Z: tl.constexpr,
 ):
-    """Fills patches. Programs: (tiles of a patch, samples).
+    """Fills warped patches; `triton_crop.crop` fills the others. Programs: (tiles of a patch, samples).
 
     A place is computed in float32 from the middle of the patch, in voxels from `base`, an integer: its error grows with
     the patch and not with the volume.
@@ -60,7 +64,7 @@ def gather(
         image: all stored voxels of these samples' images; sample r has its own at `places[r]`.
         label: likewise uint8.
         rows: (n,) int32, which rows of the batch these samples are.
-        places: (b, 17) int64, `PLACE_NAMES`.
+        places: (b, 16) int64, `PLACE_NAMES`.
         steps: (b, 12) float32.
         scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, plus `[2]` everywhere.
         lines: of `elastic_lines`.
@@ -72,32 +76,32 @@ def gather(
         nz: of the patch.
         points_z: control points along z.
         VOTES: whether labels are voted on.
-        TILE_X: voxels of a program along x.
+        ELASTIC: whether a sample may have a deformation: those whose `elastic_slot` is not negative.
+        ALIGN: a power of two that divides nz, for stores of that many voxels.
+        TILE_X: voxels of a program along x, one plane after another.
         TILE_Y: along y.
         TILE_Z: along z.
     """
     row = tl.load(rows + tl.program_id(1)).to(tl.int64)
     place, step = places + row * _NUM_PLACES, steps + row * _NUM_STEPS
+    nz = nz // ALIGN * ALIGN
     tiles_y, tiles_z = tl.cdiv(ny, TILE_Y), tl.cdiv(nz, TILE_Z)
     tile = tl.program_id(0)
-    i = tile // (tiles_y * tiles_z) * TILE_X + tl.arange(0, TILE_X)[:, None, None]
-    j = tile // tiles_z % tiles_y * TILE_Y + tl.arange(0, TILE_Y)[None, :, None]
-    k = tile % tiles_z * TILE_Z + tl.arange(0, TILE_Z)[None, None, :]
-    in_patch = (i < nx) & (j < ny) & (k < nz)
-    target = (i * ny + j) * nz + k
+    j = tile // tiles_z % tiles_y * TILE_Y + tl.arange(0, TILE_Y)[:, None]
+    k = tile % tiles_z * TILE_Z + tl.arange(0, TILE_Z)[None, :]
+    first = tile // (tiles_y * tiles_z) * TILE_X
+    last = tl.minimum(first + TILE_X, nx)
+    in_patch = (j < ny) & (k < nz)
     # Offsets from the patch's middle: half-integers, exact.
-    fi, fj, fk = _from_middle(i, nx), _from_middle(j, ny), _from_middle(k, nz)
-    x = _along(step, step + 3, fi, fj, fk)
-    y = _along(step + 1, step + 6, fi, fj, fk)
-    z = _along(step + 2, step + 9, fi, fj, fk)
-    slot = tl.load(place + 16)
-    if slot >= 0:
-        first, w0, w1, w2, w3 = _spline(k, nz, points_z)
-        line = lines + slot * 3 * nx * ny * points_z + (i * ny + j) * points_z + first
+    fj, fk = _from_middle(j, ny), _from_middle(k, nz)
+    plane_x, plane_y, plane_z = _in_plane(step + 3, fj, fk), _in_plane(step + 6, fj, fk), _in_plane(step + 9, fj, fk)
+    start_x, start_y, start_z = tl.load(step), tl.load(step + 1), tl.load(step + 2)
+    along_x, along_y, along_z = tl.load(step + 3), tl.load(step + 6), tl.load(step + 9)
+    if ELASTIC:
+        slot = tl.load(place + 15)
+        first_point, w0, w1, w2, w3 = _spline(k, nz, points_z)
         size = nx * ny * points_z
-        x += _weighted(line, 1, w0, w1, w2, w3, in_patch)
-        y += _weighted(line + size, 1, w0, w1, w2, w3, in_patch)
-        z += _weighted(line + 2 * size, 1, w0, w1, w2, w3, in_patch)
+        line = lines + slot * 3 * size + (j * points_z + first_point)
     size_x, size_y, size_z = _int(place + 9), _int(place + 10), _int(place + 11)
     base_x, base_y, base_z = _int(place + 12), _int(place + 13), _int(place + 14)
     step_x, step_y, step_z = _int(place + 2), _int(place + 3), _int(place + 4)
@@ -110,7 +114,17 @@ def gather(
     out_image += row * num_channels * num_voxels
     out_label += row * num_voxels
     scale = scales + row * num_channels * 3
-    if tl.load(place + 15) != 0:
+    for i in range(first, last):
+        fi = i * 1.0 - (nx - 1) * 0.5
+        x = start_x + (along_x * fi + plane_x)
+        y = start_y + (along_y * fi + plane_y)
+        z = start_z + (along_z * fi + plane_z)
+        if ELASTIC:  # noqa: SIM102 - decided by the compiler
+            if slot >= 0:
+                of_plane = line + i * ny * points_z
+                x += _weighted(of_plane, 1, w0, w1, w2, w3, in_patch)
+                y += _weighted(of_plane + size, 1, w0, w1, w2, w3, in_patch)
+                z += _weighted(of_plane + 2 * size, 1, w0, w1, w2, w3, in_patch)
         low_x, low_y, low_z = tl.floor(x), tl.floor(y), tl.floor(z)
         wx, wy, wz = x - low_x, y - low_y, z - low_z
         ix, iy, iz = low_x.to(tl.int32) + base_x, low_y.to(tl.int32) + base_y, low_z.to(tl.int32) + base_z
@@ -119,8 +133,10 @@ def gather(
         in_z0, in_z1 = (iz >= 0) & (iz < size_z), (iz >= -1) & (iz < size_z - 1)
         in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
         at = ix * step_x + iy * step_y + iz * step_z
+        target = (i * ny + j) * nz + k
         # The share of the eight voxels that lie inside: beyond the border, the intensity is 0, not the stored number.
         inside = _share(wx, in_x0, in_x1) * _share(wy, in_y0, in_y1) * _share(wz, in_z0, in_z1)
+        channel = out_image
         for c in range(num_channels):
             a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
             stored = image + c * step_c
@@ -130,8 +146,8 @@ def gather(
             v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
             v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
             value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
-            tl.store(out_image + target, value, mask=in_patch)
-            out_image += num_voxels
+            tl.store(channel + target, value, mask=in_patch)
+            channel += num_voxels
         if VOTES:
             at = ix * label_x + iy * label_y + iz * label_z
             l0 = _class(label, at, in_00 & in_z0)
@@ -145,8 +161,8 @@ def gather(
             l7 = _class(label, at + label_y + label_z, in_11 & in_z1)
             found = l0
             differ = (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7)
-            # Most tiles lie entirely within one class.
-            if tl.max(differ) > 0:
+            # Most planes of a tile lie entirely within one class.
+            if tl.max(tl.max(differ, 1), 0) > 0:
                 found = _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz)
         else:
             ix = tl.floor(x + 0.5).to(tl.int32) + base_x
@@ -154,18 +170,6 @@ def gather(
             iz = tl.floor(z + 0.5).to(tl.int32) + base_z
             in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z)
             found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box & in_patch)
-        tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
-    else:
-        ix, iy, iz = x.to(tl.int32) + base_x, y.to(tl.int32) + base_y, z.to(tl.int32) + base_z
-        in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z) & in_patch
-        at = ix * step_x + iy * step_y + iz * step_z
-        for c in range(num_channels):
-            a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
-            value = tl.load(image + c * step_c + at, mask=in_box, other=0.0).to(tl.float32) * a
-            value = tl.where(in_box, value + (b + fill), fill)
-            tl.store(out_image + target, value, mask=in_patch)
-            out_image += num_voxels
-        found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box)
         tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
 
 
@@ -189,7 +193,7 @@ def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
     tl.store(label + t, tl.load(swapped + found), mask=is_used)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def elastic_lines(control, lines, nx, ny, points_x, points_y, points_z, BLOCK: tl.constexpr):
     """The spline of each deformation, summed along x and y; along z it stays in control points.
 
@@ -235,8 +239,8 @@ def _from_middle(index, side):
 
 
 @triton.jit
-def _along(base, column, fi, fj, fk):
-    return tl.load(base) + (tl.load(column) * fi + (tl.load(column + 1) * fj + tl.load(column + 2) * fk))
+def _in_plane(column, fj, fk):
+    return tl.load(column + 1) * fj + tl.load(column + 2) * fk
 
 
 @triton.jit

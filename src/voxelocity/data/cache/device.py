@@ -126,6 +126,9 @@ class DeviceTier:
         # A separate stream: copies on the default stream would wait for the training's kernels.
         is_cuda = self._memory.is_cuda
         self._stream = torch.cuda.Stream(self._memory.device) if is_cuda else None  # type: ignore[no-untyped-call]
+        if self._stream is not None:
+            # The memory may have belonged to a tensor that work on the current stream still uses.
+            self._stream.wait_stream(torch.cuda.current_stream(self._memory.device))
         self._num_bytes = 0
         self._given_back: list[tuple[int, int]] = []
         """Start and size of pieces whose volume could not be copied."""

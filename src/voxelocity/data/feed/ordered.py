@@ -183,7 +183,11 @@ class _Result(Generic[T]):
 
 
 class _WorkerPool(Generic[T]):
-    """Threads that make items up to a bound ahead of the consumer. All fields are guarded by `_changed`."""
+    """Threads that make items up to a bound ahead of the consumer. All fields are guarded by one lock.
+
+    Each event wakes only the thread that it concerns, as a thread that wakes in vain still takes the GIL from the
+    consumer: an item that is made wakes the consumer if it waits for that one, and an item that is taken, one maker.
+    """
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int | None, num_ahead: int) -> None:
         self._make = make
@@ -194,8 +198,9 @@ class _WorkerPool(Generic[T]):
         self._made: dict[int, _Result[T]] = {}
         self._is_ended = False
         self._threads: list[threading.Thread] = []
-        # The lock inside is reentrant, as garbage collection may run `end` anywhere.
-        self._changed = threading.Condition(threading.RLock())
+        # Reentrant, as garbage collection may run `end` anywhere.
+        self._lock = threading.RLock()
+        self._is_made, self._may_make = threading.Condition(self._lock), threading.Condition(self._lock)
 
     def begin(self, num_threads: int) -> None:
         for number in range(num_threads):
@@ -206,20 +211,22 @@ class _WorkerPool(Generic[T]):
 
     def take(self, index: int) -> _Result[T] | None:
         """The result for this index, or None once the crew has ended. Indices are taken in order."""
-        with self._changed:
-            self._changed.wait_for(lambda: index in self._made or self._is_ended)
+        with self._lock:
+            self._is_made.wait_for(lambda: index in self._made or self._is_ended)
             if self._is_ended:
                 return None
             self._to_take = index + 1
-            self._changed.notify_all()
+            # The bound rises by one item. If all threads are at work, the next to finish finds that out by itself.
+            self._may_make.notify()
             return self._made.pop(index)
 
     def end(self, timeout_s: float | None) -> None:
         """Tells the threads to end and waits for them, each at most `timeout_s`."""
-        with self._changed:
+        with self._lock:
             self._is_ended = True
             self._made.clear()
-            self._changed.notify_all()
+            self._is_made.notify_all()
+            self._may_make.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
@@ -227,19 +234,23 @@ class _WorkerPool(Generic[T]):
     def _work(self) -> None:
         while (index := self._claim()) is not None:
             made = _Result(self._make, index)
-            with self._changed:
+            with self._lock:
                 if not self._is_ended:
                     self._made[index] = made
-                    self._changed.notify_all()
+                    if index == self._to_take:
+                        self._is_made.notify()
             del made
 
     def _claim(self) -> int | None:
         """The index to make next, once the bound allows it, or None when there is nothing left to do."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_no_more() or self._to_make < self._to_take + self._num_ahead)
+        with self._lock:
+            self._may_make.wait_for(lambda: self._has_no_more() or self._to_make < self._to_take + self._num_ahead)
             if self._has_no_more():
                 return None
             self._to_make += 1
+            if self._has_no_more():
+                # Those that still wait have nothing left to do.
+                self._may_make.notify_all()
             return self._to_make - 1
 
     def _has_no_more(self) -> bool:

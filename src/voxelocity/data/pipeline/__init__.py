@@ -1,5 +1,6 @@
 """The pipeline: from the files of a case to an augmented batch on the device."""
 
+from voxelocity.data.pipeline.ahead import compile_kernels
 from voxelocity.data.pipeline.build import Feed
 from voxelocity.data.pipeline.config import DataConfig, FeedConfig
 from voxelocity.data.pipeline.describe import describe_folder, write_description
@@ -14,6 +15,7 @@ __all__ = [
     "FeedConfig",
     "PreparedCases",
     "RankDraws",
+    "compile_kernels",
     "declare_channels",
     "declare_labels",
     "describe_folder",

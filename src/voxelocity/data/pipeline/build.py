@@ -37,6 +37,7 @@ from voxelocity.data.augment import (
 )
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
 from voxelocity.data.patch import PatchConfig, choose_region
+from voxelocity.data.pipeline.ahead import compile_kernels
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_labels
@@ -118,6 +119,7 @@ class Feed:
             take=take,
             config=config,
             order=self._order,
+            class_names=prepared.class_names,
             swapped_classes=swapped,
             effects=effects,
             seed=seed,
@@ -225,6 +227,7 @@ class _Assembler:
     take: Take
     config: DataConfig
     order: RankDraws
+    class_names: Sequence[str]
     swapped_classes: Sequence[int]
     effects: Effects
     seed: int
@@ -242,6 +245,7 @@ class _Assembler:
             max_free=feed.num_batches_ahead + feed.num_threads + 1, pinned=self.device.type == "cuda"
         )
         self._own = threading.local()
+        self._compiled_for: tuple[str, int] | None = None
 
     def __call__(self, step: int) -> Batch:
         # Feed threads start with device 0, where page-locked memory would open a context on a device that may be full.
@@ -253,6 +257,7 @@ class _Assembler:
         patch = self.config.patch.at(self.progress(step))
         volumes = self.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
+        self._compile(volumes[0].spec.dtype, num_channels)
         params, regions, sources = self._drawn(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
         if self.filled_on.type == "cuda":
@@ -268,6 +273,18 @@ class _Assembler:
                 self.effects.apply(draws, image, label, seed=self.seed)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
+
+    def _compile(self, dtype: str, num_channels: int) -> None:
+        """Compiles the kernels that later batches need while this one, the first, compiles its own."""
+        if self._compiled_for != (dtype, num_channels):
+            self._compiled_for = dtype, num_channels
+            compile_kernels(
+                self.config,
+                num_channels=num_channels,
+                dtypes=[dtype],
+                class_names=self.class_names,
+                device=self.filled_on,
+            )
 
     def _drawn(
         self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
@@ -347,5 +364,6 @@ class _Assembler:
         """This thread's stream."""
         stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
         if stream is None:
-            stream = self._own.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            # First in line: a batch's small kernels would otherwise wait behind the convolutions of a step.
+            stream = self._own.stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
         return stream

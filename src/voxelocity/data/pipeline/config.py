@@ -20,6 +20,8 @@ class FeedConfig(Config):
     """Threads that put batches together; 0 does it in the training thread."""
     num_batches_ahead: int = Field(default=2, ge=1, le=1024)
     """Batches made or being made beyond the one in use; each takes memory."""
+    compiles_ahead: bool = True
+    """Whether the kernels of a CUDA device are compiled in threads before batches need them, not when one does."""
 
 
 class DataConfig(Config):

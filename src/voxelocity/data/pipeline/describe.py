@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.core.plain import table_cell
 from voxelocity.core.volume import SCAN_ENDINGS
 from voxelocity.core.whole_file import write_whole
 from voxelocity.data.decode import (
@@ -75,8 +77,8 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
     if _as_utf8(path := str(folder.resolve())) != path:
         raise DatasetError(f"source: {_as_utf8(path)} is not UTF-8, as the paths in a table must be; rename the folder")
     everything = files_below(folder, most=_MOST_FILES)
-    names = [name for name in everything if _as_utf8(name) == name]
-    unnamed = [(_as_utf8(name), "its name is not UTF-8") for name in everything if _as_utf8(name) != name]
+    names = [name for name in everything if not _why_unlisted(name)]
+    unnamed = [(_as_utf8(name), why) for name in everything if (why := _why_unlisted(name))]
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
     linked = _linked(series, structures, folder.resolve().name)
@@ -137,7 +139,7 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     for case in found.cases:
         paths = (*case.images.values(), case.label)
         listed = [path if is_inside or not path else str((found.folder / path).absolute()) for path in paths]
-        rows.writerow([case.case_id, *listed, *([case.patient] if shares_patients else [])])
+        rows.writerow(map(table_cell, (case.case_id, *listed, *([case.patient] if shares_patients else []))))
     named = {
         "name": found.folder.resolve().name,
         "channel_names": {str(index): name for index, name in enumerate(found.channels)},
@@ -146,6 +148,13 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     write_whole(table, text.getvalue().encode())
     write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
     return table, description
+
+
+def _why_unlisted(name: str) -> str:
+    """Why a table cannot list a file of this name; "" if it can."""
+    if _as_utf8(name) != name:
+        return "its name is not UTF-8"
+    return "its name holds a line break or another control character" if re.search(r"[\x00-\x1f\x7f]", name) else ""
 
 
 def _as_utf8(path: str) -> str:

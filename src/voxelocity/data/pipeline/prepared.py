@@ -156,6 +156,7 @@ class PreparedCases:
         on_case: Callable[[str, int], None],
         should_stop: Callable[[], bool],
         on_broken: Callable[[str, ScanError], None] | None = None,
+        on_spec: Callable[[VolumeSpec], None] = lambda spec: None,
         first: int = 0,
     ) -> CachingFacts:
         """Prepares every case that the cache does not hold yet, `num_threads` at a time.
@@ -166,6 +167,7 @@ class PreparedCases:
             should_stop: called between cases; once it is true, started cases are finished and the rest is skipped.
             on_broken: called with each case that cannot be used and its error, in the calling thread; the others are
                 prepared.
+            on_spec: called with what is known of each case that is ready, in the calling thread, before `on_case`.
             first: the case to begin with; processes that fill one cache together begin at different ones.
 
         Raises:
@@ -198,6 +200,7 @@ class PreparedCases:
                         count[origin] += 1
                         num_bytes += volume.num_bytes
                         num_with_foreground += any(index != 0 for index in volume.foreground)
+                        on_spec(volume.spec)
                         on_case(volume.case_id, volume.num_bytes)
             finally:
                 for future in waiting:

@@ -94,6 +94,7 @@ class Restoration:
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
         self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
+        self._has_boxes = False
 
     def add(self, scores_kxyz: Array, *, start: Index3 = (0, 0, 0), weights_xyz: Array | None = None) -> None:
         """Fills every voxel of the scan whose neighbors lie in a box, other than those in its first planes alone.
@@ -106,19 +107,39 @@ class Restoration:
             weights_xyz: float32, positive: the scores are sums that are divided by them first.
         """
         assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
-        rows, positions = [], []
-        for axis, first in enumerate(start):
+        rows = self.reach(start, scores_kxyz.shape[1:])
+        positions = tuple(axis[here] - first for axis, here, first in zip(self._positions, rows, start, strict=True))
+        target = self._labels[rows]
+        self._has_boxes = True
+        if target.size:
+            (self._fill_compiled if self._is_compiled else self._fill_plain)(
+                scores_kxyz, weights_xyz, positions, target
+            )
+
+    @property
+    def shape(self) -> Index3:
+        """Of the classes before the steps ahead of the resampling are undone."""
+        x, y, z = self._labels.shape
+        return (x, y, z)
+
+    def reach(self, start: Index3, shape: Sequence[int]) -> tuple[slice, ...]:
+        """The voxels of `shape` that `add` fills from a box."""
+        rows = []
+        for axis, (first, length) in enumerate(zip(start, shape, strict=True)):
             _, above, _ = neighbors(self._positions[axis], self._shape[axis])
             # What lies in the first plane was filled with the box before.
             known = 0 if first == 0 else first + 1
-            here = slice(*np.searchsorted(above, [known, first + scores_kxyz.shape[1 + axis]]))
-            rows.append(here)
-            positions.append(self._positions[axis][here] - first)
-        target = self._labels[tuple(rows)]
-        if target.size:
-            (self._fill_compiled if self._is_compiled else self._fill_plain)(
-                scores_kxyz, weights_xyz, (positions[0], positions[1], positions[2]), target
-            )
+            begin, end = np.searchsorted(above, [known, first + length])
+            rows.append(slice(int(begin), int(end)))
+        return tuple(rows)
+
+    def neighbors(self, axis: int) -> tuple[npt.NDArray[np.intp], Array]:
+        """For each of the voxels of `shape` along an axis, the one of the volume before it, and the next one's weight.
+
+        The weight is float32, and 0 where there is no next one.
+        """
+        below, _, weight = neighbors(self._positions[axis], self._shape[axis])
+        return below, weight
 
     def _fill_compiled(
         self, scores: Array, weights: Array | None, positions: tuple[Positions, ...], target: Array
@@ -170,9 +191,17 @@ class Restoration:
             for part in parts:
                 do(part)
 
-    def result(self) -> npt.NDArray[np.uint8]:
-        """(x, y, z) uint8, C-contiguous, once all boxes were added."""
-        restored: npt.NDArray[np.uint8] = restore_labels(self._labels, self._steps)
+    def result(self, also: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+        """(x, y, z) uint8, C-contiguous, once all boxes were added.
+
+        Args:
+            also: classes of `shape` from boxes that were filled elsewhere; 0 in all others.
+        """
+        labels = self._labels
+        if also is not None:
+            # Every voxel is filled from one box and is 0 before.
+            labels = np.maximum(labels, also) if self._has_boxes else also
+        restored: npt.NDArray[np.uint8] = restore_labels(labels, self._steps)
         return restored
 
 

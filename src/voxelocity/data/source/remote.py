@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.core.quantities import bytes_text
-from voxelocity.core.remote import local_name, open_file_system, tried
+from voxelocity.core.remote import ContentError, local_name, open_file_system, tried
 from voxelocity.core.staging import is_registered, register
 from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import default_cache_folder, free_disk_bytes
@@ -40,6 +40,9 @@ _MOST_TRYING_S = 3600.0
 # While the user waits for the answer.
 _MOST_OPENING_S = 20.0
 _JUST_GIVEN_S = 60.0
+# Of what a server may claim or send.
+_MOST_FILE_BYTES, _MOST_LIST_BYTES = 1 << 43, 256 << 20
+_MOST_FOLDERS, _MOST_DEEP = 20_000, 16
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -72,7 +75,7 @@ def mirrored(
         raise DatasetError(f"source: {error}") from None
     is_list = _is_list(PurePosixPath(url))
     folder_url, name = url.rsplit("/", 1) if is_list else (url.rstrip("/"), "")
-    scratch = default_cache_folder() / "remote" if scratch is None else scratch
+    scratch = _scratch_folder() if scratch is None else scratch
     root = scratch / local_name(folder_url)
     mirror = _Mirror(folder_url, root, file_system, max_bytes=max_bytes, sleep=sleep)
     mirror.update()
@@ -81,12 +84,36 @@ def mirrored(
 
 
 def reopened(root: Path) -> None:
-    """If a folder is a mirror that another process made, makes its files readable in this one."""
-    index = root / _INDEX
+    """If a folder is a mirror in the user's cache folder, makes its files readable in this process.
+
+    An index anywhere else came with the folder: nobody asked to connect to the server that it names, so it is not read.
+    """
+    index, scratch = root / _INDEX, _scratch_folder()
     # Unlike `Path.is_file`, this is False where the folder may not be read or its name is too long.
-    if os.path.isfile(index) and not is_registered(root):
+    if not os.path.isfile(index) or is_registered(root):
+        return
+    url = _url_in(index) if os.path.realpath(root.parent) == os.path.realpath(scratch) else ""
+    if url and local_name(url) == root.name:
+        mirrored(url)
+        return
+    warnings.warn(
+        f"source: {root} was copied from the folder of a remote data set, or is one that was opened with another cache "
+        "folder; its files are read as they are here, which may be as zeros. Give the URL to read the remote data set",
+        stacklevel=2,
+    )
+
+
+def _scratch_folder() -> Path:
+    return default_cache_folder() / "remote"
+
+
+def _url_in(index: Path) -> str:
+    """The URL that an index names; "" if it is damaged."""
+    try:
         url = json.loads(index.read_text())["url"]
-        mirrored(url, scratch=root.parent)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return url if isinstance(url, str) else ""
 
 
 class _Mirror:
@@ -98,6 +125,9 @@ class _Mirror:
         self._known: dict[str, RemoteFile] = {}
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
+        # The digests of content that differed from its tag, by tag.
+        self._arrived: dict[str, str] = {}
+        self._has_other_tags = False
 
     def update(self) -> None:
         """Lists the remote files, and makes or refreshes their local names. Lists of cases are read at once."""
@@ -109,8 +139,19 @@ class _Mirror:
                 raise DatasetError(str(error)) from None
             warnings.warn(f"{error}; using the list of files from the last time", stacklevel=2)
             return
+        except OSError as error:
+            raise DatasetError(f"source: {self._url} cannot be listed ({error})") from error
         if not found:
             raise DatasetError(f"source: {self._url} holds no files; check the URL and your permissions")
+        try:
+            self._make_names(found)
+        except OSError as error:
+            raise DatasetError(
+                f"source: the names of the files of {self._url} cannot be kept in {self._root} ({error}); make space "
+                "there, or set XDG_CACHE_HOME to another disk"
+            ) from error
+
+    def _make_names(self, found: Mapping[str, RemoteFile]) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         with FileLock(self._root / f"{_INDEX}.lock"):
             before = self._read_index()
@@ -129,7 +170,7 @@ class _Mirror:
             for name in before.keys() - found.keys():
                 (self._root / name).unlink(missing_ok=True)
                 self._forget(name)
-            self._known = found
+            self._known = dict(found)
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
             write_whole(self._root / _INDEX, json.dumps(record).encode())
 
@@ -153,7 +194,8 @@ class _Mirror:
             def attempt() -> bytes:
                 content: bytes = self._files.cat_file(remote, start=0, end=_START_BYTES)
                 if len(content) < _START_BYTES:
-                    raise ConnectionError(f"the server sent {len(content)} of the first {_START_BYTES} bytes")
+                    raise ContentError(f"the server sent {len(content)} of the first {_START_BYTES} bytes")
+                _refuse_page(content, name)
                 return content[:_START_BYTES]
 
             part = _part_of(place).with_suffix(f".{os.getpid()}-{threading.get_ident()}")
@@ -190,15 +232,41 @@ class _Mirror:
                     # A server that knows no ranges sends all of it.
                     content = content[have:stop] if len(content) > stop - have else content
                     if not content:
-                        raise ConnectionError(f"the server sent nothing after {have} bytes")
+                        raise ContentError(f"the server sent nothing after {have} of {file.num_bytes} bytes")
+                    if have == 0:
+                        _refuse_page(content, name)
                     out.write(content)
                     have += len(content)
-            if part.stat().st_size != file.num_bytes or (file.md5 and _md5_of(part) != file.md5):
+            size = part.stat().st_size
+            if size != file.num_bytes:
                 part.unlink()
-                raise ConnectionError("its size or checksum differs from the server's")
+                raise ContentError(f"{size} bytes arrived, and the server's list says {file.num_bytes}")
+            self._check_tag(file, part)
 
         self._tried(attempt, what=remote)
         os.replace(part, place)
+
+    def _check_tag(self, file: RemoteFile, part: Path) -> None:
+        """Compares the content with the server's tag; removes what differs from it, so that it is fetched again.
+
+        Not every tag of 32 hexadecimal digits is an MD5: objects that S3 encrypts by keys of KMS have others. Content
+        that arrives twice alike is the server's, so the tag is something else.
+        """
+        if not file.md5 or self._has_other_tags:
+            return
+        found = _md5_of(part)
+        if found == file.md5:
+            return
+        if self._arrived.get(file.md5) == found:
+            warnings.warn(
+                f"source: the tags of {self._url} are not checksums of its files, so only their sizes are checked",
+                stacklevel=2,
+            )
+            self._has_other_tags = True
+            return
+        self._arrived[file.md5] = found
+        part.unlink()
+        raise ContentError("its checksum differs from the server's")
 
     def _tried(self, attempt: Callable[[], _T], *, what: str, most_s: float = _MOST_TRYING_S) -> _T:
         """As `tried`, with the words for users."""
@@ -208,6 +276,16 @@ class _Mirror:
             raise ScanError(f"source: {what} cannot be read ({error}); check the URL and your permissions") from None
         except ConnectionError as error:
             raise ScanError(f"{error}; check the connection, and try again; a run continues with --resume") from error
+        except ContentError as error:
+            raise ScanError(
+                f"source: {what} cannot be read ({str(error).removeprefix('source: ')}); open it in a browser or with "
+                "the server's own program, and check that you are logged in and that the file is whole there"
+            ) from error
+        except OSError as error:
+            raise ScanError(
+                f"source: {what} cannot be kept in {self._root} ({error.strerror or error}); make space there, or set "
+                "XDG_CACHE_HOME to a larger disk"
+            ) from error
 
     def _make_room(self, num_bytes: int) -> None:
         """Removes the content that was not used for longest, until the new file fits into the budget.
@@ -251,27 +329,68 @@ class _Mirror:
     def _read_index(self) -> dict[str, RemoteFile]:
         try:
             files = json.loads((self._root / _INDEX).read_text())["files"]
-            return {name: RemoteFile(**values) for name, values in files.items()}
-        except (OSError, ValueError, KeyError, TypeError):
+            return {name: RemoteFile(**values) for name, values in files.items() if _is_inside(name)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _listed(self) -> dict[str, RemoteFile]:
         """All files below the URL; of a web server without an index, those that its `dataset.json` lists."""
         try:
-            found = self._files.find(self._url, detail=True)
+            found = self._found_below()
         except (NotImplementedError, FileNotFoundError):
             found = {}
         if not found:
-            content = self._files.cat_file(f"{self._url}/dataset.json")
+            content = self._files.cat_file(f"{self._url}/dataset.json", start=0, end=_MOST_LIST_BYTES)
             found = {f"{self._url}/{name}": {} for name in ("dataset.json", *_named_in(content))}
         base = self._files._strip_protocol(self._url).rstrip("/") + "/"
         listed = {}
         for place, info in found.items():
             name = self._files._strip_protocol(place).removeprefix(base)
-            if name.endswith("/") or not name or ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-                continue
-            listed[name] = _described(info if info.get("size") is not None else self._files.info(f"{self._url}/{name}"))
+            if _is_inside(name):
+                listed[name] = _described(
+                    name, info if info.get("size") is not None else self._files.info(f"{self._url}/{name}")
+                )
         return listed
+
+    def _found_below(self) -> dict[str, Any]:
+        if not self._url.startswith(("http://", "https://")):
+            found: dict[str, Any] = self._files.find(self._url, detail=True)
+            return found
+        # Pages may link to each other in circles, which fsspec would follow for ever.
+        found, folders, seen = {}, [(self._url, 0)], {self._url.rstrip("/")}
+        while folders:
+            folder, depth = folders.pop()
+            for info in self._files.ls(folder, detail=True):
+                place = str(info["name"]).rstrip("/")
+                if not place.startswith(f"{self._url.rstrip('/')}/"):
+                    continue
+                if info.get("type") != "directory":
+                    found[place] = info
+                elif place not in seen:
+                    seen.add(place)
+                    folders.append((place, depth + 1))
+            if depth > _MOST_DEEP or len(seen) > _MOST_FOLDERS:
+                raise ContentError(
+                    f"its pages link to more than {_MOST_FOLDERS} folders, or to folders more than {_MOST_DEEP} deep, "
+                    f"such as {folder}, and probably to themselves; give a list of the cases (dataset.json or "
+                    "cases.csv) in place of the folder"
+                )
+        return found
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name that a server or an index gives is that of a file inside the mirror, and none of ours."""
+    parts = PurePosixPath(name).parts
+    is_relative = bool(parts) and not name.endswith("/") and "\0" not in name and not PurePosixPath(name).is_absolute()
+    return is_relative and ".." not in parts and not parts[0].startswith((_INDEX, _CONTENT, _START))
+
+
+def _refuse_page(content: bytes, name: str) -> None:
+    """Raises ContentError if content is a web page, though the file is none by its name."""
+    if content[:256].lstrip().lower().startswith((b"<!doctype html", b"<html")) and not name.endswith(
+        (".htm", ".html")
+    ):
+        raise ContentError("the server sent a web page in its place, which may ask for a login")
 
 
 def _is_list(path: PurePath) -> bool:
@@ -294,11 +413,19 @@ def _named_in(content: bytes) -> Iterator[str]:
                     yield PurePosixPath(name).as_posix()
 
 
-def _described(info: Mapping[str, Any]) -> RemoteFile:
+def _described(name: str, info: Mapping[str, Any]) -> RemoteFile:
+    """What a server says of a file.
+
+    Raises:
+        ContentError: it gives no size that a file can have.
+    """
+    size = info.get("size") or 0
+    if not isinstance(size, int) or not 0 <= size <= _MOST_FILE_BYTES:
+        raise ContentError(f"it says that {name} has {size} bytes")
     tag = str(info.get("ETag") or info.get("etag") or "")
     changed = str(info.get("LastModified") or info.get("last_modified") or info.get("mtime") or tag)
     found = _MD5.fullmatch(tag)
-    return RemoteFile(num_bytes=int(info["size"] or 0), changed=changed, md5=found[1] if found else "")
+    return RemoteFile(num_bytes=size, changed=changed, md5=found[1] if found else "")
 
 
 def _part_of(place: Path) -> Path:

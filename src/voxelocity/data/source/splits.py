@@ -2,13 +2,15 @@
 
 Which cases are scans of one patient is derived from their names: folds must keep these together. Names only count where
 the groups are plausible. If all cases share the name before a number, the number counts cases, as in case_001 to
-case_099, and says nothing about patients.
+case_099, and says nothing about patients. Where names tell nothing at all, neighbors in the order of names share a
+fold, because visits of a patient are neighbors under most names.
 """
 
 from __future__ import annotations
 
 import re
 import reprlib
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +30,25 @@ _ANYWHERE = re.compile(
 )
 _AT_END = re.compile(r"[lr]|[lr][ht]|(v|t|m|scan|run)\d+", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*\d.*)[-_. ](\d{1,3}|\d{8})")
+_DATE = r"\d{8}|\d{4}[-_.]\d{1,2}([-_.]\d{1,2})?|\d{1,2}[-_.]\d{1,2}[-_.]\d{4}"
+# What follows the name of a patient: a date, two numbers (a visit and its repetition), a word, or letters after a
+# number.
+_TAILS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?P<stem>.*\d.*?)[-_. ](?P<tail>{_DATE})",
+        r"(?P<stem>.*\d.*?)[-_. ](?P<tail>\d[-_. ]\d)",
+        r"(?P<stem>.*\d.*)[-_. ](?P<tail>[A-Za-z][^-_. ]*)",
+        r"(?P<stem>.*\d)(?P<tail>[A-Za-z]{1,9}\d{0,3})",
+        r"(?P<tail>[A-Za-z]{1,12})[-_. ](?P<stem>.*\d.*)",
+    )
+)
+# Of a patient and a visit in one number: each patient's visits begin at 0 or 1 and leave none out.
+_GLUED = tuple(re.compile(rf"(?P<stem>.*\d)(?P<tail>\d{{{digits}}})") for digits in (2, 1))
 _MEAN_SCANS, _MOST_SCANS = 4, 24
+_MEAN_NAMED_SCANS = 8
+# Fewer cases have few enough names for anyone to look at.
+_FEWEST_TOLD = 5
 
 
 def assign_folds(
@@ -47,7 +67,8 @@ def assign_folds(
     Raises:
         DatasetError: `splits_file` is malformed or contradicts the cases.
     """
-    if all(ref.patient is None for ref in refs):
+    are_declared = any(ref.patient is not None for ref in refs)
+    if not are_declared:
         patients = patients_of([ref.case_id for ref in refs])
         refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
     labeled = [ref for ref in refs if ref.label is not None]
@@ -60,11 +81,21 @@ def assign_folds(
     else:
         by_case = {ref.case_id: ref.patient or ref.case_id for ref in labeled}
         num_folds = max(1, min(num_folds, len(set(by_case.values()))))
-        folds = default_folds(by_case, num_folds)
+        are_unknown = not are_declared and _tell_nothing([ref.case_id for ref in refs], by_case)
+        folds = default_folds(by_case, num_folds, in_blocks=are_unknown)
+        if are_unknown and len(labeled) >= _FEWEST_TOLD:
+            first, second = sorted(by_case)[:2]
+            warnings.warn(
+                f"source: the names of the {len(labeled)} labeled cases, such as {first} and {second}, do not tell "
+                "which are of one patient, so each is taken as a patient of its own; a patient on both sides of a "
+                "split flatters every score. Name patients in a column 'patient' of a table of cases; until then, "
+                "neighbors in the order of names are held out together",
+                stacklevel=2,
+            )
     return tuple(replace(ref, fold=folds.get(ref.case_id)) for ref in refs), num_folds
 
 
-def default_folds(patients: Mapping[str, str], num_folds: int) -> dict[str, int]:
+def default_folds(patients: Mapping[str, str], num_folds: int, *, in_blocks: bool = False) -> dict[str, int]:
     """Fold by case id: position of its patient, modulo `num_folds`, in the order of the case ids sorted as text.
 
     Deterministic; the numbers of patients in two folds differ by at most 1.
@@ -72,9 +103,13 @@ def default_folds(patients: Mapping[str, str], num_folds: int) -> dict[str, int]
     Args:
         patients: patient by case id.
         num_folds: at most the number of patients.
+        in_blocks: give neighbors in that order the same fold instead.
     """
     ordered = dict.fromkeys(patients[case_id] for case_id in sorted(patients))
-    fold_of = {patient: index % num_folds for index, patient in enumerate(ordered)}
+    if in_blocks:
+        fold_of = {patient: index * num_folds // len(ordered) for index, patient in enumerate(ordered)}
+    else:
+        fold_of = {patient: index % num_folds for index, patient in enumerate(ordered)}
     return {case_id: fold_of[patient] for case_id, patient in patients.items()}
 
 
@@ -114,7 +149,10 @@ def patients_of(case_ids: Sequence[str]) -> dict[str, str]:
 
     Patients come from BIDS names (sub-01_ses-2), from words for sides and times (p7_left, p7_right, p7_visit2), and
     from numbers after a name that has a number itself (p07_1, p07_2). The last two count only if no patient has more
-    than 24 cases; numbers also only if patients have at most 4 on average and mostly count from 0 or 1.
+    than 24 cases; numbers also only if patients have at most 4 on average and mostly count from 0 or 1. If none of
+    these is there, any other ending or beginning counts that leaves names with numbers which several cases share
+    (P07_ED, P07_ES; P07a, P07b; P07_2020-01-31), or a visit written directly after the patient's number (site_0800,
+    site_0801).
     """
     patients = {case_id: _subject(case_id) or _without_markers(case_id) for case_id in case_ids}
     if _largest(patients) > _MOST_SCANS or len(set(patients.values())) < 2:
@@ -127,6 +165,8 @@ def patients_of(case_ids: Sequence[str]) -> dict[str, str]:
     if _are_patients(by_stem):
         stems = {case_id: stem for stem, ids in by_stem.items() for case_id in ids}
         patients = {case_id: stems.get(case_id, patient) for case_id, patient in patients.items()}
+    elif len(set(patients.values())) == len(patients):
+        patients = _by_tails(case_ids) or patients
     # A patient with one scan has the name of its case.
     count = Counter(patients.values())
     return {case_id: patient if count[patient] > 1 else case_id for case_id, patient in patients.items()}
@@ -188,6 +228,56 @@ def _without_markers(case_id: str) -> str:
         place += 1
     has_number = any(re.search(r"\d", word) for word in kept)
     return "_".join(kept) if has_number and len(kept) < len(words) else case_id
+
+
+def _by_tails(case_ids: Sequence[str]) -> dict[str, str]:
+    """Patient by case id, where nearly all names are a patient and one of these tails; empty if they are not."""
+    ending = _shared_ending(case_ids)
+    for pattern in (*_TAILS, *_GLUED):
+        parts = {case_id: found for case_id in case_ids if (found := pattern.fullmatch(case_id.removesuffix(ending)))}
+        groups: dict[str, list[str]] = defaultdict(list)
+        for found in parts.values():
+            groups[found["stem"]].append(found["tail"])
+        sizes = [len(tails) for tails in groups.values()]
+        # A name alone, such as that of a patient with one visit, may be written in another way.
+        if 2 * len(parts) <= len(case_ids) or len(groups) < 2 or max(sizes) == 1 or max(sizes) > _MOST_SCANS:
+            continue
+        is_glued = pattern in _GLUED
+        most = _MEAN_SCANS if is_glued else _MEAN_NAMED_SCANS
+        if 2 * sum(size > 1 for size in sizes) < len(sizes) or sum(sizes) > most * len(sizes):
+            continue
+        # Before the visit, the patient's number counts on.
+        series = {stem.rstrip("0123456789") for stem in groups}
+        if is_glued and (2 * len(series) > len(groups) or not all(map(_are_visits, groups.values()))):
+            continue
+        return {case_id: parts[case_id]["stem"] if case_id in parts else case_id for case_id in case_ids}
+    return {}
+
+
+def _shared_ending(case_ids: Sequence[str]) -> str:
+    """The words at the end that all names share, as "-ax"."""
+    ending = ""
+    while True:
+        found = {
+            match[0] if (match := re.search(r"[-_. ][A-Za-z]+\Z", case_id.removesuffix(ending))) else ""
+            for case_id in case_ids
+        }
+        if len(found) != 1 or "" in found:
+            return ending
+        ending = found.pop() + ending
+
+
+def _are_visits(tails: Sequence[str]) -> bool:
+    numbers = sorted(map(int, tails))
+    return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _tell_nothing(case_ids: Sequence[str], patients: Mapping[str, str]) -> bool:
+    """Whether no two cases have one patient, and the names are not merely counted in one or few series."""
+    if len(set(patients.values())) < len(patients):
+        return False
+    series = {re.sub(r"\d+", "#", case_id) for case_id in case_ids}
+    return len(series) > max(2, len(case_ids) // 10)
 
 
 def _are_patients(by_stem: dict[str, list[str]]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError, nearest_name
+from voxelocity.core.plain import text_of_cell
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import Description, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
@@ -90,7 +91,7 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
     rows = []
     try:
         for line in reader:
-            cells = [cell.strip() for cell in line]
+            cells = [text_of_cell(cell.strip()) for cell in line]
             if not any(cells):
                 continue
             if not columns:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.time_parts import GRAPH
 from voxelocity.diagnosis.facts.program import OWN_FEED, LoaderFacts, NetworkFacts, SettingFacts
 from voxelocity.diagnosis.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, RankFacts, Step
 from voxelocity.report import RunFacts, StepRecord, read_run
@@ -87,8 +88,8 @@ def _parts(record: StepRecord) -> dict[str, float]:
     seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     seconds["wait"] = record.wait_s
     for name, part_s in record.parts.items():
-        if name == "network":
-            # Earlier runs: forward, backward and optimizer in one figure, reported in `not_measured`.
+        if name in ("network", GRAPH):
+            # A step as one graph, and earlier runs: all of it in one figure, reported in `not_measured`.
             seconds["forward"] += part_s
         elif name in seconds and name not in ("wait", "other"):
             seconds[name] += part_s
@@ -142,7 +143,7 @@ def _network(plan: Mapping[str, Any]) -> NetworkFacts:
 
 def _not_measured(run: RunFacts) -> Sequence[str]:
     missing = ["single steps: a run records sums of about a second, so late batches are not seen"]
-    if any("network" in record.parts for record in run.steps):
+    if any("network" in record.parts or GRAPH in record.parts for record in run.steps):
         missing.append("forward, backward and optimizer separately: all of it is shown as forward")
     return (*missing, "who else used the machine: `voxelocity diagnose -- voxelocity train ...` watches that too")
 

@@ -7,6 +7,7 @@ holds the weights. Expressions are never evaluated.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from voxelocity.core.plain import shortened
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.bundle_config import BundleConfig, Component
 from voxelocity.infer.models.bundle_prepare import BundlePreparation, check_keys, preparation_of
-from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
+from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import METADATA
 
 _WEIGHTS = Path("models") / "model.pt"
 # Those that return logits in evaluation mode, and load nothing.
 _NETWORKS = ("AttentionUnet", "BasicUNet", "DynUNet", "SegResNet", "SegResNetDS", "SwinUNETR", "UNETR", "UNet", "VNet")
 _MAX_CHANNELS = 256
+# Words in the names of arguments that say how many layers or blocks a network has.
+_COUNTED = ("num_", "depth", "blocks", "layers", "units")
+_MOST_COUNTED = 256
 _WITHOUT_EFFECT = ("SaveImaged", "EnsureTyped", "ToTensord", "DeleteItemsd")
 
 
@@ -143,6 +147,14 @@ def _check_inverse(inverse: Component, preparation: BundlePreparation) -> None:
         raise inverse.error("has nearest_interp true, which is not supported together with Spacingd")
 
 
+def _check_counts(described: Component, arguments: Mapping[str, Any], *, most: int) -> None:
+    """Refuses numbers of layers and the like that no network with these weights has, before they are all made."""
+    for key, value in arguments.items():
+        inner = value if isinstance(value, list | tuple) else [value]
+        if any(word in key for word in _COUNTED) and any(isinstance(one, int | float) and one > most for one in inner):
+            raise described.error(f"has {key} {shortened(value)}, more than its weights have parts")
+
+
 def _network(described: Component, path: Path, spec: PredictionSpec) -> torch.nn.Module:
     if described.name not in _NETWORKS:
         raise described.error(f"is not among MONAI's networks that are known here: {', '.join(_NETWORKS)}")
@@ -156,15 +168,24 @@ def _network(described: Component, path: Path, spec: PredictionSpec) -> torch.nn
         code = path.with_suffix(".ts")
         why = f"{code.name} is TorchScript, which is code" if code.is_file() else "it belongs to the bundle"
         raise InputError(f"infer: {path} is missing; {why}: add {path.name}, the weights of the network")
-    import monai.networks.nets
-
-    try:
-        network: torch.nn.Module = getattr(monai.networks.nets, described.name)(**arguments)
-    except (TypeError, ValueError, KeyError, AssertionError, NotImplementedError) as error:
-        raise described.error(f"cannot be made from {shortened(arguments)} ({error})") from None
     weights = read_checkpoint(path)
     # A checkpoint of an engine holds the weights under this name.
     if isinstance(weights.get("model"), Mapping):
         weights = weights["model"]
-    load_weights(network, weights, path, hint="take both files from one version of the bundle")
-    return network.eval()
+    _check_counts(described, arguments, most=max(_MOST_COUNTED, len(weights)))
+    import monai.networks.nets
+
+    kind = getattr(monai.networks.nets, described.name)
+    try:
+        return network_with(
+            partial(kind, **arguments),
+            weights,
+            path,
+            hint="take both files from one version of the bundle",
+            batch_bcxyz=(1, len(spec.channels), *spec.window.shape_voxel),
+        )
+    except InputError:
+        raise
+    # MONAI's classes check few of their arguments; what the others break may raise anything.
+    except Exception as error:
+        raise described.error(f"cannot be made from {shortened(arguments)} ({type(error).__name__}: {error})") from None

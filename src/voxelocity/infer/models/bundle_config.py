@@ -13,6 +13,8 @@ from voxelocity.core.whole_file import check_is_file
 
 _NAMES = ("inference.json", "inference.yaml", "inference.yml")
 _MAX_REFERENCES = 20
+# A bundle of the model zoo has a few hundred; a kilobyte of references to references could make 10^12.
+_MAX_VALUES = 20_000
 _NO_ARGUMENTS = ("_target_", "_desc_", "_requires_", "_disabled_")
 
 
@@ -31,11 +33,13 @@ class BundleConfig:
         try:
             # Every JSON text is also a YAML text.
             values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        # Brackets within brackets are read by functions that call themselves.
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"infer: {self.path} is damaged ({error}); copy it again") from None
         if not isinstance(values, dict):
             raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
         self._values = values
+        self._num_resolved = 0
 
     def error(self, where: str, why: str) -> InputError:
         """The error for a part of this file."""
@@ -47,6 +51,9 @@ class BundleConfig:
         Raises:
             InputError: something in it is an expression, or a reference leads nowhere.
         """
+        self._num_resolved += 1
+        if self._num_resolved > _MAX_VALUES:
+            raise self.error(where, f"makes, with its references, more than {_MAX_VALUES} values of this file")
         if isinstance(value, str) and value.startswith("$"):
             raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
         if isinstance(value, str) and value[:1] in ("@", "%"):
@@ -98,7 +105,7 @@ class BundleConfig:
         for part in identifier.replace("#", "::").split("::"):
             if isinstance(value, Mapping) and part in value:
                 value = value[part]
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
                 value = value[int(part)]
             else:
                 raise self.error(where, f"refers to '{identifier}', which is not there")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,15 +17,18 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.plain import shortened
 from voxelocity.core.region import Index3
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
-from voxelocity.infer.models.foreign_files import load_weights, read_checkpoint, read_json
+from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import PLANS, nnunet_results
-from voxelocity.infer.models.nnunet_network import NETWORKS, Architecture, PlannedUNet
+from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
 
 DATASET = "dataset.json"
+# nnU-Net trains five.
+_MOST_FOLDS = 50
 _CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
@@ -129,6 +133,10 @@ def _folds_of(folder: Path) -> list[Path]:
             f"infer: {folder} holds no trained fold: no fold_*/{_CHECKPOINTS[0]} and no fold_*/{_CHECKPOINTS[1]}; "
             "copy the folder again, or train it with nnUNetv2_train"
         )
+    if len(folds) > _MOST_FOLDS:
+        raise InputError(
+            f"infer: {folder} holds {len(folds)} trained folds, more than the {_MOST_FOLDS} that are averaged; name one"
+        )
     return [fold for fold in folds if fold.name != "fold_all"] or folds
 
 
@@ -181,10 +189,14 @@ def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> 
 def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
     """The keys of a configuration with those that it inherits."""
     values: dict[str, Any] = {}
-    left, seen = name, set[str]()
+    left: Any = name
+    seen = set[str]()
     while left:
-        if left in seen or left not in plans.configurations:
-            raise InputError(f"infer: {where}: the configuration '{left}' is missing or inherits from itself")
+        if not isinstance(left, str) or left in seen or left not in plans.configurations:
+            raise InputError(
+                f"infer: {where}: the configuration {shortened(left)} is missing or inherits from itself; copy the "
+                "file again"
+            )
         seen.add(left)
         values = {**plans.configurations[left], **values}
         left = plans.configurations[left].get("inherits_from", "")
@@ -193,7 +205,8 @@ def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
             f"infer: {where} is the second network of a cascade (previous_stage {values['previous_stage']}), which is "
             "not supported; predict with the model of 3d_fullres or 3d_lowres, or with nnU-Net itself"
         )
-    if len(values.get("patch_size", ())) == 2:
+    patch = values.get("patch_size")
+    if isinstance(patch, list) and len(patch) == 2:
         raise InputError(
             f"infer: {where} is a 2-D network, which is not supported; predict with the model of 3d_fullres or "
             "3d_lowres, or with nnU-Net itself"
@@ -275,6 +288,10 @@ def _network(
     path: Path, checkpoint: _Checkpoint, configuration: Mapping[str, Any], spec: PredictionSpec, where: str
 ) -> torch.nn.Module:
     described = configuration.get("architecture") or _earlier_architecture(configuration, where)
+    if not isinstance(described, Mapping) or not isinstance(described.get("arch_kwargs", {}), Mapping):
+        raise InputError(
+            f"infer: {where}: the architecture is {shortened(described)}, not keys and values; copy the file again"
+        )
     name = str(described.get("network_class_name"))
     if name not in NETWORKS:
         raise InputError(
@@ -288,17 +305,24 @@ def _network(
             f"infer: {where}: patch_size {spec.window.shape_voxel} is not a multiple of {divisor}, which its "
             "strides need; copy the file again"
         )
-    network = PlannedUNet(plan, num_channels=len(spec.channels), num_classes=spec.num_outputs)
-    hint = f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself"
-    load_weights(network, _weights(checkpoint), path, hint=hint)
-    return network.eval()
+    return network_with(
+        partial(PlannedUNet, plan, num_channels=len(spec.channels), num_classes=spec.num_outputs),
+        _weights(checkpoint),
+        path,
+        hint=f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself",
+    )
 
 
 def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What plans of nnU-Net before 2.3 imply."""
     try:
         convolutions = configuration["n_conv_per_stage_encoder"]
-        base, most = configuration["UNet_base_num_features"], configuration["unet_max_num_features"]
+        if not isinstance(convolutions, list) or len(convolutions) > MOST_LEVELS:
+            raise InputError(
+                f"infer: {where}: n_conv_per_stage_encoder is {shortened(convolutions)}, not a list of at most "
+                f"{MOST_LEVELS} numbers; copy the file again"
+            )
+        base, most = (int(configuration[key]) for key in ("UNet_base_num_features", "unet_max_num_features"))
         name = configuration["UNet_class_name"]
         arguments = {
             "n_stages": len(convolutions),
@@ -315,6 +339,10 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
         }
     except KeyError as error:
         raise InputError(f"infer: {where} has no key {error}; copy the file again") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"infer: {where} has a number of features that is none ({error}); copy the file again"
+        ) from None
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 

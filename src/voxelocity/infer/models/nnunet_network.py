@@ -15,9 +15,12 @@ from torch import nn
 from voxelocity.core.config import Config
 from voxelocity.core.region import Index3
 
+MOST_LEVELS = 12
 _Count = Annotated[int, Field(ge=1, le=4096)]
+# Layers of a level: nnU-Net's largest presets have 6.
+_Layers = Annotated[int, Field(ge=1, le=64)]
 _Sides = tuple[_Count, _Count, _Count]
-_Levels = Annotated[tuple[_Count, ...], Field(min_length=2, max_length=12)]
+_Levels = Annotated[tuple[_Count, ...], Field(min_length=2, max_length=MOST_LEVELS)]
 _CLASSES = "dynamic_network_architectures.architectures"
 NETWORKS = (
     f"{_CLASSES}.unet.PlainConvUNet",
@@ -53,11 +56,11 @@ class Architecture(Config):
     conv_op: Literal["torch.nn.modules.conv.Conv3d"]
     kernel_sizes: tuple[_Sides, ...]
     strides: tuple[_Sides, ...]
-    n_conv_per_stage: tuple[_Count, ...] = ()
+    n_conv_per_stage: tuple[_Layers, ...] = ()
     """Convolutions of each level on the way down."""
-    n_blocks_per_stage: tuple[_Count, ...] = ()
+    n_blocks_per_stage: tuple[_Layers, ...] = ()
     """Residual blocks of each level, in place of convolutions."""
-    n_conv_per_stage_decoder: tuple[_Count, ...]
+    n_conv_per_stage_decoder: tuple[_Layers, ...]
     conv_bias: bool = False
     norm_op: Literal["torch.nn.modules.instancenorm.InstanceNorm3d", "torch.nn.modules.batchnorm.BatchNorm3d"]
     norm_op_kwargs: _NormOptions = _NormOptions()

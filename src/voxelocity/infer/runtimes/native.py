@@ -73,7 +73,9 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
                 direct(windows)
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Memory of the warm-up returns to the device as the capture begins: a graph has a pool of its own, so that two
+        # models in a process do not share theirs. Other threads may take page-locked memory meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = direct(windows)
 
     def replay(batch: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""ONNX Runtime: on CPUs, and on CUDA devices by its CUDA or TensorRT provider. Its only user.
+"""ONNX Runtime: on CPUs, and on CUDA devices by its CUDA provider. Its only user.
 
 `OnnxSession` works on arrays and needs no torch.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.errors import InputError
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _Provider = str | tuple[str, dict[str, str]]
 _ONLY_ERRORS = 3
+_CUDA = "CUDAExecutionProvider"
 
 
 class OnnxSession:
@@ -62,7 +64,7 @@ def why_not_on_gpu() -> str:
         return gone
     import onnxruntime
 
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+    if _CUDA in onnxruntime.get_available_providers():
         return ""
     return (
         "the onnxruntime that is installed computes on CPUs only; add --device cpu, or pip install onnxruntime-gpu in "
@@ -78,19 +80,27 @@ def why_not_loaded(device: torch.device) -> str:
 
 
 def load(network: torch.nn.Module, task: RuntimeTask) -> Forward:
-    """The network in ONNX Runtime: float32 on a CPU; on a CUDA device by TensorRT if its provider is there."""
+    """The network in ONNX Runtime: in float32, with factors in TF32 on a CUDA device; there in float16 if asked for.
+
+    Its convolutions have no bfloat16.
+    """
     from voxelocity.infer.runtimes.program import to_onnx
 
-    return open_model(to_onnx(network, task), task)
+    is_half = task.device.type == "cuda" and task.precision.compute == "float16"
+    return open_model(to_onnx(network, task, is_half=is_half), task)
 
 
 def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
-    """An ONNX model in ONNX Runtime, on tensors of the task's device."""
+    """An ONNX model in ONNX Runtime, on tensors of the task's device.
+
+    Raises:
+        InputError: ONNX Runtime cannot load what it needs to compute on that device.
+    """
     import torch
 
-    session = OnnxSession(model, num_threads=torch.get_num_threads(), providers=_providers(task))
     if task.device.type == "cuda":
-        return _on_cuda(session, task.device)
+        return _on_cuda(_cuda_session(model, task.device), task.device)
+    session = OnnxSession(model, num_threads=torch.get_num_threads())
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(session(windows.numpy()))
@@ -98,19 +108,32 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
     return forward
 
 
-def _providers(task: RuntimeTask) -> tuple[_Provider, ...]:
-    if task.device.type == "cpu":
-        return ("CPUExecutionProvider",)
+def _cuda_session(model: Path | bytes, device: torch.device) -> OnnxSession:
     import onnxruntime
+    import torch
 
-    index = str(task.device.index or 0)
-    half = {"float16": {"trt_fp16_enable": "1"}, "bfloat16": {"trt_bf16_enable": "1"}}.get(task.precision.compute, {})
-    known: list[_Provider] = [
-        ("TensorrtExecutionProvider", {"device_id": index, **half}),
-        ("CUDAExecutionProvider", {"device_id": index}),
-    ]
-    available = onnxruntime.get_available_providers()
-    return tuple(one for one in known if one[0] in available)
+    # Finds CUDA and cuDNN where pip puts them; torch's own are loaded already if they are of the same version.
+    if hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
+    options = {
+        "device_id": str(device.index or 0),
+        # An exhaustive search would take seconds for each size of a batch, and memory for every algorithm.
+        "cudnn_conv_algo_search": "HEURISTIC",
+        # Torch shares the device.
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    # Without TensorRT's provider: it is listed even if TensorRT is not installed, and no other is then used; and it
+    # builds an engine for each size of a batch.
+    providers = ((_CUDA, options), "CPUExecutionProvider")
+    session = OnnxSession(model, num_threads=torch.get_num_threads(), providers=providers)
+    used = session.session.get_providers()
+    if _CUDA not in used:
+        raise InputError(
+            f"predict: onnxruntime {onnxruntime.__version__} cannot load its CUDA provider ({', '.join(used)} would "
+            f"compute); install the libraries of the CUDA version that it was built for (torch {torch.__version__} has "
+            f"CUDA {torch.version.cuda}), or choose another --runtime"
+        )
+    return session
 
 
 def _on_cuda(session: OnnxSession, device: torch.device) -> Forward:
@@ -120,7 +143,7 @@ def _on_cuda(session: OnnxSession, device: torch.device) -> Forward:
     num_classes, index = session.session.get_outputs()[0].shape[1], device.index or 0
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
-        windows = windows.contiguous()
+        windows = windows.float().contiguous()
         logits = torch.empty((len(windows), num_classes, *windows.shape[2:]), device=device)
         binding = session.session.io_binding()
         for bind, name, tensor in (
@@ -130,8 +153,19 @@ def _on_cuda(session: OnnxSession, device: torch.device) -> Forward:
             bind(name, "cuda", index, np.float32, tuple(tensor.shape), tensor.data_ptr())
         # ONNX Runtime has a stream of its own.
         torch.cuda.current_stream(device).synchronize()
-        session.session.run_with_iobinding(binding)
+        try:
+            session.session.run_with_iobinding(binding)
+        # Its errors are its own, and those of an allocation have no type.
+        except Exception as error:
+            if _is_out_of_memory(error):
+                raise torch.OutOfMemoryError(str(error)) from None
+            raise
         binding.synchronize_outputs()
         return logits
 
     return forward
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return any(words in text for words in ("failed to allocate memory", "out of memory", "cudnn_status_alloc_failed"))

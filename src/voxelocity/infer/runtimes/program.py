@@ -7,6 +7,7 @@ allows it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import tempfile
 import warnings
@@ -22,6 +23,11 @@ from voxelocity.infer.runtimes.native import load_eager
 INPUT, OUTPUT = "image", "logits"
 """Names of the only input and output of an ONNX model."""
 _SPATIAL = (2, 3, 4)
+_NORMS = (
+    torch.nn.modules.batchnorm._NormBase,  # batch and instance norms
+    torch.nn.GroupNorm,
+    torch.nn.LayerNorm,
+)
 
 
 class _Precise(torch.nn.Module):
@@ -41,7 +47,40 @@ def why_not_onnx(device: torch.device) -> str:
     return missing(("onnx", "onnxscript"), extra="runtimes")
 
 
-def to_onnx(network: torch.nn.Module, task: RuntimeTask) -> bytes:
+class Converted(torch.nn.Module):
+    """A copy of a network with its weights in another number format; takes and returns float32.
+
+    Norms keep float32: in half precision, the sums over millions of voxels would lose digits or overflow.
+    """
+
+    def __init__(self, network: torch.nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._network, self._dtype = copy.deepcopy(network).to(dtype), dtype
+        if dtype == torch.float32:
+            return
+        for module in [*self._network.modules()]:
+            for name, part in [*module.named_children()]:
+                if isinstance(part, _NORMS):
+                    setattr(module, name, _InFloat32(part))
+
+    def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._network(windows_bcxyz.to(self._dtype))
+        return logits.float()
+
+
+class _InFloat32(torch.nn.Module):
+    """A norm that computes in float32, and takes and returns another format."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        super().__init__()
+        self.norm = norm.float()
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = self.norm(features.float())
+        return normed.to(features.dtype)
+
+
+def to_onnx(network: torch.nn.Module, task: RuntimeTask, *, is_half: bool = False) -> bytes:
     """The network as an ONNX model in float32, weights inside, with an input `image` and an output `logits`.
 
     The batch is dynamic, and so is each spatial axis whose size the network does not fix. Names of files and stack
@@ -50,10 +89,13 @@ def to_onnx(network: torch.nn.Module, task: RuntimeTask) -> bytes:
     Args:
         network: in evaluation mode, on any device.
         task: shape of the windows; its precision is not used.
+        is_half: whether weights are float16, and all between input and output but norms.
     """
     import onnx
 
     windows = _example(network, task)
+    if is_half:
+        network = Converted(network, torch.float16).eval()
     axes: dict[int, Any] = {0: "batch"} | dict.fromkeys(_SPATIAL, torch.export.Dim.AUTO)
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(

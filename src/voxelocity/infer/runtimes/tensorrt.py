@@ -5,13 +5,15 @@ Written after its documentation; the tests of it run only where torch-tensorrt a
 
 from __future__ import annotations
 
-import copy
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from voxelocity.core.device import as_current
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
+from voxelocity.infer.runtimes.program import Converted
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -24,7 +26,14 @@ def why_not(device: torch.device) -> str:
 
 
 def load(network: torch.nn.Module, task: RuntimeTask) -> Forward:
-    """The network as a TensorRT engine for full batches, in the number format of the task; others are padded."""
+    """The network as a TensorRT engine, in the number format of the task, for batches of any size.
+
+    If TensorRT cannot build it for more than one size, batches that are not full are padded.
+    """
+    if task.batch_size > 1:
+        # What builders raise is not theirs alone; if the other way fails too, its error is passed on.
+        with contextlib.suppress(Exception):
+            return _for_any_batch(_engine(network, task, is_dynamic=True), task)
     return padded(_engine(network, task), task)
 
 
@@ -44,6 +53,20 @@ def open_engine(path: Path, task: RuntimeTask) -> Forward:
     return padded(torch_tensorrt.load(str(path)).module(), task)
 
 
+def _for_any_batch(run: Any, task: RuntimeTask) -> Forward:
+    """`run`, called once with a single window and once with a full batch, so that what it cannot do shows now."""
+
+    def forward(windows: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = run(windows.contiguous())
+        return logits
+
+    with torch.no_grad():
+        for num in (1, task.batch_size):
+            found = forward(_example(task)[:num])
+            assert len(found) == num, f"{len(found)} answers for {num} windows"
+    return forward
+
+
 def padded(run: Any, task: RuntimeTask) -> Forward:
     """`run`, which takes full batches only, for batches of any size: missing windows repeat the last one."""
 
@@ -57,25 +80,19 @@ def padded(run: Any, task: RuntimeTask) -> Forward:
     return forward
 
 
-class _Converted(torch.nn.Module):
-    """A copy of a network with its weights in another number format; takes and returns float32."""
-
-    def __init__(self, network: torch.nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._network, self._dtype = copy.deepcopy(network).to(dtype), dtype
-
-    def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._network(windows_bcxyz.to(self._dtype))
-        return logits.float()
-
-
-def _engine(network: torch.nn.Module, task: RuntimeTask) -> Any:
+def _engine(network: torch.nn.Module, task: RuntimeTask, *, is_dynamic: bool = False) -> Any:
     import torch_tensorrt
 
     # Formats are those of the weights, so that the engine computes in what the task asks for and in nothing less.
-    converted = _Converted(network, _DTYPES[task.precision.compute]).eval()
-    with torch.no_grad():
-        return torch_tensorrt.compile(converted, ir="dynamo", arg_inputs=[_example(task)], use_explicit_typing=True)
+    converted = Converted(network, _DTYPES[task.precision.compute]).eval()
+    example: Any = _example(task)
+    if is_dynamic:
+        _, *shape = task.batch_shape
+        example = torch_tensorrt.Input(
+            min_shape=(1, *shape), opt_shape=task.batch_shape, max_shape=task.batch_shape, dtype=torch.float32
+        )
+    with torch.no_grad(), as_current(task.device):
+        return torch_tensorrt.compile(converted, ir="dynamo", arg_inputs=[example], use_explicit_typing=True)
 
 
 def _example(task: RuntimeTask) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import voxelocity
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
+from voxelocity.core.plain import table_cell
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
@@ -47,7 +48,7 @@ def predict(call: Call) -> None:
     with listed.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
-        rows.writerows([ref.case_id, *(path.resolve() for path in ref.images)] for ref in held_out)
+        rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in held_out)
     predict_with_pictures(call, [listed])
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
     call.console.print(TableView(score_table([case["dice"] for case in scores])))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.plain import table_cell
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
@@ -228,7 +229,7 @@ def _csv(listed: Sequence[tuple[str, Detection]]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(["slide", "probability", "x", "y"])
-    rows.writerows([name, f"{probability:.4f}", round(x), round(y)] for name, (probability, x, y) in listed)
+    rows.writerows([table_cell(name), f"{probability:.4f}", round(x), round(y)] for name, (probability, x, y) in listed)
     return text.getvalue().encode()
 
 

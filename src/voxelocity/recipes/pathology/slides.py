@@ -5,6 +5,10 @@ Arrays are (3, y, x) uint8, red, green and blue; what lies beyond a slide, or is
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -21,6 +25,25 @@ _WHITE = 255
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp"})
 SLIDES = frozenset({".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".dcm", *_IMAGES})
 """Endings of files that are taken for slides."""
+# Reads the first tile and one in the middle of each level, within an address space that no real tile needs.
+_TRIAL = """
+import sys
+import openslide
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+except (ImportError, ValueError, OSError):
+    pass
+slide = openslide.OpenSlide(sys.argv[1])
+width, height = slide.dimensions
+for level in range(slide.level_count):
+    for corner in ((0, 0), (width // 2, height // 2)):
+        slide.read_region(corner, level, (16, 16))
+"""
+_TRIAL_BYTES, _TRIAL_S = 8 << 30, 60.0
+# Python's own status after an exception.
+_PYTHON_FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +92,7 @@ class Slide:
             self.downsamples: tuple[float, ...] = (1.0,)
             self.micrometers: float | None = None
             return
+        _try_in_another_process(path)
         self._slide = _opened(path)
         self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
         self.downsamples = tuple(map(float, self._slide.level_downsamples))
@@ -141,9 +165,33 @@ def _errors() -> tuple[type[Exception], ...]:
     return openslide.OpenSlideError, OSError
 
 
-def _opened(path: Path) -> Any:
+def _try_in_another_process(path: Path) -> None:
+    """Refuses a slide that ends the process that reads it.
+
+    OpenSlide's libraries abort where memory cannot be had, as for tiles that claim 2^30 pixels along a side, and no
+    Python code can catch that. A slide that merely cannot be opened is reported by the process that opens it next.
+    """
     if not path.is_file():
         raise InputError(f"pathology: the slide {path} does not exist")
+    command = [sys.executable, "-c", _TRIAL, os.fspath(path.absolute()), str(_TRIAL_BYTES)]
+    try:
+        status = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TRIAL_S
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            f"pathology: {path} could not be read within {_TRIAL_S:.0f} s; convert it to a pyramidal TIFF with JPEG or "
+            "deflate compression, or leave it out"
+        ) from None
+    if status < 0 or status > _PYTHON_FAILED:
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        raise InputError(
+            f"pathology: {path} ends the program that reads it ({name}), as a damaged or crafted file may; copy the "
+            "slide again from its source, or leave it out"
+        )
+
+
+def _opened(path: Path) -> Any:
     try:
         import openslide
     except ImportError:

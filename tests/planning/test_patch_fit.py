@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.planning.patch_rule import fit_patch, strides_for
+from voxelocity.planning.patch_fit import fit_patch, strides_for
 
 
 def fit(shape, spacing, max_voxels=96_000, max_levels=4):

@@ -1,0 +1,147 @@
+"""Compiling the kernels that a training's augmentation can need, in threads, before its first batch needs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.data.augment.apply import chosen_engine
+from voxelocity.data.augment.config import AugmentConfig
+from voxelocity.data.augment.params import AugmentParams
+from voxelocity.data.augment.placement import Source
+from voxelocity.data.augment.tables import elastic_points
+
+if TYPE_CHECKING:
+    from voxelocity.data.augment.triton_launch import Launch
+
+NUM_THREADS = 4
+"""Triton and ptxas hold no GIL for most of a compilation."""
+_begun: set[object] = set()
+_beginning = threading.Lock()
+
+
+def compile_ahead(
+    config: AugmentConfig,
+    *,
+    num_channels: int,
+    patch_shapes: Collection[Index3],
+    dtypes: Sequence[str],
+    swaps_classes: bool,
+    device: torch.device,
+    num_threads: int = NUM_THREADS,
+) -> Future[dict[str, float]]:
+    """Begins to compile, in threads, every kernel that batches of these kinds can launch, and returns at once.
+
+    A launch that comes meanwhile waits only for its own kernel. What fails here fails again, and is raised, when it is
+    launched. Kernels that were begun before are left out, so it is cheap to call again. Without the engine "triton" on
+    a CUDA device there is nothing to do.
+
+    Args:
+        config: of the augmentation.
+        num_channels: of the images.
+        patch_shapes: of the batches.
+        dtypes: in which images are stored.
+        swaps_classes: whether flips from left to right swap classes.
+        device: of the batches.
+        num_threads: in which kernels are compiled.
+
+    Returns:
+        Once all is compiled, the seconds of each kernel that was not begun before, by its name and number.
+    """
+    if device.type != "cuda" or chosen_engine(config.engine, device) != "triton":
+        done: Future[dict[str, float]] = Future()
+        done.set_result({})
+        return done
+
+    def compile_all() -> dict[str, float]:
+        # Triton is imported here, as that takes a while too.
+        from voxelocity.data.augment.triton_launch import compile_one
+
+        todo = []
+        for one in possible_launches(
+            config, num_channels=num_channels, patch_shapes=patch_shapes, dtypes=dtypes, swaps_classes=swaps_classes
+        ):
+            with _beginning:
+                if (key := (device, one.form)) not in _begun:
+                    _begun.add(key)
+                    todo.append(one)
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-compile") as pool:
+            futures = {
+                f"{one.kernel.__name__} {n}": pool.submit(compile_one, one, device) for n, one in enumerate(todo)
+            }
+            wait(futures.values())
+        return {name: future.result() for name, future in futures.items() if future.exception() is None}
+
+    first = ThreadPoolExecutor(1, thread_name_prefix="voxelocity-compile")
+    begun = first.submit(compile_all)
+    first.shutdown(wait=False)
+    return begun
+
+
+def possible_launches(
+    config: AugmentConfig,
+    *,
+    num_channels: int,
+    patch_shapes: Collection[Index3],
+    dtypes: Sequence[str],
+    swaps_classes: bool,
+) -> list[Launch]:
+    """Each launch that batches of these kinds can make, once; those that take longest to compile first.
+
+    The engine itself makes them, of a batch in which everything was drawn that can be, on the device "meta". Arguments
+    as in `compile_ahead`.
+    """
+    from voxelocity.data.augment.triton_engine import augment_batch
+    from voxelocity.data.augment.triton_launch import distinct, recorded
+
+    found: list[Launch] = []
+    for shape in patch_shapes:
+        params = everything_drawn(config, num_channels=num_channels, patch_shape=shape, swaps_classes=swaps_classes)
+        rows = range(params.num_samples)
+        image = torch.empty((len(rows), num_channels, *shape), device="meta")
+        label = torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta")
+        for dtype in dtypes:
+            voxels = np.zeros((num_channels, 1, 1, 1), dtype), np.zeros((1, 1, 1), np.uint8)
+            source = Source(image=voxels[0], label=voxels[1], start=(0, 0, 0))
+            with recorded(runs=False) as launches:
+                augment_batch([source for _ in rows], [Region((0, 0, 0), shape) for _ in rows], params, image, label)
+            found += launches
+    slow = ("gather", "change_points", "coarsen", "bend")
+    return sorted(distinct(found), key=lambda one: one.kernel.__name__ not in slow)
+
+
+def everything_drawn(
+    config: AugmentConfig, *, num_channels: int, patch_shape: Index3, swaps_classes: bool
+) -> AugmentParams:
+    """Parameters of two samples that draw whatever the configuration can: one warped, with a low resolution."""
+    has_elastic = config.enabled and config.elastic_probability > 0.0
+    params = AugmentParams.identity(
+        2,
+        num_channels,
+        elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel) if has_elastic else (0, 0, 0),
+        swapped_classes=range(256) if swaps_classes else (),
+        votes=config.enabled and config.label_interpolation == "vote",
+        gamma_keeps_moments=not config.enabled or config.gamma_keeps == "moments",
+    )
+    if not config.enabled:
+        return params
+    params.is_warped[1] = has_elastic or config.affine_probability > 0.0 or any(config.quarter_turn_probability)
+    params.is_elastic[1] = has_elastic
+    params.is_swapped[:] = swaps_classes and any(config.flip_probability)
+    params.has_bias[:] = config.bias_probability > 0.0
+    params.noise_std[:] = float(config.noise_probability > 0.0)
+    params.blur_sigma_voxel[:] = float(config.blur_probability > 0.0)
+    for values, probability in (
+        (params.contrast, config.contrast_probability),
+        (params.gamma_inverted, config.gamma_inverted_probability),
+        (params.gamma, config.gamma_probability),
+    ):
+        values[:] = 2.0 if probability > 0.0 else 1.0
+    params.low_resolution[1] = 0.5 if config.low_resolution_probability > 0.0 else 1.0
+    return params

@@ -1,0 +1,153 @@
+"""Launches the kernels of the window engine: what `arrays` does on a CUDA device if they are switched on.
+
+On the current stream; the host never waits. Imported only where there is Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+
+from voxelocity.core.device import as_current
+from voxelocity.infer import triton_window as kernels
+
+_LEAST_CLASSES = 2
+_VALUES_PER_PROGRAM = 2048
+
+
+def add(
+    total_kxyz: torch.Tensor,
+    first_kxyz: torch.Tensor,
+    last_kxyz: torch.Tensor | None = None,
+    *,
+    flipped: Sequence[int] = (),
+    swapped: torch.Tensor | None = None,
+    share: float = 1.0,
+    weights_xyz: torch.Tensor | None = None,
+    overwrites: bool = False,
+) -> None:
+    """Adds `(first + mirror image of last) * share * weights` to a total, or overwrites it, in one pass.
+
+    Args:
+        total_kxyz: float32, any steps but 1 along z.
+        first_kxyz: of any float type, in any order in memory; may be the total itself.
+        last_kxyz: likewise, as the network returned it.
+        flipped: spatial axes along which `last_kxyz` is mirrored.
+        swapped: (k,) int64, for each class the one of `last_kxyz` that is added to it.
+        share: a factor.
+        weights_xyz: float32, any steps but 1 along z; None for 1.
+        overwrites: whether the total is overwritten.
+    """
+    num_classes, nx, ny, nz = total_kxyz.shape
+    if total_kxyz.numel() == 0:
+        return
+    assert total_kxyz.dtype == torch.float32, total_kxyz.dtype
+    assert nz == 1 or total_kxyz.stride(3) == 1, f"a total with strides {total_kxyz.stride()}"
+    assert first_kxyz.shape == total_kxyz.shape, f"{tuple(first_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
+    second, (start, *steps) = first_kxyz, (0, 0, 0, 0, 0)
+    if last_kxyz is not None:
+        assert last_kxyz.shape == total_kxyz.shape, f"{tuple(last_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
+        second, (start, *steps) = last_kxyz, _mirrored_steps(last_kxyz, flipped)
+    weights = total_kxyz if weights_xyz is None else weights_xyz
+    assert weights_xyz is None or nz == 1 or weights_xyz.stride(2) == 1, f"weights with strides {weights.stride()}"
+    classes, rows = program_shape(num_classes)
+    with as_current(total_kxyz.device):
+        kernels.add_window[(triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE))](
+            total_kxyz,
+            first_kxyz,
+            second,
+            weights,
+            total_kxyz if swapped is None else swapped,
+            *total_kxyz.stride()[:3],
+            *first_kxyz.stride(),
+            start,
+            *steps,
+            *weights.stride()[-3:-1],
+            num_classes,
+            nx,
+            ny,
+            nz,
+            share,
+            HAS_SECOND=last_kxyz is not None,
+            HAS_SWAP=swapped is not None,
+            HAS_WEIGHTS=weights_xyz is not None,
+            ADDS=not overwrites,
+            CLASSES=classes,
+            ROWS=rows,
+            SIDE=kernels.SIDE,
+        )
+
+
+def program_shape(num_classes: int) -> tuple[int, int]:
+    """Classes at a time and lines of a program that adds windows of so many classes."""
+    classes = min(kernels.MOST_CLASSES, max(_LEAST_CLASSES, triton.next_power_of_2(num_classes)))
+    return classes, _VALUES_PER_PROGRAM // (classes * kernels.SIDE)
+
+
+def fill_largest(classes_xyz: torch.Tensor, sums_kxyz: torch.Tensor, order: torch.Tensor | None = None) -> None:
+    """Writes the index of each voxel's largest value, the first of equal ones.
+
+    Args:
+        classes_xyz: uint8, any steps but 1 along z.
+        sums_kxyz: float32, likewise, on the same device.
+        order: (k,) uint8 for overlapping classes: a voxel takes the class of the last value above 0, or 0.
+    """
+    num_classes, nx, ny, nz = sums_kxyz.shape
+    if classes_xyz.numel() == 0:
+        return
+    assert nz == 1 or (sums_kxyz.stride(3) == 1 and classes_xyz.stride(2) == 1), "values of a line must be neighbors"
+    with as_current(sums_kxyz.device):
+        kernels.largest_class[_programs(nx, ny, nz)](
+            sums_kxyz,
+            classes_xyz,
+            classes_xyz if order is None else order,
+            *sums_kxyz.stride()[:3],
+            *classes_xyz.stride()[:2],
+            num_classes,
+            nx,
+            ny,
+            nz,
+            HAS_ORDER=order is not None,
+            UNROLLED=kernels.UNROLLED,
+            ROWS=kernels.ROWS,
+            SIDE=kernels.SIDE,
+        )
+
+
+def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
+    """Whether all float32 values are finite, a scalar on their device."""
+    num_classes, nx, ny, nz = values_kxyz.shape
+    found = torch.ones((), dtype=torch.uint8, device=values_kxyz.device)
+    if values_kxyz.numel() == 0:
+        return found.bool()
+    assert nz == 1 or values_kxyz.stride(3) == 1, f"values with strides {values_kxyz.stride()}"
+    with as_current(values_kxyz.device):
+        kernels.find_not_finite[_programs(nx, ny, nz)](
+            values_kxyz,
+            found,
+            *values_kxyz.stride()[:3],
+            num_classes,
+            nx,
+            ny,
+            nz,
+            UNROLLED=kernels.UNROLLED,
+            ROWS=kernels.ROWS,
+            SIDE=kernels.SIDE,
+        )
+    return found.bool()
+
+
+def _programs(nx: int, ny: int, nz: int) -> tuple[int, int]:
+    return (triton.cdiv(nx * ny, kernels.ROWS), triton.cdiv(nz, kernels.SIDE))
+
+
+def _mirrored_steps(values_kxyz: torch.Tensor, flipped: Sequence[int]) -> tuple[int, ...]:
+    """The place of the first voxel of the mirror image, and the steps from there: of classes and of each axis."""
+    steps = list(values_kxyz.stride())
+    start = 0
+    for axis in flipped:
+        start += (values_kxyz.shape[1 + axis] - 1) * steps[1 + axis]
+        steps[1 + axis] *= -1
+    return (start, *steps)

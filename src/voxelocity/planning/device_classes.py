@@ -1,0 +1,119 @@
+"""What is known of each class of GPU before a step has run on it: its rates, and which switches paid there.
+
+A table in place of a measurement: the plan of a short run has no time for one. `None` means that it was not measured;
+the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log.md).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from voxelocity.planning.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceClass:
+    """A class of GPUs.
+
+    Attributes:
+        name: of the class.
+        roof_share: of the time that a step of DynUNet takes, the share that its work takes at the card's rates. The
+            H100's is from 212 ms for 8 patches of 160x160x80 (2026-11-27); MLPerf 3.1's unet3d reached 0.75 there and
+            0.9 on an A100, with norms fused (training_results_v3.1). The others were not measured.
+        floor_s: the least that a step takes on the host: launches and Python.
+        channels_last: whether a step in half precision is quicker with channels last; None leaves it to the rule.
+        autotune_gain: share of a step that cuDNN saves by trying its algorithms; None if it was not measured.
+        autotune_cost_s: seconds that trying takes, once for each shape of a batch; None if it was not measured.
+    """
+
+    name: str
+    roof_share: float = 0.4
+    floor_s: float = 0.021
+    channels_last: bool | None = None
+    autotune_gain: float | None = None
+    autotune_cost_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """A card by its maker's data sheet.
+
+    Attributes:
+        half_flops: of convolutions in half precision that add in float32, a second, dense.
+        bytes_per_s: of its memory.
+    """
+
+    half_flops: float
+    bytes_per_s: float
+
+
+ASSUMED_AUTOTUNE_GAIN = 0.05
+"""What is assumed where it was not measured; 3-D networks in half precision usually gain 10 to 30 %."""
+ASSUMED_AUTOTUNE_COST_S = 2.0
+"""What is assumed where it was not measured: some 20 convolutions, forward and backward, ten algorithms each."""
+
+CLASSES: dict[tuple[int, int], DeviceClass] = {
+    (7, 0): DeviceClass(name="Volta"),
+    (7, 5): DeviceClass(name="Turing"),
+    (8, 0): DeviceClass(name="A100"),
+    (8, 6): DeviceClass(name="Ampere"),
+    (8, 9): DeviceClass(name="Ada"),
+    (9, 0): DeviceClass(name="Hopper"),
+    (10, 0): DeviceClass(name="Blackwell, data center"),
+    (12, 0): DeviceClass(name="Blackwell"),
+}
+"""By compute capability. A device record replaces the defaults of its class."""
+UNKNOWN = DeviceClass(name="unknown")
+
+# By words in the device's name: TFLOP/s, GB/s, compute capability.
+_CARDS: dict[str, tuple[float, float, tuple[int, int]]] = {
+    "B200": (2250, 8000, (10, 0)),
+    "H200": (989, 4800, (9, 0)),
+    "GH200": (989, 4000, (9, 0)),
+    "H100 PCIe": (756, 2000, (9, 0)),
+    "H100": (989, 3350, (9, 0)),
+    "A100": (312, 1555, (8, 0)),
+    "A40": (150, 696, (8, 6)),
+    "A10": (125, 600, (8, 6)),
+    "RTX A6000": (155, 768, (8, 6)),
+    "RTX A5000": (111, 768, (8, 6)),
+    "L40S": (362, 864, (8, 9)),
+    "L40": (181, 864, (8, 9)),
+    "L4": (121, 300, (8, 9)),
+    "RTX 6000 Ada": (182, 960, (8, 9)),
+    "RTX 5090": (209, 1792, (12, 0)),
+    "RTX 5080": (113, 960, (12, 0)),
+    "RTX 5070": (62, 672, (12, 0)),
+    "RTX 4090": (165, 1008, (8, 9)),
+    "RTX 4080": (97, 717, (8, 9)),
+    "RTX 4070": (58, 504, (8, 9)),
+    "RTX 4060": (30, 272, (8, 9)),
+    "RTX 3090": (71, 936, (8, 6)),
+    "RTX 3080": (60, 760, (8, 6)),
+    "RTX 3070": (41, 448, (8, 6)),
+    "RTX 3060": (25, 360, (8, 6)),
+    "RTX 2080": (45, 448, (7, 5)),
+    "T4": (65, 320, (7, 5)),
+    "V100": (125, 900, (7, 0)),
+}
+_UNKNOWN_RATES = Rates(half_flops=60e12, bytes_per_s=500e9)
+
+
+def device_class(machine: Machine) -> DeviceClass:
+    """The class of the machine's GPU, by compute capability, or by name where that is not known."""
+    card = _card(machine.device_name)
+    capability = machine.capability or (card and card[2])
+    return CLASSES.get(capability, UNKNOWN) if capability else UNKNOWN
+
+
+def card_rates(machine: Machine) -> Rates:
+    """The rates of the machine's GPU; those of a middling card if its name is not in the table."""
+    card = _card(machine.device_name)
+    return Rates(half_flops=card[0] * 1e12, bytes_per_s=card[1] * 1e9) if card else _UNKNOWN_RATES
+
+
+def _card(name: str) -> tuple[float, float, tuple[int, int]] | None:
+    """The longest entry whose words are in the name."""
+    found = [words for words in _CARDS if re.search(rf"\b{words}\b", name)]
+    return _CARDS[max(found, key=len)] if found else None

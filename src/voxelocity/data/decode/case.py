@@ -10,10 +10,12 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
-from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
+from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.data.decode.dicom.series import SeriesHeader
 from voxelocity.data.decode.dicom.structures import read_structures
-from voxelocity.data.decode.formats import format_of, read_header, read_scan
+from voxelocity.data.decode.formats import format_of, read_header, read_scan, read_scan_with_header
 from voxelocity.data.decode.grids import check_same_places, turned_onto
+from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.labels import class_indices, read_labels
 from voxelocity.data.decode.notes import Note, notes_about
 
@@ -40,17 +42,20 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
             the fix.
     """
     note = notes_about(ref.files)
-    image, grid = _stack(ref, note)
-    label = None if ref.label is None else _read_label(ref, grid, label_values, note)
+    image, header = _stack(ref, note)
+    grid = header.grid
+    label = None if ref.label is None else _read_label(ref, header, label_values, note)
     return Volume(case_id=ref.case_id, image=image, label=label, grid=grid)
 
 
-def _stack(ref: VolumeRef, note: Note) -> tuple[Array, Grid]:
+def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
+    """The channels, and the header of the first file."""
     first = ref.images[0]
-    image, grid = _read(ref, first, read_scan)
+    image, own = _read(ref, first, read_scan_with_header)
+    grid = own.grid
     _check_finite(ref, first, image)
     if len(ref.images) == 1:
-        return image, grid
+        return image, own
     headers = [_read(ref, path, read_header) for path in ref.images]
     where = f"decode: case '{ref.case_id}': channels"
     for path, header in zip(ref.images, headers, strict=True):
@@ -71,15 +76,19 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, Grid]:
         stacked[num_filled : num_filled + len(part)] = part
         num_filled += len(part)
         del part
-    return stacked, grid
+    return stacked, own
 
 
-def _read_label(ref: VolumeRef, grid: Grid, label_values: Sequence[int], note: Note) -> Array:
+def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int], note: Note) -> Array:
     assert ref.label is not None, "only called for cases with a label"
+    grid = header.grid
     case = f"decode: case '{ref.case_id}':"
     path = _read(ref, ref.label, staged)
     if format_of(path) == "dicom" and path.is_file():
-        values = _read(ref, path, lambda file: read_structures(file, grid, dict(ref.structures)))
+        uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
+        values = _read(
+            ref, path, lambda file: read_structures(file, grid, dict(ref.structures), series_uid=uid, note=note)
+        )
         return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
     label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
     label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)

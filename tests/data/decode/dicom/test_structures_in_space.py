@@ -11,7 +11,8 @@ from data.decode.dicom.test_structures import HOLE, SQUARE, write_contours
 from shared.dicom_series import SPACING_MM, STEP_MM, write_series
 from voxelocity.core.axis_order import AxisOrder
 from voxelocity.core.errors import ScanError
-from voxelocity.data.decode import read_header, read_structures, read_structures_header, write_segmentation
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.decode import read_case, read_header, read_structures, read_structures_header, write_segmentation
 
 SHAPE_ZYX = (6, 20, 16)
 ORDERS = [
@@ -166,3 +167,11 @@ def test_the_background_of_a_label_map_is_no_structure(tmp_path, series):
     # Another number may stand for the background.
     rewritten(path, lambda dataset: setattr(dataset, "PixelPaddingValue", 1))
     assert read_structures_header(path).names == ("Background",)
+
+
+def test_structures_of_another_series_whose_places_fit_are_said(tmp_path, seg):
+    write_series(tmp_path / "scan" / "other", np.zeros(SHAPE_ZYX, np.int16), name="other")
+    ref = VolumeRef(case_id="a", images=(tmp_path / "scan" / "other",), label=seg, structures=(("a", 1),))
+    with pytest.warns(UserWarning, match=r"seg\.dcm: it refers to another series than that of its scan"):
+        volume = read_case(ref, label_values=(0, 1))
+    assert volume.label.any()

@@ -14,6 +14,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
+from voxelocity.data.decode.notes import Note
 
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
@@ -46,26 +47,33 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
 
 def _structures_header(dataset: Any) -> StructuresHeader | None:
     modality = dataset.get("Modality", "")
-    if modality == "SEG":
-        series = dataset.get("ReferencedSeriesSequence", ())
-        names = tuple(_segments(dataset).values())
-    elif modality == "RTSTRUCT":
-        series = [
+    if modality not in ("SEG", "RTSTRUCT"):
+        return None
+    names = _segments(dataset) if modality == "SEG" else _regions(dataset)
+    return StructuresHeader(names=tuple(dict.fromkeys(names.values())), series_uids=_series_uids(dataset))
+
+
+def _series_uids(dataset: Any) -> frozenset[str]:
+    series = [
+        *dataset.get("ReferencedSeriesSequence", ()),
+        *(
             one
             for frame in dataset.get("ReferencedFrameOfReferenceSequence", ())
             for study in frame.get("RTReferencedStudySequence", ())
             for one in study.get("RTReferencedSeriesSequence", ())
-        ]
-        names = tuple(_regions(dataset).values())
-    else:
-        return None
-    return StructuresHeader(
-        names=tuple(dict.fromkeys(names)),
-        series_uids=frozenset(str(one.get("SeriesInstanceUID", "")) for one in series),
-    )
+        ),
+    ]
+    return frozenset(str(one.get("SeriesInstanceUID", "")) for one in series)
 
 
-def read_structures(path: Path, grid: Grid, values: Mapping[str, int]) -> Array:
+def read_structures(
+    path: Path,
+    grid: Grid,
+    values: Mapping[str, int],
+    *,
+    series_uid: str = "",
+    note: Note = lambda kind, text: None,
+) -> Array:
     """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, the largest.
 
     Names are compared without regard to capitalization; structures without a value are left out. A voxel belongs to a
@@ -76,13 +84,24 @@ def read_structures(path: Path, grid: Grid, values: Mapping[str, int]) -> Array:
         path: a DICOM SEG or RTSTRUCT file.
         grid: of the scan, on which the structures must have been drawn.
         values: of the structures to take, by name.
+        series_uid: of the scan, if it is known.
+        note: called if the structures were drawn on another series, whose places fit.
 
     Raises:
         ScanError: the file holds none of these structures, does not lie on the grid, has larger or smaller voxels, or
             is damaged.
     """
     with named_damage(path):
-        return _painted(path, read_dataset(path), grid, values)
+        dataset = read_dataset(path)
+        label = _painted(path, dataset, grid, values)
+        drawn_on = _series_uids(dataset)
+        if series_uid and drawn_on and series_uid not in drawn_on:
+            note(
+                "other series",
+                f"decode: {path}: it refers to another series than that of its scan, on whose voxels it lies; check "
+                "that it belongs to this scan",
+            )
+        return label
 
 
 def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) -> Array:

@@ -92,7 +92,7 @@ def _array(img: Any, path: Path, wanted: np.dtype[Any] | None) -> Array:
     try:
         data = read_unpacked(path, num_expected=proxy.offset + num_bytes)
     except ScanError as error:
-        array = np.asanyarray(proxy)
+        array: Array = np.asanyarray(proxy)
         # Of 200 files with one bit changed, nibabel read 172: the checksum lies behind the bytes that it asks for.
         warnings.warn(f"{error} (MONAI reads it, and its voxels may be wrong)", stacklevel=2)
         return array

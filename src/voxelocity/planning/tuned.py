@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from voxelocity.core.config import check_key, check_value
+from voxelocity.core.config import Config, check_key, check_value
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import bytes_text
@@ -187,7 +187,12 @@ def find_tuned(folder: Path, facts: PlanFacts) -> tuple[dict[str, Tuned], list[s
     Values that change what is learned were measured together. So if the user sets one of them to another value, the
     others are left to the rules.
     """
-    parts = {"network": NetworkConfig, "optimizer": OptimizerConfig, "loss": LossConfig, "schedule": ScheduleConfig}
+    parts: dict[str, type[Config]] = {
+        "network": NetworkConfig,
+        "optimizer": OptimizerConfig,
+        "loss": LossConfig,
+        "schedule": ScheduleConfig,
+    }
     try:
         plan = {name: kind.parse(facts.section(name)).to_plain() for name, kind in parts.items()}
     except ConfigError:

@@ -149,8 +149,6 @@ def predict(call: Call) -> None:
         scores, figures, drawn, read_events(events_path(folders[0])),
         settings=_in_words(call, config, models), notices=notices,
     )  # fmt: skip
-    for notice in notices:
-        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
     write_report(call, document, call.out / _HEAT)
 
 

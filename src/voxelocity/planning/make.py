@@ -15,7 +15,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.records import Choice
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.infer import ModelSpec
+from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.observe import default_cache_folder
 from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.planning.config import Measure, Plan
@@ -118,6 +118,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.
         precision=plan.precision.model_copy(update={"compile": "none"}),
         trained_on=planned.fingerprint.trained_on(),
+        division=CaseDivision.of(cases.split(planned.fold)),
     )
 
 

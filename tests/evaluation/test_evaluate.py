@@ -17,6 +17,7 @@ import voxelocity
 from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
 from voxelocity.core.errors import InputError
 from voxelocity.evaluation import evaluate, pool_runs
+from voxelocity.evaluation.page import evaluation_document
 
 
 def by_case(evaluation):
@@ -103,6 +104,25 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
     assert [score.mean_dice for score in evaluation.scores] == [1.0] * 5
     assert evaluation.missing == ("case_5",)
     assert list(evaluation.scores[0].dice) == ["ball", "core"]
+
+
+def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
+    table = folders[0] / "predictions.csv"
+    table.write_text("case,division\na,trained on\nb,held out\nz,trained on\n")
+    found = evaluate(*folders)
+    assert found.trained_on == {"a"}
+    plain = evaluation_document(found).to_plain()
+    # Organ 1 in both; tumor 0 in one, and in neither truth nor prediction of the other.
+    assert plain["mean_dice_not_trained_on"] == 0.5
+    assert [case["division"] for case in plain["cases"]] == ["trained on", "held out", ""]
+    assert "1 of which the model was trained on; 0.500 over the other 2." in evaluation_document(found).verdict
+    table.write_text("case,division\n" + "".join(f"{case},trained on\n" for case in "abc"))
+    document = evaluation_document(evaluate(*folders))
+    assert document.verdict.endswith("over 3 cases, all of which the model was trained on.")
+    assert document.notices[0].endswith("none was held out.")
+    for damaged in (b"case\na\n", b"\xff\xfe,,\n1", b""):
+        table.write_bytes(damaged)
+        assert evaluation_document(evaluate(*folders)).verdict.endswith("over 3 cases.")
 
 
 def test_what_has_no_counterpart_is_listed(folders):

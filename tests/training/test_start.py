@@ -114,6 +114,18 @@ def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(
     tune(fold="all", start_from=first, out=second)
 
 
+def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source):
+    before = load_model(source)[1].division
+    for path in [*own_msd.glob("*/case_*.nii.gz")]:
+        path.rename(path.with_name(path.name.replace("case", "other")))
+    text = (own_msd / "dataset.json").read_text()
+    (own_msd / "dataset.json").write_text(text.replace("case_", "other_"))
+    after = load_model(tune(own_msd))[1].division
+    assert {name.partition("_")[0] for name in after.training} == {"case", "other"}
+    assert before.training.items() <= after.training.items()
+    assert before.held_out.items() < after.held_out.items()
+
+
 def test_another_data_set_with_cases_of_the_same_names_is_a_reason_to_warn(tune, source, own_msd, tmp_path):
     with pytest.warns(UserWarning, match=r"cases with the names of 2 of the 2 cases that are held out"):
         tune(own_msd, fold=1)

@@ -17,7 +17,7 @@ from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode.notes import Note
-from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth
+from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_divisions
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import read_run
@@ -38,6 +38,7 @@ class Evaluation:
         refused: why a case was not compared, by case id.
         others: entries of the folders of predictions that are not scans.
         notices: what to know before believing the scores.
+        divisions: "trained on" or "held out", by case id, where `predictions.csv` next to the predictions says so.
     """
 
     scores: tuple[CaseScore, ...]
@@ -50,6 +51,12 @@ class Evaluation:
     refused: Mapping[str, str] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    divisions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def trained_on(self) -> frozenset[str]:
+        """The cases that the model was trained on, as far as that is known."""
+        return frozenset(score.case_id for score in self.scores if self.divisions.get(score.case_id) == "trained on")
 
 
 def evaluate(
@@ -121,6 +128,7 @@ def evaluate(
             for cases in noted.values()
             for case_id, text in [next(iter(cases.items()))]
         ),
+        divisions={case_id: side for folder in folders for case_id, side in read_divisions(folder).items()},
     )
 
 

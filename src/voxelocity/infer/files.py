@@ -10,7 +10,8 @@ from pathlib import Path
 
 from voxelocity.core.device import Device, numbered
 from voxelocity.core.errors import ScanError
-from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.core.quantities import count_text
+from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
@@ -154,6 +155,12 @@ def predict_files(
             _tell_doubts(prediction.scan, job, tell)
             writer.write(prediction)
         writer.finish()
+    # Whom that concerns looks at predictions, or scores them; `evaluate` says it again.
+    if num_trained := list(job.sides.values()).count("trained on"):
+        told.append(
+            f"{num_trained} of {count_text(len(job.refs), 'scan')} were trained on (column 'division' of "
+            f"{PREDICTIONS_TABLE}): their predictions do not show how good the model is on others."
+        )
     # With `resume` and no scan left, the page of the command before stays.
     if page and job.refs:
         document = predictions_document(

@@ -16,6 +16,7 @@ from voxelocity.core.device import Device
 from voxelocity.core.errors import ConfigError, ScanError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity.step import PrecisionConfig
 
@@ -58,6 +59,8 @@ class PredictionSpec(Config):
     """Number formats of the forward pass."""
     trained_on: TrainedOn | None = None
     """Properties of the training scans; None if they are not known."""
+    division: CaseDivision | None = None
+    """Which cases were trained on and which held out; None if that is not known."""
     region_order: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """For overlapping classes: the class index of each output channel, which a voxel takes where the channel's sigmoid
     exceeds 0.5; later channels overwrite earlier ones (nnU-Net's `regions_class_order`). Empty: one channel a class,

@@ -3,9 +3,10 @@
 from voxelocity.planning.config import Plan, check_code
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
-from voxelocity.planning.tuned import Tuned, keep_tuned, read_tuned, tuned_key
+from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 __all__ = [
+    "CHANGE_RESULTS",
     "DeviceChoice",
     "Machine",
     "Plan",
@@ -18,6 +19,7 @@ __all__ = [
     "model_spec",
     "read_overrides",
     "read_tuned",
+    "results_key",
     "survey",
     "tuned_key",
 ]

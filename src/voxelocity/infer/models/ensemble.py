@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from voxelocity.core.axis_order import orientation_of, turn_onto
 from voxelocity.core.contracts import DeterministicStage, StageEffect
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeSpec
+from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.model import ForeignNetwork, Model
 
 
@@ -39,10 +41,17 @@ def mean_of(models: Sequence[Model]) -> Model:
     return Model(
         folder=first.folder,
         network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
-        spec=first.spec.model_copy(update={"keep_largest": tuple(kept)}),
+        spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
         preparation=StackedPreparations(list(distinct.values())),
         doubts=tuple(doubt for model in models for doubt in model.doubts),
     )
+
+
+def _division(models: Sequence[Model]) -> CaseDivision | None:
+    """What any of the models was trained on; None if that is not known of one."""
+    found = [model.spec.division for model in models]
+    known = [division for division in found if division is not None]
+    return reduce(CaseDivision.joined, known) if len(known) == len(found) else None
 
 
 class MeanLogits(torch.nn.Module):

@@ -116,7 +116,7 @@ def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callabl
 def check_segmentations(
     output: Output, headers: Mapping[str, ScanHeader], warn: Callable[[str], None], *, is_chosen: bool
 ) -> Output:
-    """The same output, but series of which no DICOM SEG can be made are written as .nii.gz. Other formats are unchanged.
+    """The same output, but series of which no DICOM SEG can be made are written as .nii.gz.
 
     Args:
         output: as `choose_output` gives it.

@@ -12,7 +12,7 @@ from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
-from voxelocity.data.source.listing import what_it_holds
+from voxelocity.data.source.folder import what_it_holds
 from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"

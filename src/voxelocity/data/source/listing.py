@@ -25,7 +25,7 @@ LABEL = re.compile(
 IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
 _GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)
 _DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
-_OTHER_ENDINGS = (".hdr", ".mgz", ".mnc")
+_OTHER_ENDINGS = (".hdr", ".img", ".mgz", ".mnc")
 _FROM_OTHERS = (
     "{ending} files are not read: save them as .nii.gz in 3D Slicer, or in Python by "
     'nibabel.save(nibabel.load("a{ending}"), "a.nii.gz")'
@@ -76,12 +76,18 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
 def conversion_of(folder: Path) -> str:
     """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
     files = files_below(folder)
-    ending = next((end for name in files for end in _OTHER_ENDINGS if name.lower().endswith(end)), None)
-    if ending:
-        return f"{_FROM_OTHERS.format(ending=ending)}; see {DOCS}"
+    other = next((cure for name in files if (cure := conversion_of_file(name))), "")
+    if other:
+        return other
     if any(name.lower().endswith(SCAN_ENDINGS) for name in files):
         return f"name one of its files; see {DOCS}"
     return f"add one, or give another folder: no scan was found in it; see {DOCS}"
+
+
+def conversion_of_file(name: str) -> str:
+    """How to convert a file of another format that nibabel reads; "" for any other."""
+    ending = next((end for end in _OTHER_ENDINGS if name.lower().endswith(end)), "")
+    return f"{_FROM_OTHERS.format(ending=ending)}; see {DOCS}" if ending else ""
 
 
 def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:

@@ -34,6 +34,7 @@ from voxelocity.cli import (
     train,
     tune,
 )
+from voxelocity.cli.foreign_options import HintingGroup
 from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
     CommandError,
@@ -50,6 +51,7 @@ from voxelocity.parallel import read_place
 
 app = typer.Typer(
     name="voxelocity",
+    cls=HintingGroup,
     help="Train volumetric medical-imaging networks as fast as this machine allows, and see it proven.",
     no_args_is_help=True,
     add_completion=False,
@@ -90,7 +92,10 @@ _PIPE_STATUS = 141
 def _options(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop."),
+    local_rank: int = typer.Option(0, "--local-rank", "--local_rank", hidden=True),
 ) -> None:
+    # torch.distributed.launch writes the local rank before the command; its variables, which we read, hold it as well.
+    del local_rank
     if version:
         from voxelocity import __version__
 

@@ -1,7 +1,10 @@
 """Streamline files: what is read and written, by nibabel and trx-python, and what is said of bad ones."""
 
+import gzip
 import json
 import random
+import shlex
+import subprocess
 import zipfile
 
 import nibabel as nib
@@ -193,6 +196,25 @@ def test_a_folder_is_its_one_array_or_its_streamline_files(tmp_path):
     np.savez(tmp_path / "d.npz", points=LINES)
     with pytest.raises(InputError, match=r"2 \.npz files"):
         tract_files(tmp_path)
+
+
+def test_packed_streamlines_are_read_after_the_command_that_is_proposed(tmp_path):
+    write(tmp_path / "a b.trk")
+    packed = tmp_path / "a b.trk.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a b.trk").read_bytes()))
+    (tmp_path / "a b.trk").unlink()
+    with pytest.raises(
+        InputError, match=r"holds no \.trk, .*it holds 1 in other forms; unpack it: gunzip -k "
+    ) as caught:
+        tract_files(tmp_path)
+    with pytest.raises(InputError, match=r"gunzip -k "):
+        read_tracts([packed])
+    subprocess.run(shlex.split(str(caught.value).partition("unpack it: ")[2]), check=True)
+    assert len(read_tracts(tract_files(tmp_path))) > 0
+    (tmp_path / "vtk").mkdir()
+    (tmp_path / "vtk" / "a.vtk").touch()
+    with pytest.raises(InputError, match=r"convert a\.vtk to \.tck or \.trx"):
+        tract_files(tmp_path / "vtk")
 
 
 @pytest.mark.data

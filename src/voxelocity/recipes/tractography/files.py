@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,10 +70,20 @@ def tract_files(data: Path) -> list[Path]:
         raise InputError(f"tractography: {data} holds {len(arrays)} .npz files; name the one to use")
     found = arrays or sorted(path for path in data.iterdir() if path.suffix.lower() in TRACT_ENDINGS)
     if not found:
-        raise InputError(
-            f"tractography: {data} holds no .trk, .tck or .trx file and no .npz array; name a folder that does"
-        )
+        others = [cure for path in sorted(data.iterdir()) if (cure := _conversion_of(path))]
+        cure = f"it holds {len(others)} in other forms; {others[0]}" if others else "name a folder that does"
+        raise InputError(f"tractography: {data} holds no .trk, .tck or .trx file and no .npz array; {cure}")
     return found
+
+
+def _conversion_of(path: Path) -> str:
+    """How to make a file of streamlines that is packed, or of another format, one that is read; "" for other files."""
+    name = path.name.lower()
+    if name.endswith(tuple(f"{ending}.gz" for ending in TRACT_ENDINGS)):
+        return f"unpack it: gunzip -k {shlex.quote(str(path))}"
+    if name.endswith((".vtk", ".vtp", ".fib", ".tt", ".tt.gz")):
+        return f"convert {path.name} to .tck or .trx, for example with MRtrix (tckconvert), DSI Studio, or DIPY"
+    return ""
 
 
 def read_tracts(files: Sequence[Path], *, image: Path | None = None) -> Tracts:
@@ -131,7 +142,8 @@ def _read(path: Path) -> Tracts:
     readers = {".npz": _read_array, ".trx": _read_trx, ".trk": _read_by_nibabel, ".tck": _read_by_nibabel}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"tractography: {path} is not a .trk, .tck, .trx or .npz file; convert it to one of these")
+        cure = _conversion_of(path) or "convert it to one of these"
+        raise InputError(f"tractography: {path} is not a .trk, .tck, .trx or .npz file; {cure}")
     try:
         return reader(path)
     except (InputError, FileNotFoundError, PermissionError):

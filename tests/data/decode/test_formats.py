@@ -141,7 +141,9 @@ def detached(folder, ending, name, before=""):
 
 
 @pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
-@pytest.mark.parametrize("name", ["../secret.raw", "/proc/self/environ", "sub/../../secret.raw", "{folder}/../secret.raw"])
+@pytest.mark.parametrize(
+    "name", ["../secret.raw", "/proc/self/environ", "sub/../../secret.raw", "{folder}/../secret.raw"]
+)
 def test_voxels_outside_of_the_folder_of_their_header_are_not_read(tmp_path, ending, name):
     (tmp_path / "scans" / "sub").mkdir(parents=True)
     (tmp_path / "secret.raw").write_bytes(bytes(5000))
@@ -188,7 +190,7 @@ def test_no_line_hides_where_the_voxels_are(tmp_path, ending, before):
     (tmp_path / "scans").mkdir()
     (tmp_path / "secret.raw").write_bytes(bytes(5000))
     path = detached(tmp_path / "scans", ending, "../secret.raw", before)
-    with pytest.raises(ScanError, match="outside of its folder|more than once|does not end within|truncated"):
+    with pytest.raises(ScanError, match=r"outside of its folder|more than once|does not end within|truncated"):
         read_scan(path)
 
 

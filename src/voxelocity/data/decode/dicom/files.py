@@ -13,6 +13,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array
+from voxelocity.data.decode.dicom.deflate import check_deflated
 
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 _MARK_AT, _MARK = 128, b"DICM"
@@ -223,6 +224,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
             f"decode: {path}: reading DICOM needs pydicom, which is not installed; pip install 'voxelocity[formats]'"
         ) from None
     try:
+        check_deflated(path)
         wants_pixels = with_pixels and (not tags or "PixelData" in tags)
         return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
     except OSError as error:

@@ -1,12 +1,13 @@
 """The rule engine: data set statistics and machine facts in, choices with reasons out."""
 
-from voxelocity.planning.config import Plan, check_code
+from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, without_places
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
 from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 __all__ = [
     "CHANGE_RESULTS",
+    "PLACES",
     "DeviceChoice",
     "Machine",
     "Plan",
@@ -15,6 +16,7 @@ __all__ = [
     "Tuned",
     "check_code",
     "keep_tuned",
+    "keys_of_record",
     "make_plan",
     "model_spec",
     "read_overrides",
@@ -22,4 +24,5 @@ __all__ = [
     "results_key",
     "survey",
     "tuned_key",
+    "without_places",
 ]

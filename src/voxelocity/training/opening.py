@@ -104,7 +104,12 @@ def start_of(
     if saved is not None and resume:
         check_code(saved.plan, overrides, where=str(folder.record))
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, resumed_keys(saved, overrides)
+        fold, time_budget_s, seed, overrides = (
+            saved.fold,
+            AUTO,
+            AUTO,
+            resumed_keys(saved, overrides, where=str(folder.record)),
+        )
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
     if point is not None and saved is None:
         check_held_out(point.folder, cases, 0 if fold == AUTO else fold)

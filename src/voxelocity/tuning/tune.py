@@ -25,7 +25,16 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Clock, cpu_budget, default_cache_folder, system_clock
 from voxelocity.observe.environment import python_path
 from voxelocity.parallel import joined, read_place
-from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan, read_overrides, tuned_key
+from voxelocity.planning import (
+    DeviceChoice,
+    Machine,
+    Plan,
+    Planned,
+    make_plan,
+    read_overrides,
+    tuned_key,
+    without_places,
+)
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
@@ -216,7 +225,7 @@ def plan_to_tune(
     use_tuned: bool = False,
 ) -> Planned:
     """The plan that a tuning begins with: the rules', or that of a run, with the user's keys."""
-    keys = {} if base is None else flatten(Plan, base.to_plain())
+    keys = {} if base is None else without_places(flatten(Plan, base.to_plain()), overrides, where="the run")
     keys |= read_overrides(overrides)
     if not use_tuned:
         keys["planner.use_tuned"] = False

@@ -133,6 +133,70 @@ def test_a_detached_header_may_name_any_file(tmp_path, ending, name):
     assert np.array_equal(read_scan(tmp_path / f"a{ending}")[0][0].T, np.arange(120).reshape(4, 5, 6))
 
 
+def detached(folder, ending, name, before=""):
+    """A header whose voxels are in the file of this name, with these lines before that line."""
+    itk_image(folder / f"a{ending}")
+    own = source_files(folder / f"a{ending}")[1].name
+    lines = (folder / f"a{ending}").read_text().replace(own, name).splitlines(keepends=True)
+    where = next(n for n, line in enumerate(lines) if name in line)
+    (folder / f"a{ending}").write_text("".join([*lines[:where], before, *lines[where:]]))
+    return folder / f"a{ending}"
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+@pytest.mark.parametrize(
+    "name", ["../secret.raw", "/proc/self/environ", "sub/../../secret.raw", "{folder}/../secret.raw"]
+)
+def test_voxels_outside_of_the_folder_of_their_header_are_not_read(tmp_path, ending, name):
+    (tmp_path / "scans" / "sub").mkdir(parents=True)
+    (tmp_path / "secret.raw").write_bytes(bytes(5000))
+    path = detached(tmp_path / "scans", ending, name.format(folder=tmp_path / "scans"))
+    with pytest.raises(ScanError, match=rf"a\{ending}: its header names a file outside of its folder"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+def test_voxels_below_the_folder_or_behind_a_link_are_read(tmp_path, ending):
+    itk_image(tmp_path / f"a{ending}")
+    own = source_files(tmp_path / f"a{ending}")[1]
+    before = read_scan(tmp_path / f"a{ending}")[0]
+    # As git-annex keeps files.
+    (tmp_path / ".git" / "annex" / "objects").mkdir(parents=True)
+    real = own.rename(tmp_path / ".git" / "annex" / "objects" / "SHA256-1")
+    own.symlink_to(real)
+    assert np.array_equal(read_scan(tmp_path / f"a{ending}")[0], before)
+    (tmp_path / "sub").mkdir()
+    own.rename(tmp_path / "sub" / own.name)
+    header = (tmp_path / f"a{ending}").read_text().replace(own.name, f"sub/{own.name}")
+    (tmp_path / f"a{ending}").write_text(header)
+    assert np.array_equal(read_scan(tmp_path / f"a{ending}")[0], before)
+
+
+def test_voxels_that_are_a_link_to_a_file_of_the_system_are_not_read(tmp_path):
+    path = detached(tmp_path, ".mhd", "own.raw")
+    (tmp_path / "own.raw").symlink_to("/proc/self/environ")
+    with pytest.raises(ScanError, match="which is a file of the system"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "before"),
+    [
+        (".nhdr", "# x\r\r\n"),
+        (".mhd", "\n"),
+        (".mhd", "ELEMENTDATAFILE = LOCAL\n"),
+        (".mhd", "elementdatafile = LOCAL\n" + "Comment = x\n" * 7000),
+        (".nhdr", "# x\n" * 20_000),
+    ],
+)
+def test_no_line_hides_where_the_voxels_are(tmp_path, ending, before):
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "secret.raw").write_bytes(bytes(5000))
+    path = detached(tmp_path / "scans", ending, "../secret.raw", before)
+    with pytest.raises(ScanError, match=r"outside of its folder|more than once|does not end within|truncated"):
+        read_scan(path)
+
+
 def test_a_path_that_is_not_utf8_is_refused_before_simpleitk_ends_the_process(tmp_path):
     itk_image(tmp_path / "a.nrrd")
     path = (tmp_path / "a.nrrd").rename(tmp_path / os.fsdecode("Schädel.nrrd".encode("latin-1")))

@@ -11,6 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.detached import check_voxel_file
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.itk_text import read_header_text
@@ -136,7 +137,9 @@ def _open(path: Path) -> Any:
     except UnicodeEncodeError:
         # SimpleITK ends the whole process on such a name.
         raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
-    missing = next((file for file in itk_files(path) if not file.is_file()), None)
+    files = itk_files(path)
+    check_voxel_file(path)
+    missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
         raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")
     read_header_text(path).check()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pydicom
 import pytest
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
 from shared.examples import examples
@@ -357,3 +359,24 @@ def test_damaged_deflated_files_are_refused(tmp_path):
     file.write_bytes(content[:start] + b"\xff" * (len(content) - start))
     with pytest.raises(ScanError, match=rf"{file.name}: the DICOM file cannot be read \(.*\); copy or export it again"):
         read_header(tmp_path)
+
+
+def deflate(path, num_bytes=0):
+    """Writes the file again as a deflated one, with this many bytes of pixels if there are any."""
+    dataset = pydicom.dcmread(path)
+    dataset.PixelData = bytes(num_bytes) or dataset.PixelData
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def test_a_deflated_file_is_read_and_one_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    files = write_series(tmp_path / "ct", VOXELS)
+    before = read_scan(tmp_path / "ct")[0]
+    for file in files:
+        deflate(file)
+    assert np.array_equal(read_scan(tmp_path / "ct")[0], before)
+    deflate(files[0], 1 << 22)
+    assert files[0].stat().st_size < 1 << 14
+    monkeypatch.setattr("voxelocity.data.decode.dicom.deflate._MOST_BYTES", 1 << 21)
+    with pytest.raises(ScanError, match=r"unpacks to more than [\d,]+ bytes"):
+        read_scan(tmp_path / "ct")

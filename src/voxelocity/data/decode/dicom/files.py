@@ -14,6 +14,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array
+from voxelocity.data.decode.dicom.deflate import check_deflated
 
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 _MARK_AT, _MARK = 128, b"DICM"
@@ -259,6 +260,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
             f"decode: {path}: reading DICOM needs pydicom, which is not installed; pip install 'voxelocity[formats]'"
         ) from None
     try:
+        check_deflated(path)
         wants_pixels = with_pixels and (not tags or "PixelData" in tags)
         # By force, files without a mark are read too; others are never taken for DICOM (`is_dicom`).
         dataset = pydicom.dcmread(

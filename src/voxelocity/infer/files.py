@@ -12,6 +12,7 @@ from voxelocity.core.device import Device, numbered
 from voxelocity.core.errors import ScanError
 from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
+from voxelocity.infer.ahead import compile_prediction
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
@@ -120,6 +121,7 @@ def predict_files(
 
     def predictor_on(each: Device, own: Model) -> Predictor:
         check_model(runtime, own, each)
+        compile_prediction(own, each)
         return Predictor(
             own.network,
             own.spec,

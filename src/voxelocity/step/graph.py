@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from voxelocity.core.device import is_out_of_memory, numbered
+from voxelocity.core.kernels import refuse_compiling_in_captures
 from voxelocity.observe import span
 from voxelocity.parallel import Sharding, World
 from voxelocity.step.precision_config import PrecisionConfig
@@ -101,6 +102,7 @@ class CudaRecorder:
         graph, reserved = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
         numbers = torch.cuda.default_generators[self._device.index]
         found = numbers.get_state()
+        refuse_compiling_in_captures()
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:

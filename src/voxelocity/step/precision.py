@@ -27,6 +27,11 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=_DTYPES[config.compute])
 
 
+def compute_dtype(config: PrecisionConfig) -> torch.dtype:
+    """What convolutions return within `autocast`."""
+    return _DTYPES.get(config.compute, torch.float32)
+
+
 def compiled(
     network: torch.nn.Module, mode: CompileMode, device: torch.device
 ) -> Callable[[torch.Tensor], torch.Tensor]:

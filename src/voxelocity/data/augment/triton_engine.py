@@ -23,7 +23,7 @@ from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
-from voxelocity.data.augment.triton_launch import launch
+from voxelocity.core.kernels import launch
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8

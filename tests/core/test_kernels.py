@@ -21,7 +21,7 @@ WAIT_S = 20.0
 
 
 @triton.jit(do_not_specialize=["size"], do_not_specialize_on_alignment=["step"])
-def scale(values, size, step, factor, other, SIDE: tl.constexpr):
+def scale(values, size, step, factor, other, SIDE: tl.constexpr):  # noqa: N803
     at = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
     tl.store(values + at * step, tl.load(values + at * step) * factor + other, mask=at < size)
 

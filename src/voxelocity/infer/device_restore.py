@@ -80,8 +80,9 @@ class DeviceRestoration:
                 *shape, **constants,
             )  # fmt: skip
             launch(
-                kernels.restore_classes, _programs(target.shape), sums_kxyz, weights, order, classes, logs, target, *along, *steps, *classes.stride()[:2],
-                *target.stride()[:2], *start, *last, num_classes, *target.shape, **constants,
+                kernels.restore_classes, _programs(target.shape), sums_kxyz, weights, order, classes, logs, target,
+                *along, *steps, *classes.stride()[:2], *target.stride()[:2], *start, *last, num_classes,
+                *target.shape, **constants,
             )  # fmt: skip
 
     def result(self) -> npt.NDArray[np.uint8]:

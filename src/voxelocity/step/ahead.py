@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from voxelocity.core.kernels import Launch, distinct
 from voxelocity.core.region import Index3
 from voxelocity.step.fused import has_triton

@@ -255,7 +255,8 @@ class _Loss(torch.autograd.Function):
         with call.on_device():
             sums = call.sums()
             launch(
-                call.kernels.loss_of_sums, (1,), sums, value, factors, call.batch, call.chunks, call.units, config.smooth, call.alpha,
+                call.kernels.loss_of_sums, (1,), sums, value, factors, call.batch, call.chunks, call.units,
+                config.smooth, call.alpha,
                 ROWS=call.rows, FIRST=first, OVER_BATCH=config.dice_over_batch, REGIONS=loss.has_regions,
                 TERM=call.term, num_warps=_SUMMING_WARPS, **call.adding,
             )  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 import triton
 
 from voxelocity.core.device import as_current
+from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import triton_crop, triton_warp
 from voxelocity.data.augment import triton_intensity as intensity
@@ -23,7 +24,6 @@ from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
-from voxelocity.core.kernels import launch
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8

@@ -23,6 +23,7 @@ from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.contract import EAGER
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
+from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
 from voxelocity.report import write_page
@@ -134,28 +135,29 @@ def predict_files(
             keep_probabilities=probabilities,
         )
 
-    # A network is on one device, and an export is opened for one, so each of the others reads the model again.
-    others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
-    predictors = [predictor_on(devices[0], job.model), *others]
-    start_s = time.perf_counter()
     spec = job.model.spec
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
 
     def fail(case_id: str, error: ScanError) -> None:
         on_failure(case_id, job.fail(case_id, error))
 
-    with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:
-        for prediction in share_scans(
-            predictors,
-            job.usable_refs,
-            stop=stop,
-            num_threads=num_threads,
-            num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
-            on_failure=fail,
-        ):
-            _tell_doubts(prediction.scan, job, tell)
-            writer.write(prediction)
-        writer.finish()
+    with switches_of(spec, devices):
+        # A network is on one device, and an export is opened for one, so each of the others reads the model again.
+        others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
+        predictors = [predictor_on(devices[0], job.model), *others]
+        start_s = time.perf_counter()
+        with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:
+            for prediction in share_scans(
+                predictors,
+                job.usable_refs,
+                stop=stop,
+                num_threads=num_threads,
+                num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
+                on_failure=fail,
+            ):
+                _tell_doubts(prediction.scan, job, tell)
+                writer.write(prediction)
+            writer.finish()
     # With `resume` and no scan left, the page of the command before stays.
     if page and job.refs:
         document = predictions_document(

@@ -11,8 +11,8 @@ from voxelocity.step.fused import has_triton
 from voxelocity.step.loss import LossConfig
 from voxelocity.step.network import build_blank
 from voxelocity.step.network_config import NetworkConfig
-from voxelocity.step.precision import BackendConfig, compute_dtype
-from voxelocity.step.precision_config import PrecisionConfig
+from voxelocity.step.precision import compute_dtype
+from voxelocity.step.precision_config import BackendConfig, PrecisionConfig
 
 _WITH_OUR_NORMS = ("dynunet", "unet", "segresnet")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_REGIONS = 32
+MOST_REGIONS = 32
 """Bits of a row of `regions`."""
 _MOST_VOXELS = 2**31 - 2**16
 """Of a patch: the kernels count them in int32."""
@@ -96,7 +96,7 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and label.shape == (logits.shape[0], *logits.shape[2:])
         and 0 < logits[0, 0].numel() <= _MOST_VOXELS
         and len(logits) < 2**16
-        and (0 < logits.shape[1] <= _MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
+        and (0 < logits.shape[1] <= MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
         and config.boundary_weight == 0.0
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

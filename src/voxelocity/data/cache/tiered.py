@@ -278,8 +278,15 @@ class DeviceFront:
         self._tier = tier
         self._warn = WarnOnce(warn)
         self._num_volumes, self._num_kept = num_volumes, 0
+        self._counting = threading.Lock()
         self._is_full = False
         self._refused: set[str] = set()
+
+    def _count(self, change: int) -> int:
+        """How many are kept, after this change."""
+        with self._counting:
+            self._num_kept += change
+            return self._num_kept
 
     def take(self, key: str, from_behind: Callable[[], StoredVolume]) -> StoredVolume:
         """The volume under this key, on the device where it fits; `from_behind` gives it otherwise."""
@@ -298,13 +305,13 @@ class DeviceFront:
 
     def _bring(self, key: str, volume: StoredVolume) -> None:
         try:
+            # Before it is copied, as another thread may meanwhile find the device full.
+            self._count(1)
             self._tier.put(key, volume.load())
-            # Two threads may count at once, which makes no difference here.
-            self._num_kept += 1
         except CacheError as error:
             self._is_full = self._is_full or type(error) is CacheFullError
             self._refused.add(key)
-            if self._is_full and self._num_kept < _NEARLY_ALL * self._num_volumes:
+            if self._count(-1) < _NEARLY_ALL * self._num_volumes and self._is_full:
                 return
             rest = "cases that are not there yet" if self._is_full else "cases like this one"
             self._warn(type(error).__name__, f"{error}; {rest} are copied from the tier behind it for each batch")

@@ -89,11 +89,13 @@ class _Gather:
     ) -> None:
         rows: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
         memories: dict[int, torch.Tensor | None] = {}
-        stored = np.empty((params.num_samples, 12), dtype=np.int64)
+        found = []
         for row, (source, is_warped) in enumerate(zip(sources, params.is_warped.tolist(), strict=True)):
-            memory, dtype, stored[row] = _stored(staging, source)
+            memory, dtype, where = _stored(staging, source)
             memories[id(memory)] = memory
             rows[id(memory), dtype, is_warped].append(row)
+            found.append(where)
+        stored = np.array(found, dtype=np.int64)
         self._groups = [
             _Boxes(memories[number], dtype, is_warped, staging.add(np.array(some, dtype=np.int32)))
             for (number, dtype, is_warped), some in rows.items()

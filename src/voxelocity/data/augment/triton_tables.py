@@ -10,8 +10,11 @@ import numpy.typing as npt
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, slopes_and_inters
-from voxelocity.data.augment.tables import blur_weights, coefficient_cube, low_positions
+from voxelocity.data.augment.placement import ResidentSource, Source, scalings
+from voxelocity.data.augment.tables import DEGREES, blur_weights, low_positions
+
+# Of each coefficient, in `tables.coefficient_cube`.
+_PLACES_IN_CUBE = np.array([(i * 4 + j) * 4 + k for i, j, k in DEGREES])
 
 Bools = npt.NDArray[np.bool_]
 Stored = npt.NDArray[np.int64]
@@ -63,9 +66,11 @@ def _cropped(stored: Stored, first: Array, signs: Stored, side: Array) -> Array:
 def scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
     """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
     is_folded = ~(are_blurred(params) | are_changed(params))
-    slope, inter = np.moveaxis(np.stack([slopes_and_inters(one, params.num_channels) for one in sources]), 2, 0)
-    factor, fill = np.where(is_folded, params.scale, 1.0), np.where(is_folded, params.shift, 0.0)
-    return np.stack([slope * factor, inter * factor, fill], axis=2).astype(np.float32)
+    factor = np.where(is_folded, params.scale, 1.0)
+    made = np.empty((*factor.shape, 3), dtype=np.float32)
+    made[..., :2] = scalings(sources, params.num_channels) * factor[..., None]
+    made[..., 2] = np.where(is_folded, params.shift, 0.0)
+    return made
 
 
 def are_blurred(params: AugmentParams) -> Bools:
@@ -82,27 +87,20 @@ def are_changed(params: AugmentParams) -> Bools:
 
 def values(params: AugmentParams) -> Array:
     """`triton_intensity.VALUE_NAMES` of each channel: (b, c, 8)."""
-    per_channel = np.ones(params.gamma.shape, dtype=np.float32)
-    return np.stack(
-        [
-            per_channel * params.noise_std[:, None],
-            params.scale,
-            params.shift,
-            per_channel * params.has_bias[:, None],
-            params.contrast,
-            params.gamma_inverted,
-            params.gamma,
-            are_blurred(params).astype(np.float32),
-        ],
-        axis=2,
-    )
+    made = np.empty((*params.gamma.shape, 8), dtype=np.float32)
+    made[..., 0], made[..., 3] = params.noise_std[:, None], params.has_bias[:, None]
+    made[..., 1], made[..., 2] = params.scale, params.shift
+    made[..., 4], made[..., 5], made[..., 6] = params.contrast, params.gamma_inverted, params.gamma
+    made[..., 7] = are_blurred(params)
+    return made
 
 
 def cubes(params: AugmentParams) -> Array:
     """`tables.coefficient_cube` of each channel: (b, c, 64), zero without a bias."""
     cubes = np.zeros((params.num_samples, params.num_channels, 64), dtype=np.float32)
-    for row in np.flatnonzero(params.has_bias):
-        cubes[row] = [coefficient_cube(coefficients).ravel() for coefficients in params.bias[row]]
+    if params.has_bias.any():
+        rows = np.flatnonzero(params.has_bias)
+        cubes[rows[:, None, None], np.arange(params.num_channels)[:, None], _PLACES_IN_CUBE] = params.bias[rows]
     return cubes
 
 

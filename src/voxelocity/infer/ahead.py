@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from voxelocity.core.kernels import Launch
+    from voxelocity.infer.stitched import TileSink
 
 # Kernels are compiled for no size, so small volumes stand for all: of one window, and of several.
 _SIDE = 8
@@ -83,7 +84,7 @@ def possible_launches(spec: PredictionSpec, device: torch.device) -> list[Launch
         for shape, axes in itertools.product(_SHAPES, dict.fromkeys([window.mirror_axes, ()])):
             x, y, z = shape
             image = torch.empty((len(spec.channels), *shape), device=meta)
-            sinks = [
+            sinks: list[TileSink] = [
                 ClassMap(shape, region_order=spec.region_order),
                 ScanLabels(shape, [resize_record((x + 1, y, z), shape)], spec, num_threads=1),
             ]

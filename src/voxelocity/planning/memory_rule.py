@@ -202,9 +202,9 @@ def count_tensors(
             laid_out = image.to(memory_format=precision.memory_format)
             with autocast(precision, device):
                 logits = trained(laid_out)
-            value = _FusedLoss.apply(logits) if has_fused_loss else compute_loss(logits, label)
+            value: Any = _FusedLoss.apply(logits) if has_fused_loss else compute_loss(logits, label)  # type: ignore[no-untyped-call]
             del logits
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
 
         def update() -> None:
             torch.nn.utils.clip_grad_norm_(parameters, optimizer.clip_norm)

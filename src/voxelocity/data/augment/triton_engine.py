@@ -96,6 +96,7 @@ class _Gather:
             rows[id(memory), dtype, is_warped].append(row)
             found.append(where)
         stored = np.array(found, dtype=np.int64)
+        tables.check_reach(stored, params.is_warped)
         self._groups = [
             _Boxes(memories[number], dtype, is_warped, staging.add(np.array(some, dtype=np.int32)))
             for (number, dtype, is_warped), some in rows.items()

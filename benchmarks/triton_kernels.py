@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
@@ -74,7 +74,7 @@ class Variant:
 def variants() -> list[Variant]:
     """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
 
-    Sizes do not matter: see `triton_launch.SIZES`.
+    Sizes do not matter: see `triton_sizes.SIZES`.
     """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block = {"BLOCK": triton_intensity.BLOCK}

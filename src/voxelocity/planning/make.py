@@ -117,6 +117,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.
         precision=plan.precision.model_copy(update={"compile": "none"}),
+        backend=plan.backend,
         trained_on=planned.fingerprint.trained_on(),
         division=CaseDivision.of(cases.split(planned.fold)),
     )

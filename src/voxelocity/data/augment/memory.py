@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from voxelocity.core.device import as_current
 from voxelocity.core.volume import Array
 
 _ALIGN_BYTES = 16
@@ -28,6 +29,18 @@ def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             setattr(_own, name, held)
     kept: Array = held[:num_bytes].view(dtype).reshape(shape)
     return kept
+
+
+def sent(array: Array, device: torch.device) -> torch.Tensor:
+    """The array on the device, copied on its current stream; the host does not wait for it.
+
+    On a CPU it is the array's own memory.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)
+    if device.type != "cuda":
+        return tensor.to(device)
+    with as_current(device):
+        return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class ArrayLayout(NamedTuple):

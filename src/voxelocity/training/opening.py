@@ -107,7 +107,7 @@ def start_of(
         fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, resumed_keys(saved, overrides)
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
     if point is not None and saved is None:
-        check_held_out(point.folder, cases, 0 if fold == AUTO else fold)
+        check_held_out(point, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,

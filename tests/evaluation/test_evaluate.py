@@ -238,6 +238,18 @@ def test_runs_are_pooled_from_their_final_validations(tmp_path):
     assert "f1 validated 1 of 2 cases; the warnings in its report say why" in pooled.notices[0]
 
 
+def test_a_step_that_was_chosen_on_the_scored_cases_is_said_of_pooled_runs(tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7})]
+    assert pool_runs(runs).notices == ()
+    for folder, by_all in zip(runs, ("no class", "organ"), strict=True):
+        events = (folder / "events.jsonl").read_text()
+        chosen = {"event": "keep_largest", "time_s": 0.5, "classes": {"organ": [0.4, 0.5]}}
+        (folder / "events.jsonl").write_text(json.dumps(chosen) + "\n" + events)
+        (notice,) = pool_runs(runs).notices
+        assert "the largest component of organ. Each run chose that on the cases that it is scored on" in notice
+        assert f"does it for {by_all} only" in notice
+
+
 def test_runs_that_cannot_be_pooled_are_named(tmp_path):
     first = run(tmp_path / "f0", {"a": 0.5})
     with pytest.raises(InputError, match=r"cases that were validated by two runs.*'a' \(.*f0 and .*f1"):

@@ -142,6 +142,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     folders: dict[str, str] = {}
     notices: list[str] = []
     twice: list[str] = []
+    kept: list[set[str]] = []
     classes: tuple[str, ...] = ()
     for run in runs:
         facts = read_run(run)
@@ -158,12 +159,20 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
         classes = facts.foreground
         if not facts.dataset.held_out:
             notices.append(f"{run} was validated on the cases it was trained on, so its scores are too high.")
+        kept.append(set(facts.keep_largest))
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         if (num := facts.dataset.num_validation) > len(facts.scores):
             notices.append(f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why.")
         scores |= {score.case_id: score for score in facts.scores}
         folders |= {score.case_id: str(run) for score in facts.scores}
+    if chosen := set().union(*kept):
+        by_all = listed(sorted(set.intersection(*kept))) or "no class"
+        notices.append(
+            f"Scores include that runs keep only the largest component of {listed(sorted(chosen))}. Each run chose "
+            "that on the cases that it is scored on, so scores are somewhat too high, and an ensemble of the runs "
+            f"does it for {by_all} only."
+        )
     if twice:
         raise InputError(
             f"evaluate: cases that were validated by two runs would count twice: {listed(twice)}; pool runs that held "

@@ -49,7 +49,7 @@ class PredictedScan:
     peak_bytes: int
     device: str
     runtime: str
-    division: str
+    division: str = ""
     num_voxels: Mapping[str, int]
     voxel_ml: float
 

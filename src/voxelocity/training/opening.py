@@ -112,7 +112,7 @@ def start_of(
         )
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
     if point is not None and saved is None:
-        check_held_out(point.folder, cases, 0 if fold == AUTO else fold)
+        check_held_out(point, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,

@@ -141,7 +141,10 @@ def dice_document(tuning: DiceTuning) -> Document:
 def _notice(found: DiceResult) -> str:
     what = ", ".join(f"{key} {value_text(value, key)}" for key, value in found.candidate.items())
     if found.is_taken:
-        return f"Taken: {what}."
+        return (
+            f"Taken: {what}. It was chosen by the Dice of cases that are held out, so later scores on these cases are "
+            "somewhat higher than on new ones."
+        )
     return f"Not taken: {what} is neither clearly better nor the same and clearly sooner there."
 
 

@@ -26,7 +26,7 @@ from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, 
 from voxelocity.data.augment.steps.intensity import triton_change
 from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
@@ -89,7 +89,7 @@ class Variant:
 def variants() -> list[Variant]:
     """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
 
-    Sizes do not matter: see `triton_launch.SIZES`.
+    Sizes do not matter: see `triton_sizes.SIZES`.
     """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block = {"BLOCK": triton_intensity.BLOCK}

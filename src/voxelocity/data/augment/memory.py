@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +43,7 @@ def sent(array: Array, device: torch.device) -> torch.Tensor:
         return tensor.pin_memory().to(device, non_blocking=True)
 
 
-@dataclass(frozen=True)
-class ArrayLayout:
+class ArrayLayout(NamedTuple):
     """Where an array will lie.
 
     Attributes:
@@ -92,6 +90,9 @@ class Staging:
         """Takes an array, to be stored as `dtype` if one is named; it must not change before `to`."""
         # Names of dtypes are found once: NumPy composes them each time.
         dtype = dtype or _name(array.dtype)
+        if array.size == 0:
+            # Of many changes, a batch draws none.
+            return ArrayLayout(0, dtype, array.shape, (1,) * array.ndim)
         if array.flags.c_contiguous:
             line, steps, step = array, [0] * array.ndim, 1
             for axis in range(array.ndim - 1, -1, -1):

@@ -63,6 +63,7 @@ def test_tables_of_all_channels_are_those_of_each(sigmas, zooms, shape):
             assert np.array_equal(weights[: wanted.size], wanted)
             assert not weights[wanted.size :].any()
     coarse = triton_tables.coarse_tables(params, shape)
+    assert all(table.flags.c_contiguous for table in (taps, radii, *coarse)), "kernels read C order"
     of_each = [
         [np.concatenate(parts) for parts in zip(*(tables.low_positions(side, zoom) for side in shape), strict=True)]
         for zoom in params.low_resolution[:, 0].tolist()

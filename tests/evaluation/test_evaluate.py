@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -142,8 +143,7 @@ def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
     save(predictions, {"b": PREDICTED["b"] * 2})
     evaluation = evaluate(predictions, truth)
     assert [score.case_id for score in evaluation.scores] == ["c"]
-    assert "shape (11, 10, 8)" in evaluation.refused["a"]
-    assert "resample the prediction onto the grid of the truth" in evaluation.refused["a"]
+    assert "a.nii.gz has (11, 10, 8); resample the latter onto the grid of the former" in evaluation.refused["a"]
     assert "6 (64 voxels)" in evaluation.refused["b"]
     assert "declared are 0, 3, 7" in evaluation.refused["b"]
     save(predictions, PREDICTED, affine=np.diag([1.0, 2.0, 1.6, 1.0]))
@@ -283,3 +283,31 @@ def test_a_prediction_may_have_another_format_than_its_truth(folders):
     sitk.WriteImage(sitk.ReadImage(str(file)), str(predictions / "a.nrrd"))
     file.unlink()
     assert evaluate(predictions, truth).scores == expected
+
+
+def test_a_prediction_in_another_order_of_axes_is_turned_onto_its_truth_and_that_is_noted(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        codes = nib.orientations.axcodes2ornt("PIL")
+        turned = image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(image.affine), codes))
+        nib.save(nib.Nifti1Image(np.asarray(turned.dataobj), turned.affine), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [(score.dice, score.hd95_mm) for score in found.scores] == [
+        (score.dice, score.hd95_mm) for score in expected.scores
+    ]
+    (notice,) = found.notices
+    assert notice.startswith("2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) hold the same places")
+    assert "as PIL; the axes of the latter are turned" in notice
+
+
+def test_predictions_that_nibabel_saved_from_floats_have_the_scores_of_whole_numbers(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b", "c"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        nib.save(nib.Nifti1Image(image.get_fdata(), image.affine, image.header), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [score.dice for score in found.scores] == [score.dice for score in expected.scores]
+    assert not found.refused

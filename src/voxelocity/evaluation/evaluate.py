@@ -16,6 +16,7 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.decode.notes import Note
 from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_divisions
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
@@ -97,9 +98,10 @@ def evaluate(
     on_start(len(pairs.refs))
     scores: list[CaseScore] = []
     refused: dict[str, str] = {}
+    noted: dict[str, dict[str, str]] = {}
     for ref in pairs.refs:
         try:
-            scores.append(_score(ref, found, tolerance_mm))
+            scores.append(_score(ref, found, tolerance_mm, _notes_in(noted, ref.case_id)))
         except ScanError as error:
             refused[ref.case_id] = str(error)
         else:
@@ -121,6 +123,11 @@ def evaluate(
         extra=tuple(map(str, pairs.extra)),
         refused=refused,
         others=tuple(map(str, pairs.others)),
+        notices=tuple(
+            f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
+            for cases in noted.values()
+            for case_id, text in [next(iter(cases.items()))]
+        ),
         divisions={case_id: side for folder in folders for case_id, side in read_divisions(folder).items()},
     )
 
@@ -181,10 +188,21 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     )
 
 
-def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
+def _notes_in(noted: dict[str, dict[str, str]], case_id: str) -> Note:
+    """Keeps the first text of each kind and case."""
+
+    def note(kind: str, text: str) -> None:
+        noted.setdefault(kind, {}).setdefault(case_id, text)
+
+    return note
+
+
+def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> CaseScore:
     assert ref.label is not None, "pairs have both"
     declared, scan = truth.declared, truth.scans.get(ref.case_id)
-    pair = read_pair(ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value)
+    pair = read_pair(
+        ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value, note=note
+    )
     values = sorted(declared.labels)
     return case_score(
         ref.case_id,

@@ -18,7 +18,7 @@ from voxelocity.core.laterality import swapped_classes
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.window_config import WindowConfig
-from voxelocity.step import PrecisionConfig
+from voxelocity.step import BackendConfig, PrecisionConfig
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +57,9 @@ class PredictionSpec(Config):
     """How a prepared volume is covered with windows."""
     precision: PrecisionConfig
     """Number formats of the forward pass."""
+    backend: BackendConfig | None = None
+    """Switches of a GPU's libraries and of our kernels while the model predicts, those of its training; None to leave
+    the process's own. cuDNN tries no algorithms then, as passes are of several sizes."""
     trained_on: TrainedOn | None = None
     """Properties of the training scans; None if they are not known."""
     division: CaseDivision | None = None

@@ -117,6 +117,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.
         precision=plan.precision.model_copy(update={"compile": "none"}),
+        backend=plan.backend,
         trained_on=planned.fingerprint.trained_on(),
         division=CaseDivision.of(cases.split(planned.fold)),
     )
@@ -190,6 +191,7 @@ def make_plan(
     if chosen.get("planner.use_tuned", True):
         facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
+    _warn_if_mixed(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":
@@ -216,6 +218,19 @@ def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
     for key, value in shared.items():
         if key not in ruled and key not in facts.overrides:
             set_value(facts.settled, key, value)
+
+
+def _warn_if_mixed(facts: PlanFacts) -> None:
+    data = facts.data
+    if data.is_ct and data.without_air:
+        warnings.warn(
+            f"plan: the channel is called {data.channels[0]}, but {len(data.without_air)} of {data.num_sampled} "
+            f"sampled cases, such as {data.without_air[0]}, hold no air near -1000 as the others do; if they are MR "
+            "scans or have other units, one window is wrong for them: leave them out, or give the channel another name "
+            "in dataset.json, so that each case is scaled by itself",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_if_short(facts: PlanFacts) -> None:

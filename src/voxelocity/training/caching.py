@@ -11,15 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.core.quantities import bytes_text, duration_text
-from voxelocity.core.volume import VolumeSpec
-from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws, compile_kernels
+from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
 from voxelocity.planning import absent_classes
+from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
 
 SKIPPED = "skipped"
 """The event of a case that was left out; resumed runs leave it out too."""
-_USUAL_DTYPE = "int16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +112,7 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
             "do; add --set data.cache.tier=disk, or correct the data"
         )
     training, held, both = prepared_cases(session, skipped)
-    compiling = _Compiling(session)
+    compiling = Compiling(session)
     first = _needed_first(session, both, training, first_step=first_step)
     broken: dict[str, ScanError] = {}
     load_s, classes = None, dict[str, tuple[int, ...]]()
@@ -218,33 +217,6 @@ def _check_foreground(session: Session, has_foreground: bool, num_filled: int, n
         f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
         "background, so nothing is learned before others replace them; are these the right label files?"
     )
-
-
-class _Compiling:
-    """The kernels of the feed, compiled while cases are being cached; does nothing without a CUDA device.
-
-    Begins with what nearly all scans are stored as, and corrects itself when the first case is ready.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._known: set[tuple[str, int]] = set()
-        self._compile(_USUAL_DTYPE, len(session.spec.channels))
-
-    def begin(self, spec: VolumeSpec) -> None:
-        """A case of this kind is among those that batches are made from."""
-        self._compile(spec.dtype, spec.num_channels)
-
-    def _compile(self, dtype: str, num_channels: int) -> None:
-        if (dtype, num_channels) not in self._known:
-            self._known.add((dtype, num_channels))
-            compile_kernels(
-                self._session.plan.data,
-                num_channels=num_channels,
-                dtypes=[dtype],
-                class_names=self._session.planned.cases.class_names,
-                device=self._session.device,
-            )
 
 
 class CacheProgress:

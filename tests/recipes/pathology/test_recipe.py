@@ -333,6 +333,24 @@ def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles,
         recipe.predict(small_call(tiles, tmp_path / "none"))
 
 
+def test_slides_without_annotations_are_not_trained_on_until_a_table_names_some(tiles, slide_file, tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    pixels, tumor = tissue(320, 400, seed=0)
+    write_pyramid(folder / "s.tiff", pixels)
+    for data in (folder, folder / "s.tiff"):
+        with pytest.raises(DatasetError, match=r"none of the 1 pieces of .* has an annotation") as caught:
+            recipe.train(small_call(data, tmp_path / "run"))
+    rows = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    assert rows == ["slide,annotation", "s.tiff,ANNOTATION OF THIS SLIDE"]
+    write_pyramid(folder / "m.tiff", 255 * tumor.astype(np.uint8))
+    (folder / "slides.csv").write_text("\n".join(rows).replace("ANNOTATION OF THIS SLIDE", "m.tiff"))
+    recipe.train(small_call(folder, tmp_path / "run", {"folds": []}))
+    (tmp_path / "broken.svs").write_bytes(b"II*\0" + bytes(90))
+    with pytest.raises(InputError, match=r"broken\.svs cannot be opened as a slide"):
+        recipe.train(small_call(tmp_path / "broken.svs", tmp_path / "other"))
+
+
 def test_a_slide_that_lacks_the_level_is_named(tiles, tmp_path):
     with pytest.raises(InputError, match=r"t\d.jpg has no level 1; it has 1 \(0 to 0\)"):
         recipe.train(small_call(tiles, tmp_path / "run", {"patch.level": 1}))

@@ -193,19 +193,36 @@ def test_outlines_with_holes_are_a_mask_at_any_downsample(slide_file, tmp_path):
     assert coarse.sum() == whole.sum() / 16
 
 
-def test_the_xml_of_asap_means_the_same(slide_file, tmp_path):
-    groups = {"_0": SQUARE, "_2": HOLE}
+def write_asap(path, groups, kind="Polygon"):
     text = "".join(
-        f'<Annotation PartOfGroup="{group}"><Coordinates>'
+        f'<Annotation Name="A {group}" PartOfGroup="{group}" Type="{kind}"><Coordinates>'
         + "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}"/>' for n, (x, y) in enumerate(points))
         + "</Coordinates></Annotation>"
         for group, points in groups.items()
     )
-    path = tmp_path / "a.xml"
     path.write_text(f"<ASAP_Annotations><Annotations>{text}</Annotations></ASAP_Annotations>")
+    return path
+
+
+@pytest.mark.parametrize(("tumor", "hole"), [("_0", "_2"), ("Tumor", "Exclusion"), ("metastases", "normal")])
+def test_the_xml_of_asap_means_the_same(slide_file, tmp_path, tumor, hole):
+    path = write_asap(tmp_path / "a.xml", {tumor: SQUARE, hole: HOLE})
     box, slide = Box(y=50, x=50, height=200, width=200), Slide(slide_file)
     same = Annotation(write_outlines(tmp_path / "a.json", [SQUARE], [HOLE]), slide)
     assert np.array_equal(Annotation(path, slide).mask(box, 1.0), same.mask(box, 1.0))
+
+
+def test_annotations_that_may_mean_anything_are_refused_by_name(slide_file, tmp_path):
+    slide = Slide(slide_file)
+    path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE, "necrosis": HOLE})
+    with pytest.raises(InputError, match=r"annotation 'A necrosis' is in the group 'necrosis', of which nobody knows"):
+        Annotation(path, slide)
+    path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE}, kind="PointSet")
+    with pytest.raises(InputError, match=r"annotation 'A Tumor' is a PointSet, which has no area"):
+        Annotation(path, slide)
+    (tmp_path / "a.json").write_text(json.dumps({"positive": [SQUARE], "unsure": [HOLE]}))
+    with pytest.raises(InputError, match=r"it also has unsure"):
+        Annotation(tmp_path / "a.json", slide)
 
 
 def test_a_mask_is_read_at_any_downsample(slide_file, tmp_path):

@@ -10,6 +10,7 @@ import torch
 import yaml
 from rich.console import Console
 
+from shared.limits import HANGS_S
 from shared.ranks import finish, start_ranks
 from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, InputError
@@ -254,7 +255,7 @@ def test_two_ranks_train_the_weights_of_one_also_where_one_takes_more(before, sh
     overrides = {**SMALL, "fit.optimizer.name": "sgd", "fit.optimizer.learning_rate": 0.1}
     alone = train(bundles_file, tmp_path / "alone", overrides)
     arguments = [str(bundles_file), str(tmp_path / "two"), json.dumps(overrides)]
-    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=120.0)
+    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=HANGS_S)
     assert [status for status, _, _ in ended] == [0, 0], ended
     events = read_events(tmp_path / "two" / "events.jsonl")
     assert [event["shares"] for event in events if event["event"] == "balance"] == shares

@@ -128,6 +128,25 @@ def identify(pieces: Sequence[Piece]) -> dict[str, Part]:
     }
 
 
+def check_annotated(data: Path, pieces: Sequence[Piece]) -> None:
+    """Returns if there is something to learn from.
+
+    Raises:
+        InputError: no piece has an annotation, or the first slide cannot be opened.
+    """
+    if any(piece.annotation is not None for piece in pieces):
+        return
+    # A slide that cannot be opened needs no annotation.
+    slide = Slide(pieces[0].slide).path
+    folder = slide.parent if data.is_file() else data
+    raise DatasetError(
+        f"pathology: none of the {len(pieces)} pieces of {data} has an annotation, from which a network learns; name "
+        f"masks or outlines (ASAP's XML, or JSON) in {folder / TABLE}, one line each:\n    slide,annotation\n"
+        f"    {slide.relative_to(folder)},ANNOTATION OF THIS SLIDE\nand give the folder {folder}; see "
+        "docs/recipes/pathology.md"
+    )
+
+
 def _rows(path: Path, *needed: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     # Spreadsheets write a byte-order mark; a line may end before its last columns.
     with path.open(newline="", encoding="utf-8-sig") as file:

@@ -20,7 +20,7 @@ from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
-from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces, identify
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import TrainedPatches, find_models, load_patches
@@ -47,13 +47,14 @@ def train(call: Call) -> None:
     """Trains one network for each fold that is held out, each in a folder of its own below `call.out`."""
     watch = Stopwatch()
     pieces = find_pieces(call.data)
+    check_annotated(call.data, pieces)
     known = sorted({piece.fold for piece in pieces if piece.annotation is not None})
     first = settings(call)
     folds: Sequence[int | None] = known if first.folds == "all" else [int(fold) for fold in first.folds] or [None]
     if unknown := [fold for fold in folds if fold is not None and fold not in known]:
         raise ConfigError(
             f"pathology: folds names fold {unknown[0]}, which no annotated piece of {call.data} has; it has "
-            f"{', '.join(map(str, known)) or 'none'}"
+            f"{', '.join(map(str, known))}"
         )
     _check_folder(call.out)
     # The time is shared out evenly.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -68,9 +69,7 @@ def test_other_classes_and_channels_begin_with_new_first_and_last_layers(source)
     new = build_network(start.spec.network, num_channels=2, num_classes=4, seed=9)
     fresh = {name: tensor.clone() for name, tensor in new.state_dict().items()}
     said = []
-    labels = dict(enumerate(("background", "a", "b", "c")))
-    spec = start.spec.model_copy(update={"channels": ("T1", "T2"), "labels": labels})
-    start.copy_into(new, spec, say=said.append)
+    start.copy_into(new, class_names=("background", "a", "b", "c"), channels=("T1", "T2"), say=said.append)
     (text,) = said
     assert "1 channels and 3 classes, and are initialized again" in text
     again = text.partition("again: ")[2].split(", ")
@@ -95,12 +94,27 @@ def test_classes_of_other_names_are_pointed_out(tune, own_msd):
 def test_channels_and_outputs_that_mean_something_else_are_pointed_out(source):
     start = StartingPoint.open(source, overrides={}, out=source.parent)
     said = []
-    regions = {"regions": {"whole": (1, 2), "core": (2,), "rim": (1,)}, "region_order": (1, 2, 1), "channels": ("PET",)}
-    start.copy_into(copy.deepcopy(start.network), start.spec.model_copy(update=regions), say=said.append)
+    names, network = start.spec.class_names, copy.deepcopy(start.network)
+    start.copy_into(network, class_names=names, channels=("PET",), regions=("whole", "core", "rim"), say=said.append)
     first, last = said
     assert "channels PET; the weights of the first layer" in first
     assert "the classes of" in last
     assert "the overlapping regions whole, core, rim; the weights of the last layer" in last
+    regions = {"regions": {"whole": (1, 2), "core": (2,), "rim": (1,)}, "region_order": (1, 2, 1)}
+    of_regions = replace(start, spec=start.spec.model_copy(update=regions))
+    said.clear()
+    of_regions.copy_into(network, class_names=names, channels=start.spec.channels, say=said.append)
+    (last,) = said
+    assert "the overlapping regions of" in last
+    assert (
+        f"are ball, core, ball, those of this data set the classes {', '.join(names)}; the weights of the last" in last
+    )
+    said.clear()
+    named = ("whole", "core", "rim")
+    of_regions.copy_into(network, class_names=names, channels=start.spec.channels, regions=named, say=said.append)
+    assert said == []
+    of_regions.copy_into(network, class_names=names, regions=named, say=said.append)
+    assert "those of this data set the channels without names" in said[0]
 
 
 def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(tune, source, tiny_msd, tmp_path):

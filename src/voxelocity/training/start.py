@@ -87,12 +87,22 @@ class StartingPoint:
         """What `run.yaml` keeps, so that a resumed run starts from the same weights."""
         return {"folder": str(self.folder.resolve()), "weights_sha256": self.spec.weights_sha256}
 
-    def copy_into(self, network: torch.nn.Module, spec: PredictionSpec, *, say: Callable[[str], None]) -> None:
+    def copy_into(
+        self,
+        network: torch.nn.Module,
+        *,
+        class_names: Sequence[str],
+        channels: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        say: Callable[[str], None],
+    ) -> None:
         """Copies every weight that fits; the first and last layer keep new ones if the channels or classes are others.
 
         Args:
             network: the new one, of the same configuration.
-            spec: of the new one.
+            class_names: of the new one, the background first.
+            channels: of the new one; empty if their names are not known.
+            regions: of the new one, if it has overlapping classes.
             say: called with what was not copied, or may mean something else.
         """
         weights, new = self.network.state_dict(), network.state_dict()
@@ -107,12 +117,13 @@ class StartingPoint:
                 f"{len(self.spec.channels)} channels and {len(self.spec.labels)} classes, and are initialized again: "
                 f"{', '.join(other)}"
             )
+        outputs = ("overlapping regions", *regions) if regions else ("classes", *class_names)
         for layer, before, now in (
-            ("first", ("channels", *self.spec.channels), ("channels", *spec.channels)),
-            ("last", _outputs(self.spec), _outputs(spec)),
+            ("first", ("channels", *self.spec.channels), ("channels", *(channels or ["without names"]))),
+            ("last", _outputs(self.spec, have_names=bool(regions)), outputs),
         ):
             # Weights of other shapes were not copied.
-            if before != now and len(before) == len(now):
+            if before != now and (len(before) == len(now) or (layer == "first" and not channels)):
                 say(
                     f"train: the {before[0]} of {self.folder} are {', '.join(before[1:])}, those of this data set the "
                     f"{now[0]} {', '.join(now[1:])}; the weights of the {layer} layer are taken over in this order"
@@ -165,11 +176,14 @@ def check_start(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
         )
 
 
-def _outputs(spec: PredictionSpec) -> tuple[str, ...]:
-    """What the last layer's channels are, after the kind of these."""
-    if not spec.regions:
+def _outputs(spec: PredictionSpec, *, have_names: bool) -> tuple[str, ...]:
+    """What the last layer's channels are, after their kind: regions by name, or by the classes drawn for them."""
+    if not spec.region_order:
         return ("classes", *spec.class_names)
-    return ("overlapping regions", *spec.regions)
+    return (
+        "overlapping regions",
+        *(spec.regions if have_names else map(spec.class_names.__getitem__, spec.region_order)),
+    )
 
 
 def check_held_out(start: StartingPoint, cases: Cases, fold: Fold) -> None:

@@ -409,3 +409,20 @@ def test_options_of_our_own_runs_are_refused_for_a_work_folder(work, voxelocity,
     ended = voxelocity("tune", work, *option)
     assert ended.status == 2
     assert option[0].replace("no-", "") in ended.err
+
+
+def test_templates_that_cannot_be_downloaded_may_be_given(templates, inputs, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise OSError("no route to the host")
+
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.download_and_extract", refuse)
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.time.sleep", lambda seconds: None)
+    with (
+        pytest.warns(UserWarning, match=r"attempt [12]/3"),
+        pytest.raises(InputError, match=r"could not be downloaded \(no route.*templates_path_or_url=FOLDER\)"),
+    ):
+        BundleGen(str(tmp_path), algos="dints", **inputs)
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **inputs)
+    assert [algo.name for algo in made.algos] == ["dints"]
+    with pytest.raises(ValueError, match="Unable to find provided algos"):
+        BundleGen(str(tmp_path), algos="nothing", templates_path_or_url=str(templates), **inputs)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
+from monai.apps.auto3dseg.bundle_gen import default_algo_zip
 from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
@@ -165,7 +167,25 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
-    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`."""
+    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`.
+
+    Raises:
+        InputError: the templates cannot be downloaded.
+    """
+
+    @functools.wraps(MonaiBundleGen.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except ValueError as error:
+            if not str(error).startswith("Download and extract of"):
+                raise
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise InputError(
+                f"BundleGen: MONAI's templates could not be downloaded ({reason}); unpack {default_algo_zip} on a "
+                "machine that can reach it, and give its folder algorithm_templates: "
+                "BundleGen(..., templates_path_or_url=FOLDER)"
+            ) from error
 
     def generate(
         self,

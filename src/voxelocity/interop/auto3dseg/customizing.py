@@ -173,7 +173,7 @@ class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
         InputError: the templates cannot be downloaded.
     """
 
-    @functools.wraps(MonaiBundleGen.__init__)
+    @functools.wraps(MonaiBundleGen.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
             super().__init__(*args, **kwargs)

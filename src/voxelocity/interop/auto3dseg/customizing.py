@@ -198,10 +198,20 @@ class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
         """As MONAI's. All folds of an algorithm are customized by one search; unknown templates stay unchanged.
 
         Raises:
+            InputError: a template needs a GPU, and there is none.
             VoxelocityError: as `customize`.
         """
         begin = len(self.history)
-        super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        try:
+            super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        except ValueError as error:
+            # Some templates take the smallest memory of all GPUs, of which there are none.
+            if "empty sequence" not in str(error) and "empty iterable" not in str(error):
+                raise
+            raise InputError(
+                f"BundleGen: a template asks every GPU for its memory, and this machine has none ({error}); give "
+                'algos="dints", whose template does not, or generate on a machine with a GPU'
+            ) from error
         made = {entry[AlgoKeys.ID]: entry[AlgoKeys.ALGO] for entry in self.history[begin:]}
         names = {algo.name for algo in made.values()}
         if not gpu_customization or not names:

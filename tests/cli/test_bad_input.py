@@ -182,6 +182,26 @@ def test_cuda_without_cuda_is_refused(voxelocity, tiny_msd, tmp_path, command):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_that_may_not_grow_is_told_apart_from_a_full_disk(voxelocity, own_msd, tmp_path, monkeypatch):
+    """Of a run, the last checkpoint is kept, and --resume continues from it."""
+
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number), "big.pt")
+
+    monkeypatch.setattr("voxelocity.data.source.open_cases", fail)
+    for number, texts in (
+        (
+            errno.EFBIG,
+            ["`ulimit -f` lets no file grow so large, while writing big.pt", "raise the limit or name another"],
+        ),
+        (errno.ENOSPC, ["no space left on the disk, while writing big.pt", "free some space", "with --resume"]),
+    ):
+        ended = voxelocity("plan", own_msd)
+        assert ended.status == 1
+        assert all(text in ended.err for text in texts)
+        assert ("free some space" in ended.err) == (number == errno.ENOSPC)
+
+
 def test_a_data_set_that_is_not_there_is_named(train, tmp_path):
     assert_refused(train(tmp_path / "nowhere", tmp_path / "run"), str(tmp_path / "nowhere"), "does not exist")
     assert not (tmp_path / "run").exists()
@@ -302,23 +322,3 @@ def test_a_warning_of_ours_is_a_line_without_its_place_in_the_code():
     assert "\x1b" not in ours
     assert others.startswith("/lib/numpy/core.py:7: UserWarning: about numpy")
     assert warnings.formatwarning is shown
-
-
-def test_a_file_that_may_not_grow_is_told_apart_from_a_full_disk(voxelocity, own_msd, tmp_path, monkeypatch):
-    """Of a run, the last checkpoint is kept, and --resume continues from it."""
-
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number), "big.pt")
-
-    monkeypatch.setattr("voxelocity.data.source.open_cases", fail)
-    for number, texts in (
-        (
-            errno.EFBIG,
-            ["`ulimit -f` lets no file grow so large, while writing big.pt", "raise the limit or name another"],
-        ),
-        (errno.ENOSPC, ["no space left on the disk, while writing big.pt", "free some space", "with --resume"]),
-    ):
-        ended = voxelocity("plan", own_msd)
-        assert ended.status == 1
-        assert all(text in ended.err for text in texts)
-        assert ("free some space" in ended.err) == (number == errno.ENOSPC)

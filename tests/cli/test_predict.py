@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from functools import partial
@@ -409,6 +410,23 @@ def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(pre
     assert spec.trained_on.extent_mm == ((20.0, 20.0), (22.0, 22.0), (18.0, 18.0))
     ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out").succeeded()
     assert "warning" not in ended.out
+
+
+def test_scores_of_cases_that_were_trained_on_say_so(predict, voxelocity, finished_run, tiny_msd, tmp_path):
+    known = load_model(finished_run)[1].division
+    assert known.training.keys() | known.held_out.keys() == {f"case_{number}" for number in range(6)}
+    predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out").succeeded()
+    sides = {case_id: row["division"] for case_id, row in rows_of(tmp_path / "out").items()}
+    assert sides == {case_id: "trained on" if case_id in known.training else "held out" for case_id in sides}
+    num = len(known.training)
+    assert f"{num} of 6 scans were trained on" in (tmp_path / "out" / "predictions.html").read_text()
+    ended = voxelocity("evaluate", tmp_path / "out", tiny_msd, "-o", tmp_path / "scored").succeeded()
+    printed = " ".join(ended.out.split())
+    assert f"over 6 cases, {num} of which the model was trained on; " in printed
+    assert f"{num} of 6 cases were trained on, so means over all cases are too high; held-out mean" in printed
+    page, plain = ((tmp_path / "scored" / f"evaluation.{ending}").read_text() for ending in ("html", "json"))
+    assert "case_1 (trained on)" in page
+    assert json.loads(plain)["num_trained_on"] == num
 
 
 def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model, predict, tmp_path):

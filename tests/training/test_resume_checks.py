@@ -120,7 +120,7 @@ def test_an_option_that_differs_is_named_with_both_values(saved, given, line):
 def test_how_ranks_share_the_work_and_how_a_plan_is_made_may_differ(saved):
     given = {"parallel.balance": "equal", "parallel": {"silence_s": 60.0}, "planner.measure": "never"}
     assert conflicting_options(saved, **{**NOT_GIVEN, "overrides": given}) == []
-    keys = resumed_keys(saved, {**given, "train.steps": 8})
+    keys = resumed_keys(saved, {**given, "train.steps": 8}, where="run.yaml")
     assert (keys["parallel.balance"], keys["parallel.silence_s"], keys["train.steps"]) == ("equal", 60.0, 6)
 
 

@@ -101,6 +101,11 @@ def _options(
 
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        # Libraries end the process on it, or name a file that nobody knows.
+        raise InputError("the working folder was deleted; change to one that exists, and repeat the command") from None
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
         # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -156,6 +161,11 @@ def main() -> None:
                 f"there is too little memory ({reason}); end other programs, use a machine or GPU with more, or reduce "
                 "the work: smaller scans, or a smaller data.batch_size",
                 1,
+            )
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)
+            _end(
+                f"a name has {len(name):,} characters, more than the file system takes ({name[:60]}...); shorten it", 2
             )
         if not isinstance(error, OSError) or not is_out_of_space(error):
             raise

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from voxelocity.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.division import Side
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
@@ -54,6 +56,12 @@ class PredictionJob:
     headers: Mapping[str, Sequence[ScanHeader]]
     memory: Mapping[str, ScanMemory]
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def sides(self) -> Mapping[str, Side]:
+        """What each scan was in the training of the model, by case id, as far as that is known."""
+        division = self.model.spec.division
+        return {} if division is None else {ref.case_id: division.side(ref) for ref in self.refs}
 
     @property
     def usable_refs(self) -> list[VolumeRef]:

@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from voxelocity.core.errors import InputError, OutputError, ScanError
+from voxelocity.core.links import check_links
+from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import (
@@ -152,8 +154,9 @@ def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside:
         inside: names of further folders to make in it.
 
     Raises:
-        OutputError: it cannot be made, or two predictions would be one file there.
+        OutputError: it cannot be made, a link in it leads elsewhere, or two predictions would be one file there.
     """
+    check_links(out, (PREDICTIONS_TABLE, *inside), where="predict", deep=False)
     for folder in (out, *(out / name for name in inside)):
         try:
             folder.mkdir(parents=True, exist_ok=True)

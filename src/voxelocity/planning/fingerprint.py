@@ -75,10 +75,12 @@ class DatasetFingerprint:
     """Cases whose header gives no position in space: qform_code and sform_code are 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
-    regions: tuple[str, ...] = ()
-    """Names of overlapping classes, if these are what is learned."""
+    num_spaced_twice: int = 0
+    """Cases whose header gives another spacing (pixdim) than its affine, which is used."""
     without_air: tuple[str, ...] = ()
     """Sampled cases that hold no values as low as fat and air have in a CT, if others hold air near -1000."""
+    regions: tuple[str, ...] = ()
+    """Names of overlapping classes, if these are what is learned."""
 
     @property
     def num_outputs(self) -> int:
@@ -156,8 +158,9 @@ def take_fingerprint(
         sampled_voxels=int(class_counts.sum()),
         num_unplaced=sum(header.placement.form == "none" for header in firsts),
         num_placed_twice=sum(header.is_placed_twice for header in firsts),
-        regions=tuple(cases.regions),
+        num_spaced_twice=sum(header.is_spaced_twice for header in firsts),
         without_air=_without_air(voxels),
+        regions=tuple(cases.regions),
     )
 
 

@@ -74,6 +74,23 @@ def test_a_link_to_another_disk_inside_the_folder_is_followed(tmp_path, msd, wri
     (home / "imagesTr").symlink_to(tmp_path / "imagesTr")
     (home / "labelsTr").symlink_to(tmp_path / "labelsTr")
     write_json(msd, "set/dataset.json")
+    with pytest.warns(
+        UserWarning, match=r"6 files listed below .*set are links to files outside of it, such as .*they are read"
+    ):
+        assert len(open_cases(home)) == 3
+
+
+def test_links_within_the_folder_and_those_of_git_annex_are_no_matter(tmp_path, msd, write_json):
+    home = tmp_path / "repository" / "set"
+    (tmp_path / "repository" / ".git" / "annex").mkdir(parents=True)
+    home.mkdir()
+    (tmp_path / "imagesTr").rename(tmp_path / "repository" / ".git" / "annex" / "objects")
+    (home / "imagesTr").mkdir()
+    for file in (tmp_path / "repository" / ".git" / "annex" / "objects").iterdir():
+        (home / "imagesTr" / file.name).symlink_to(file)
+    (tmp_path / "labelsTr").rename(home / "masks")
+    (home / "labelsTr").symlink_to(home / "masks")
+    write_json(msd, "repository/set/dataset.json")
     assert len(open_cases(home)) == 3
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.core.links import leads_out
+from voxelocity.core.quantities import count_text
 from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
@@ -21,6 +24,8 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 _MOST_LIST_BYTES = 256 << 20
 TABLE_NAME = "cases.csv"
 """Of the table that `voxelocity init` writes; it is opened whatever other tables its folder holds."""
+# Where git-annex keeps the files that its links lead to.
+_ANNEX = "/.git/annex/objects/"
 
 
 def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
@@ -56,8 +61,38 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     if num_folds < 2:
         raise ConfigError(f"source: num_folds = {num_folds} leaves no case to train on; choose 2 or more")
     cases = _listed(_local(path), num_folds)
+    _warn_of_links(cases)
     names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
     return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
+
+
+def _warn_of_links(cases: Cases) -> None:
+    """Warns once of files in the folder of the data set that are links to files elsewhere; these are read."""
+    root = cases.root if cases.root.is_dir() else cases.root.parent
+    inside = os.path.join(root, "")
+    files = (file for ref in cases.refs for file in (*ref.images, ref.label) if file is not None)
+    below = [file for file in dict.fromkeys(files) if os.path.normpath(file).startswith(inside)]
+    links = {folder: _links_in(folder) for folder in dict.fromkeys(file.parent for file in below)}
+    has_linked_folder = {folder: leads_out(folder, root) for folder in links}
+    found = [file for file in below if has_linked_folder[file.parent] or file.name in links[file.parent]]
+    away = [file for file in found if leads_out(file, root) and _ANNEX not in os.path.realpath(file)]
+    if away:
+        warnings.warn(
+            f"source: {count_text(len(away), 'file')} listed below {root} are links to files outside of it, such as "
+            f"{away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone else, check "
+            "where they lead",
+            stacklevel=3,
+        )
+
+
+def _links_in(folder: Path) -> set[str]:
+    """Names of the links in a folder, by one listing."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    except OSError:
+        # Whatever ails it is reported when its files are read.
+        return set()
 
 
 def _local(path: Path | str) -> Path:

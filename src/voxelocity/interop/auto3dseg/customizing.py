@@ -24,14 +24,17 @@ from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.whole_file import write_whole
 from voxelocity.interop.auto3dseg.algorithms import (
+    ALGORITHM_OBJECT,
     Algos,
     WorkAlgorithm,
     algorithms_in,
     alike,
     chosen_algorithms,
     configuration_digest,
+    customized_in,
     holds_algorithms,
     largest_case,
+    originals_of,
 )
 from voxelocity.interop.auto3dseg.originals import TUNE_FOLDER
 from voxelocity.interop.auto3dseg.specs import ALGORITHMS, AlgorithmSpecs, parse_specs
@@ -58,6 +61,7 @@ from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
 
 _SCALE = TrialScale(window_s=1.0, num_windows=3)
+_WRITTEN = (TUNE_FOLDER, "*/configs", f"*/{ALGORITHM_OBJECT}")
 # Main memory also holds what no trial has: the scans that a training caches, and the processes of its loaders.
 _HOST_HEADROOM = 0.25
 # Of few trials, most should search.
@@ -118,7 +122,7 @@ def customize(
         raise ConfigError(f"tune: a memory limit of {memory_limit_bytes} bytes leaves nothing; give 8GB, or 0 for none")
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
-    with locked(work, cure="tune a copy of the folder"):
+    with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, algos, say=lambda text: shown.print(text, highlight=False))
         machine = survey(device, cache_folder=default_cache_folder())
         for each in chosen:
@@ -144,7 +148,7 @@ def customize(
 
 
 def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None = None) -> tuple[str, ...]:
-    """Puts the files back that `customize` replaced, byte for byte; returns the algorithms.
+    """Puts the files back that `customize` replaced, byte for byte; returns the algorithms. Runs none of their code.
 
     Raises:
         InputError: the folder holds no algorithms, or none that was customized.
@@ -153,17 +157,17 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     work, shown = Path(work_dir).absolute(), console or PlainConsole()
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that was customized")
-    with locked(work, cure="try again later"):
-        kept = [each for each in chosen_algorithms(work, algos, say=lambda text: None) if each.originals.exist]
+    with locked(work, written=_WRITTEN, cure="try again later"):
+        kept = customized_in(work, algos)
         if not kept:
             raise InputError(f"tune: nothing in {work} was customized, so there is nothing to undo")
         for each in kept:
-            changed = each.originals.put_back()
+            changed = originals_of(each).put_back()
             if changed is not None:
                 shown.print(
-                    f"{each.id} was changed after it was customized; its files are now in {changed}", soft_wrap=True
+                    f"{each.name} was changed after it was customized; its files are now in {changed}", soft_wrap=True
                 )
-    return tuple(each.id for each in kept)
+    return tuple(each.name for each in kept)
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types

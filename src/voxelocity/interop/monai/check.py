@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from monai.transforms.compose import Compose
 from monai.transforms.transform import apply_transform
 
@@ -110,23 +111,30 @@ def check(
     prepared = copy.deepcopy(item)
     for row in rows[: len(parts.fixed)]:
         prepared = row.fixed(prepared, parts.map_items)
-    begin = time.perf_counter()
+    begin = _now_s()
     prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(copy.deepcopy(item))
-    seconds_fixed = time.perf_counter() - begin
+    seconds_fixed = _now_s() - begin
     seconds_drawn = 0.0
     walker = Walker(ours, lowerings=lowerings(exact_noise=True), map_items=parts.map_items)
     for _ in range(num_draws):
         data = copy.deepcopy(prepared)
         for row in rows[len(parts.fixed) :]:
             data = row.random(data, parts.map_items)
-        begin = time.perf_counter()
+        begin = _now_s()
         made = finish(walker.sketch(prepared_ours))
-        seconds_drawn += time.perf_counter() - begin
+        seconds_drawn += _now_s() - begin
         whole.add(data, made)
     # The deterministic part ran once for all draws.
     seconds_monai = sum(row.seconds[0] / row.num_calls for row in rows)
     whole.seconds = (num_draws * seconds_monai, num_draws * seconds_fixed + seconds_drawn)
     return CheckTable(rows=[row.finished(tolerance) for row in (*rows, whole)], num_draws=num_draws)
+
+
+def _now_s() -> float:
+    """The clock once devices have done what was launched on them."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @dataclass
@@ -149,16 +157,18 @@ class _Row:
         walker = Walker([own], lowerings=lowerings(exact_noise=True), map_items=map_items)
         self.how = "engine" if walker.is_lowered else "MONAI"
         made = self._both(lambda given: _by_monai(theirs, given, map_items), walker, data)
+        if any(stage.num_by_monai for stage in walker.stages):
+            self.how = "MONAI"
         self.transform = theirs  # it was drawn from, so the next draw differs
         return made
 
     def _both(self, theirs_by: Callable[[Any], Any], ours_by: Callable[[Any], Any], data: Any) -> Any:
         given, kept = copy.deepcopy(data), copy.deepcopy(data)
-        begin = time.perf_counter()
+        begin = _now_s()
         theirs = theirs_by(given)
-        middle = time.perf_counter()
+        middle = _now_s()
         ours = ours_by(kept)
-        end = time.perf_counter()
+        end = _now_s()
         self.seconds = (self.seconds[0] + middle - begin, self.seconds[1] + end - middle)
         self.add(theirs, ours)
         return theirs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import voxelocity
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
 from voxelocity.core.plain import table_cell
+from voxelocity.core.whole_file import write_whole
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
@@ -44,11 +46,12 @@ def predict(call: Call) -> None:
     check_trained(call.out)
     # Files of the challenge do not say by their names which channel they are.
     listed = call.out / "held_out.csv"
-    held_out = _cases(call).split(0).validation
-    with listed.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
-        rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in held_out)
+    held_out = unseen_cases(call, _cases(call))
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
+    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in held_out)
+    write_whole(listed, text.getvalue().encode())
     predict_with_pictures(call, [listed])
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
     call.console.print(TableView(score_table([case["dice"] for case in scores])))

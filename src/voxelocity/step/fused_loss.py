@@ -30,7 +30,7 @@ _SUMMING_WARPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiling:
+class LossTiling:
     """How a kernel divides a patch among its threads.
 
     Attributes:
@@ -57,7 +57,7 @@ class Tiling:
         return max(1, self.block * lanes // (32 * self.num_warps))
 
 
-def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> Tiling:
+def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> LossTiling:
     """Up to 32 logits a thread; where registers and addresses allow it, a thread has all classes of its voxels.
 
     Only read from the machine code and from arithmetic (`benchmarks/triton_kernels.py`, `benchmarks/gpu/e05_loss.py`).
@@ -66,14 +66,14 @@ def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> Ti
     if is_channels_last and padded <= (4 if is_gradient else 16):
         # Reads of the classes one after another meet in the cache. Writes do not: they cost a sector each.
         is_by_thread = num_classes != padded
-        return Tiling(block=2048 // padded, align=1, num_warps=4, programs=8, is_by_thread=is_by_thread)
+        return LossTiling(block=2048 // padded, align=1, num_warps=4, programs=8, is_by_thread=is_by_thread)
     if is_channels_last:
         # The warps of a program share out classes before voxels, and would have to exchange sums in shared memory.
-        return Tiling(block=max(4, 512 // padded), align=1, num_warps=1, programs=32)
+        return LossTiling(block=max(4, 512 // padded), align=1, num_warps=1, programs=32)
     if padded <= 16:
         align = min(8, 32 // padded)
-        return Tiling(block=128 * align, align=align, num_warps=4, programs=8)
-    return Tiling(block=max(8, 4096 // padded), align=4, num_warps=4, programs=8)
+        return LossTiling(block=128 * align, align=align, num_warps=4, programs=8)
+    return LossTiling(block=max(8, 4096 // padded), align=4, num_warps=4, programs=8)
 
 
 def _padded(num_classes: int) -> int:
@@ -113,7 +113,7 @@ def _term(config: LossConfig) -> int:
     return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(config.name, triton_loss.ENTROPY)
 
 
-def _order(tiling: Tiling, *, is_channels_last: bool) -> int:
+def _order(tiling: LossTiling, *, is_channels_last: bool) -> int:
     from voxelocity.step import triton_loss
 
     if not is_channels_last:
@@ -139,7 +139,7 @@ class FusedLoss:
         *,
         regions: Sequence[Sequence[int]] = (),
         ignored: int | None = None,
-        tilings: tuple[Tiling, Tiling] | None = None,
+        tilings: tuple[LossTiling, LossTiling] | None = None,
     ) -> None:
         self.config = config
         self.ignored = ignored

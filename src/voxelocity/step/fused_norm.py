@@ -28,7 +28,7 @@ _FAKE = "FakeTensor"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class NormLaunch:
     """How much each program of a kernel does.
 
     Attributes:
@@ -42,7 +42,7 @@ class Launch:
     num_programs: int = 1024
 
 
-LAUNCH = Launch()
+LAUNCH = NormLaunch()
 
 
 def can_fuse(features: torch.Tensor) -> bool:
@@ -74,7 +74,7 @@ def norm_act(
     *,
     eps: float,
     slope: float,
-    launch: Launch = LAUNCH,
+    launch: NormLaunch = LAUNCH,
 ) -> torch.Tensor:
     """Leaky ReLU of the instance norm, in the dtype and memory of `features`; statistics are float32.
 
@@ -157,7 +157,7 @@ class _NormAct(torch.autograd.Function):
         bias: torch.Tensor | None,
         eps: float,
         slope: float,
-        launch: Launch,
+        launch: NormLaunch,
     ) -> torch.Tensor:
         division = _Division.of(x, launch)
         y = torch.empty_like(x, memory_format=torch.channels_last_3d)
@@ -227,7 +227,7 @@ class _Division:
     constants: dict[str, int]
 
     @staticmethod
-    def of(x: torch.Tensor, launch: Launch) -> _Division:
+    def of(x: torch.Tensor, launch: NormLaunch) -> _Division:
         num_samples, num_channels = x.shape[:2]
         num_rows = x.shape[2] * x.shape[3] * x.shape[4]
         width, unit = width_and_unit(num_channels)
@@ -262,7 +262,7 @@ def width_and_unit(num_channels: int) -> tuple[int, int]:
     return (unit if unit in (32, _MAX_WIDTH) else _MAX_WIDTH), unit
 
 
-def _constants(width: int, unit: int, launch: Launch) -> dict[str, int]:
+def _constants(width: int, unit: int, launch: NormLaunch) -> dict[str, int]:
     return {"UNIT": unit, "ROWS": max(1, launch.tile // width), "WIDTH": width, "num_warps": launch.num_warps}
 
 

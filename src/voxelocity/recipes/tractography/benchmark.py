@@ -28,10 +28,9 @@ from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.generate import generate
 from voxelocity.recipes.tractography.judge import space_shared
 from voxelocity.recipes.tractography.model import Denoiser, pack
-from voxelocity.recipes.tractography.recipe import divided
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.shapes import Points, resample
-from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, load_tracts
+from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divided, load_tracts
 from voxelocity.step import TrainingStep
 
 PLAIN_STEPS = 250

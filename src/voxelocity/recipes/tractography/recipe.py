@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxelocity.core.errors import InputError
-from voxelocity.core.quantities import listed
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
-from voxelocity.recipes.tractography.bundles import Bundles, open_bundles
+from voxelocity.recipes.tractography.bundles import Bundles
 from voxelocity.recipes.tractography.generate import Generated, generate
 from voxelocity.recipes.tractography.judge import Judgment, judge
 from voxelocity.recipes.tractography.page import tract_document
 from voxelocity.recipes.tractography.settings import settings
-from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
+from voxelocity.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
 
 _NUM_DRAWN = 4
@@ -51,30 +49,6 @@ def predict(call: Call) -> None:
         notices=notices,
     )
     write_report(call, document, path)
-
-
-def divided(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[str]]:
-    """The streamlines of `data` that the model was trained on, those it has not seen, and what to know about that.
-
-    Both have the bundles of the model, which are found by their names.
-
-    Raises:
-        InputError: `data` has none of these.
-        ScanError: a file cannot be used.
-    """
-    config, division = trained.config, trained.division
-    found = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
-    bundles = found.named(trained.names)
-    if not len(bundles):
-        raise InputError(
-            f"tractography: {data} has the bundles {listed(found.names)}, and the model knows {listed(trained.names)}; "
-            "bundles are compared by their names, so give them those of the training, or train on this data"
-        )
-    notices = division.notices(bundles, data)
-    if others := [name for name in found.names if name not in trained.names]:
-        notices.append(f"The model does not know these bundles of {data}, which are left out: {listed(others)}.")
-    chosen, held = division.sides(bundles)
-    return bundles.part(chosen), bundles.part(held), notices
 
 
 def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import listed
 from voxelocity.core.rng import generator
 from voxelocity.data.decode import read_header
 from voxelocity.infer import SPEC_NAME
@@ -283,3 +285,27 @@ def load_tracts(folder: Path) -> TrainedTracts:
 def _blank_volume(weights: Mapping[str, torch.Tensor]) -> ImageSampler | None:
     channels = weights.get("volume.channels")
     return None if channels is None else ImageSampler(torch.zeros_like(channels[0]), np.eye(4))
+
+
+def divided(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[str]]:
+    """The streamlines of `data` that the model was trained on, those it has not seen, and what to know about that.
+
+    Both have the bundles of the model, which are found by their names.
+
+    Raises:
+        InputError: `data` has none of these.
+        ScanError: a file cannot be used.
+    """
+    config, division = trained.config, trained.division
+    found = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
+    bundles = found.named(trained.names)
+    if not len(bundles):
+        raise InputError(
+            f"tractography: {data} has the bundles {listed(found.names)}, and the model knows {listed(trained.names)}; "
+            "bundles are compared by their names, so give them those of the training, or train on this data"
+        )
+    notices = division.notices(bundles, data)
+    if others := [name for name in found.names if name not in trained.names]:
+        notices.append(f"The model does not know these bundles of {data}, which are left out: {listed(others)}.")
+    chosen, held = division.sides(bundles)
+    return bundles.part(chosen), bundles.part(held), notices

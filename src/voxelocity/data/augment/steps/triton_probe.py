@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.core.device import as_current
-from voxelocity.data.augment.triton_launch import launch
+from voxelocity.core.kernels import launch
 
 
 @triton.jit

@@ -162,8 +162,8 @@ def _launch_noise(
     *,
     is_rician: bool,
 ) -> None:
+    from voxelocity.core.kernels import launch
     from voxelocity.data.augment.steps.intensity import triton_change
-    from voxelocity.data.augment.triton_launch import launch
 
     num_voxels = patch[0].numel()
     grid = (math.ceil(num_voxels / CHUNK_VOXELS), len(patch))
@@ -178,8 +178,8 @@ def _pieces(device: torch.device) -> torch.Tensor:
 
 
 def _blurred(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
+    from voxelocity.core.kernels import launch
     from voxelocity.data.augment.steps.intensity import triton_change
-    from voxelocity.data.augment.triton_launch import launch
 
     num_voxels, block = patch[0].numel(), triton_change.BLUR_BLOCK
     _, nx, ny, nz = patch.shape

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from voxelocity.core.device import as_current
+from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
 from voxelocity.data.augment.steps.spatial.step import AxisWeights, Resize, Warp, sampler_is_fused
-from voxelocity.data.augment.triton_launch import launch
 
 _BEYOND = {"zeros": 0, "border": 1, "reflection": 2}
 _Launch = Callable[[torch.Tensor], None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import struct
 from functools import partial
 
@@ -178,6 +180,26 @@ def test_cuda_without_cuda_is_refused(voxelocity, tiny_msd, tmp_path, command):
     out = ["-o", tmp_path / "run"] if command == "train" else []
     assert_refused(voxelocity(command, tiny_msd, *out, "--device", "cuda"), "sees no CUDA device", "--device cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_may_not_grow_is_told_apart_from_a_full_disk(voxelocity, own_msd, tmp_path, monkeypatch):
+    """Of a run, the last checkpoint is kept, and --resume continues from it."""
+
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number), "big.pt")
+
+    monkeypatch.setattr("voxelocity.data.source.open_cases", fail)
+    for number, texts in (
+        (
+            errno.EFBIG,
+            ["`ulimit -f` lets no file grow so large, while writing big.pt", "raise the limit or name another"],
+        ),
+        (errno.ENOSPC, ["no space left on the disk, while writing big.pt", "free some space", "with --resume"]),
+    ):
+        ended = voxelocity("plan", own_msd)
+        assert ended.status == 1
+        assert all(text in ended.err for text in texts)
+        assert ("free some space" in ended.err) == (number == errno.ENOSPC)
 
 
 def test_a_data_set_that_is_not_there_is_named(train, tmp_path):

@@ -33,6 +33,13 @@ def test_other_typing_errors_get_no_such_hint(voxelocity, tiny_msd):
     assert "voxelocity launch -n 2 train" in instead_of("--gpus", "train")
 
 
+def test_the_other_word_for_predict_is_understood(voxelocity, tmp_path):
+    ended = voxelocity("recipe", "spleen", "inference", tmp_path, "-o", tmp_path / "run")
+    assert ended.status == 2
+    assert "Write predict in place of inference" in " ".join(ended.err.split())
+    assert "Write" not in voxelocity("recipe", "spleen", "nonsense", tmp_path, "-o", tmp_path / "run").err
+
+
 @pytest.mark.parametrize(("recipe", "settings"), [("pathology", pathology.settings), ("tractography", tracts.settings)])
 @pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--lr", "--amp"])
 def test_recipes_have_keys_of_their_own(recipe, settings, option):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from shared.refused import assert_refused
-from voxelocity.data.decode import read_case, read_header, write_segmentation
+from voxelocity.data.decode import read_case, read_header, read_scan, write_scan, write_segmentation
 from voxelocity.data.source import open_cases
 
 
@@ -294,3 +295,31 @@ def test_folders_seven_deep_are_found(voxelocity, tmp_path):
     save(deep / "sub-1_ses-1_desc-lesion_mask.nii.gz", (mr() > 200).astype(np.uint8))
     voxelocity("init", tmp_path).succeeded()
     assert open_cases(tmp_path).channels == ("T1w",)
+
+
+def test_a_folder_of_another_format_is_opened_after_the_conversion_that_is_proposed(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nib.save(nib.MGHImage(mr().astype(np.float32), np.eye(4)), tmp_path / "a.mgz")
+    ended = voxelocity("init", tmp_path)
+    assert "0 scan files, 0 DICOM series" in ended.err
+    assert ".mgz files are not read" in ended.err
+    assert "image,label" not in ended.err
+    exec(re.search(r"nibabel\.save\(.*\)\)?(?=;)", ended.err)[0], {"nibabel": nib})
+    save(tmp_path / "a_mask.nii.gz", (mr() > 200).astype(np.uint8))
+    voxelocity("init", tmp_path).succeeded()
+    assert len(open_cases(tmp_path)) == 1
+
+
+def test_unlabeled_bids_data_and_dicom_get_a_table_to_fill_in(voxelocity, tmp_path):
+    save(tmp_path / "bids" / "sub-01" / "anat" / "sub-01_T1w.nii.gz", mr())
+    write_series(tmp_path / "dicom" / "p1" / "CT", np.zeros((4, 5, 6), np.int16))
+    for folder, image in (("bids", "sub-01/anat/sub-01_T1w.nii.gz"), ("dicom", "p1/CT")):
+        ended = voxelocity("init", tmp_path / folder)
+        assert ended.status == 2
+        rows = [line.strip() for line in ended.err.splitlines() if line.startswith("    ")]
+        assert rows == ["image,label", f"{image},LABEL FILE OF THIS CASE"]
+        # As the message says.
+        voxels, grid = read_scan(tmp_path / folder / image)
+        write_scan(tmp_path / folder / "mine.nii.gz", (voxels[0] > 9).astype(np.uint8), grid)
+        (tmp_path / folder / "cases.csv").write_text("\n".join(rows).replace("LABEL FILE OF THIS CASE", "mine.nii.gz"))
+        assert len(open_cases(tmp_path / folder)) == 1

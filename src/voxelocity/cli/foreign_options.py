@@ -22,6 +22,7 @@ _INSTEAD = {
 _PLAN_KEYS = {"fit": "train", "data": "data", "optimizer": "optimizer", "feed": "data.feed"}
 _RECIPE_KEYS = {"fit": "fit", "data": "fit", "optimizer": "fit.optimizer"}
 _OWN_RECIPES = {"pathology", "tractography"}
+_ACTIONS = dict.fromkeys(("inference", "infer", "generate", "test"), "predict")
 _TRAINS = {"train", "plan", "recipe"}
 
 
@@ -38,7 +39,10 @@ class HintingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            hint = instead_of(getattr(error, "option_name", ""), ctx.invoked_subcommand or "", arguments)
+            command = ctx.invoked_subcommand or ""
+            hint = instead_of(getattr(error, "option_name", ""), command, arguments)
+            if command == "recipe" and (action := next((word for word in arguments[1:2] if word in _ACTIONS), "")):
+                hint = f"{_ACTIONS[action]} in place of {action}"
             if hint:
                 error.message = f"{error.message}. Write {hint}"  # type: ignore[attr-defined]
                 # A name that looks alike would be the wrong advice.

@@ -170,10 +170,12 @@ def main() -> None:
         if not isinstance(error, OSError) or not is_out_of_space(error):
             raise
         # EFBIG is a limit that was set (ulimit -f), not a full disk.
-        what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
+        is_limit = error.errno == errno.EFBIG
+        what = "the disk or `ulimit -f` lets no file grow so large" if is_limit else "no space left on the disk"
+        cure = "raise the limit or name another disk" if is_limit else "free some space"
         _end(
-            f"{what} while writing {error.filename or 'a file'}; free some space, then repeat the same "
-            "command: a run resumes from its last checkpoint",
+            f"{what}, while writing {error.filename or 'a file'}; {cure}, then repeat the same command; a run "
+            "continues from its last checkpoint with --resume",
             1,
         )
 

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from filelock import FileLock
 from rich.console import Console
 
+from interop.auto3dseg.conftest import write_inputs
 from shared.raising import raising
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.monai.auto3dseg import BundleGen, customize, undo
@@ -409,3 +411,31 @@ def test_options_of_our_own_runs_are_refused_for_a_work_folder(work, voxelocity,
     ended = voxelocity("tune", work, "--auto3dseg", *option)
     assert ended.status == 2
     assert option[0].replace("no-", "") in ended.err
+
+
+def test_templates_that_cannot_be_downloaded_may_be_given(templates, inputs, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise OSError("no route to the host")
+
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.download_and_extract", refuse)
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.time.sleep", lambda seconds: None)
+    with (
+        pytest.warns(UserWarning, match=r"attempt [12]/3"),
+        pytest.raises(InputError, match=r"could not be downloaded \(no route.*templates_path_or_url=FOLDER\)"),
+    ):
+        BundleGen(str(tmp_path), algos="dints", **inputs)
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **inputs)
+    assert [algo.name for algo in made.algos] == ["dints"]
+    with pytest.raises(ValueError, match="Unable to find provided algos"):
+        BundleGen(str(tmp_path), algos="nothing", templates_path_or_url=str(templates), **inputs)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_template_that_needs_a_gpu_names_one_that_does_not(templates, tmp_path):
+    given = write_inputs(tmp_path)
+    made = BundleGen(str(tmp_path), algos="swinunetr", templates_path_or_url=str(templates), **given)
+    with pytest.raises(InputError, match=r'asks every GPU for its memory, and this machine has none .*algos="dints"'):
+        made.generate(str(tmp_path / "work"), num_fold=1)
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **given)
+    made.generate(str(tmp_path / "work"), num_fold=1)
+    assert (tmp_path / "work" / "dints_0").is_dir()

@@ -36,6 +36,7 @@ from voxelocity.data.pipeline.modality import sort_by_kind
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import ONLY_CHANNEL, how_to_list
+from voxelocity.data.source.listing import conversion_of
 
 _MOST_FILES = 5_000_000
 
@@ -103,9 +104,9 @@ def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) 
         belonging = some if labeled else "no label that belongs to one of them"
         listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
         reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
-        raise DatasetError(
-            f"source: {folder} holds {listed}{reasons}\nThese are scans {how_to_list(folder, found, [*scans, *series])}"
-        )
+        images = [*scans, *series]
+        cure = f"These are scans {how_to_list(folder, found, images)}" if images else conversion_of(folder)
+        raise DatasetError(f"source: {folder} holds {listed}{reasons}\n{cure}")
     found = _without_odd_ones(folder, found)
     channels, guessed, found = _channels(folder, found, series, num_threads)
     labeled = [case for case in found.cases if case.label]

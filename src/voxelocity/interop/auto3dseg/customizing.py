@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
+from monai.apps.auto3dseg.bundle_gen import default_algo_zip
 from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
@@ -169,7 +171,25 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
-    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`."""
+    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`.
+
+    Raises:
+        InputError: the templates cannot be downloaded.
+    """
+
+    @functools.wraps(MonaiBundleGen.__init__)  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except ValueError as error:
+            if not str(error).startswith("Download and extract of"):
+                raise
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise InputError(
+                f"BundleGen: MONAI's templates could not be downloaded ({reason}); unpack {default_algo_zip} on a "
+                "machine that can reach it, and give its folder algorithm_templates: "
+                "BundleGen(..., templates_path_or_url=FOLDER)"
+            ) from error
 
     def generate(
         self,
@@ -182,10 +202,20 @@ class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
         """As MONAI's. All folds of an algorithm are customized by one search; unknown templates stay unchanged.
 
         Raises:
+            InputError: a template needs a GPU, and there is none.
             VoxelocityError: as `customize`.
         """
         begin = len(self.history)
-        super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        try:
+            super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        except ValueError as error:
+            # Some templates take the smallest memory of all GPUs, of which there are none.
+            if "empty sequence" not in str(error) and "empty iterable" not in str(error):
+                raise
+            raise InputError(
+                f"BundleGen: a template asks every GPU for its memory, and this machine has none ({error}); give "
+                'algos="dints", whose template does not, or generate on a machine with a GPU'
+            ) from error
         made = {entry[AlgoKeys.ID]: entry[AlgoKeys.ALGO] for entry in self.history[begin:]}
         names = {algo.name for algo in made.values()}
         if not gpu_customization or not names:

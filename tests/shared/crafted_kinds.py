@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import nibabel as nib
 import numpy as np
 import torch
@@ -330,16 +331,20 @@ def _indexes(folder: Path) -> Trial:
 
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     url = f"memory://set-{folder.name}"
+    files = fsspec.filesystem("memory")
     place = folder / "cache" / "voxelocity" / "remote" / local_name(url)
     (place / "imagesTr").mkdir(parents=True)
     values = {"url": url, "files": {"dataset.json": {"num_bytes": 10, "changed": "x", "md5": ""}}}
     described = {
-        "name": "x", "labels": {"background": 0, "a": 1}, "channel_names": {"0": "CT"}, "file_ending": ".nii.gz",
-        "numTraining": 1,
+        "name": "x", "labels": {"0": "background", "1": "a"}, "modality": {"0": "CT"}, "numTraining": 3,
     }  # fmt: skip
 
+    listed = [{"image": f"imagesTr/c{n}.nii.gz", "label": f"labelsTr/c{n}.nii.gz"} for n in range(3)]
+    files.pipe({f"{url}/dataset.json": json.dumps({**described, "training": listed}).encode()})
+    for entry in listed:
+        files.pipe({f"{url}/{name}": b"content" for name in entry.values()})
+
     def trial(numbers: random.Random) -> None:
-        (place / "dataset.json").write_text(json.dumps(described))
         changed = as_json(numbers, values)
         if numbers.random() < 0.3:
             names = ("../../out", "/tmp/x", "a/../../b", "conf/x", "dataset.json/..", "\x00", "a" * 5000, ".")

@@ -29,6 +29,7 @@ from infer.models.test_bundle import save as save_bundle
 from infer.models.test_nnunet import plans
 from infer.models.test_nnunet import save as save_nnunet
 from shared.crafted import ODD_VALUES, Kind, SilentError, Trial, as_json, mutated_bytes, mutated_values
+from shared.crafted_records import RECORDS
 from shared.small_predictor import small_spec
 from voxelocity.core.plain import yaml_text
 
@@ -398,10 +399,10 @@ def _tiff(numbers: random.Random) -> bytes:
     sizes = (0, 1, 15, 16, 64, 1000, 2**16 - 1, 2**16, 2**30, 2**31 - 1, 2**32 - 1)
 
     def odd(usual: int) -> int:
-        return numbers.choice(sizes) if numbers.random() < 0.25 else usual
+        return numbers.choice(sizes) if numbers.random() < 0.08 else usual
 
     tags = [
-        (256, 4, odd(64)), (257, 4, odd(64)), (258, 3, odd(8) % 2**16), (259, 3, odd(1) % 2**16),
+        (256, 4, odd(16)), (257, 4, odd(16)), (258, 3, odd(8) % 2**16), (259, 3, odd(1) % 2**16),
         (262, 3, odd(2) % 2**16), (277, 3, odd(3) % 2**16), (322, 4, odd(16)), (323, 4, odd(16)), (324, 4, odd(600)),
         (325, 4, odd(768)),
     ]  # fmt: skip
@@ -448,11 +449,11 @@ def _arrays_of_streamlines(folder: Path) -> Trial:
 
     def trial(numbers: random.Random) -> None:
         arrays: dict[str, Any] = {
-            numbers.choice(("points", "points_q", "x")): np.zeros((numbers.randrange(4), numbers.randrange(3), 3)),
-            "bundle": np.array([numbers.choice((0, 1, -1, 10**9))] * numbers.randrange(4)),
-            "names": np.array(numbers.choice((["a"], [], [["a"]], "a"))),
+            numbers.choice(("points", "points_q", "points", "x")): np.zeros((3, numbers.choice((0, 1, 2, 8, 8)), 3)),
+            "bundle": np.array([numbers.choice((0, 0, 0, 1, -1, 10**9))] * numbers.choice((3, 3, 3, 2))),
+            "names": np.array(numbers.choice((["a"], ["a"], ["a", "b"], [], [["a"]], "a"))),
         }
-        if numbers.random() < 0.3:
+        if numbers.random() < 0.1:
             arrays[numbers.choice(sorted(arrays))] = np.array([Planted()], dtype=object)
         np.savez(folder / "a.npz", **arrays)
         if numbers.random() < 0.4:
@@ -506,6 +507,7 @@ KINDS = (
     Kind("slides", 60, _slides),
     Kind("photographs", 120, _photographs),
     Kind("arrays of streamlines", 100, _arrays_of_streamlines),
+    *RECORDS,
 )
 
 

@@ -138,7 +138,7 @@ def _check_size(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_collections):
                 raise ValueError(f"*{event.anchor} stands for what it is in itself")
-            num_values += by_anchor.get(event.anchor, 1)
+            num_values += by_anchor.get(event.anchor or "", 1)
             has_aliases = True
         elif isinstance(event, yaml.ScalarEvent):
             num_values += 1

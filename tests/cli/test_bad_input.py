@@ -300,3 +300,20 @@ def test_a_warning_of_ours_is_a_line_without_its_place_in_the_code():
     assert "\x1b" not in ours
     assert others.startswith("/lib/numpy/core.py:7: UserWarning: about numpy")
     assert warnings.formatwarning is shown
+
+
+@pytest.mark.parametrize("words", [["init", "data"], ["predict", "run", "scan.nii.gz", "-o", "out"]])
+def test_a_deleted_working_folder_is_named(voxelocity, tmp_path, monkeypatch, words):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert_refused(voxelocity(*words), "the working folder was deleted; change to one that exists")
+
+
+@pytest.mark.parametrize("words", [["init", "NAME"], ["evaluate", "NAME", "NAME", "-o", "out"]])
+def test_a_name_that_is_too_long_for_the_file_system_is_named(voxelocity, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    end = voxelocity(*("x" * 5000 if word == "NAME" else word for word in words))
+    assert_refused(end, "characters, more than the file system takes (xxx", "shorten it")
+    assert len(end.err) < 400

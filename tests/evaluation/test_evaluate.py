@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ import voxelocity
 from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
 from voxelocity.core.errors import InputError
 from voxelocity.evaluation import evaluate, pool_runs
+from voxelocity.evaluation.page import evaluation_document
 
 
 def by_case(evaluation):
@@ -104,6 +106,25 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
     assert list(evaluation.scores[0].dice) == ["ball", "core"]
 
 
+def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
+    table = folders[0] / "predictions.csv"
+    table.write_text("case,division\na,trained on\nb,held out\nz,trained on\n")
+    found = evaluate(*folders)
+    assert found.trained_on == {"a"}
+    plain = evaluation_document(found).to_plain()
+    # Organ 1 in both; tumor 0 in one, and in neither truth nor prediction of the other.
+    assert plain["mean_dice_not_trained_on"] == 0.5
+    assert [case["division"] for case in plain["cases"]] == ["trained on", "held out", ""]
+    assert "1 of which the model was trained on; 0.500 over the other 2." in evaluation_document(found).verdict
+    table.write_text("case,division\n" + "".join(f"{case},trained on\n" for case in "abc"))
+    document = evaluation_document(evaluate(*folders))
+    assert document.verdict.endswith("over 3 cases, all of which the model was trained on.")
+    assert document.notices[0].endswith("none was held out.")
+    for damaged in (b"case\na\n", b"\xff\xfe,,\n1", b""):
+        table.write_bytes(damaged)
+        assert evaluation_document(evaluate(*folders)).verdict.endswith("over 3 cases.")
+
+
 def test_what_has_no_counterpart_is_listed(folders):
     predictions, truth = folders
     (predictions / "b.nii.gz").rename(predictions / "z.nii.gz")
@@ -122,8 +143,7 @@ def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
     save(predictions, {"b": PREDICTED["b"] * 2})
     evaluation = evaluate(predictions, truth)
     assert [score.case_id for score in evaluation.scores] == ["c"]
-    assert "shape (11, 10, 8)" in evaluation.refused["a"]
-    assert "resample the prediction onto the grid of the truth" in evaluation.refused["a"]
+    assert "a.nii.gz has (11, 10, 8); resample the latter onto the grid of the former" in evaluation.refused["a"]
     assert "6 (64 voxels)" in evaluation.refused["b"]
     assert "declared are 0, 3, 7" in evaluation.refused["b"]
     save(predictions, PREDICTED, affine=np.diag([1.0, 2.0, 1.6, 1.0]))
@@ -218,6 +238,18 @@ def test_runs_are_pooled_from_their_final_validations(tmp_path):
     assert "f1 validated 1 of 2 cases; the warnings in its report say why" in pooled.notices[0]
 
 
+def test_a_step_that_was_chosen_on_the_scored_cases_is_said_of_pooled_runs(tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7})]
+    assert pool_runs(runs).notices == ()
+    for folder, by_all in zip(runs, ("no class", "organ"), strict=True):
+        events = (folder / "events.jsonl").read_text()
+        chosen = {"event": "keep_largest", "time_s": 0.5, "classes": {"organ": [0.4, 0.5]}}
+        (folder / "events.jsonl").write_text(json.dumps(chosen) + "\n" + events)
+        (notice,) = pool_runs(runs).notices
+        assert "the largest component of organ. Each run chose that on the cases that it is scored on" in notice
+        assert f"does it for {by_all} only" in notice
+
+
 def test_runs_that_cannot_be_pooled_are_named(tmp_path):
     first = run(tmp_path / "f0", {"a": 0.5})
     with pytest.raises(InputError, match=r"cases that were validated by two runs.*'a' \(.*f0 and .*f1"):
@@ -251,3 +283,31 @@ def test_a_prediction_may_have_another_format_than_its_truth(folders):
     sitk.WriteImage(sitk.ReadImage(str(file)), str(predictions / "a.nrrd"))
     file.unlink()
     assert evaluate(predictions, truth).scores == expected
+
+
+def test_a_prediction_in_another_order_of_axes_is_turned_onto_its_truth_and_that_is_noted(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        codes = nib.orientations.axcodes2ornt("PIL")
+        turned = image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(image.affine), codes))
+        nib.save(nib.Nifti1Image(np.asarray(turned.dataobj), turned.affine), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [(score.dice, score.hd95_mm) for score in found.scores] == [
+        (score.dice, score.hd95_mm) for score in expected.scores
+    ]
+    (notice,) = found.notices
+    assert notice.startswith("2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) hold the same places")
+    assert "as PIL; the axes of the latter are turned" in notice
+
+
+def test_predictions_that_nibabel_saved_from_floats_have_the_scores_of_whole_numbers(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b", "c"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        nib.save(nib.Nifti1Image(image.get_fdata(), image.affine, image.header), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [score.dice for score in found.scores] == [score.dice for score in expected.scores]
+    assert not found.refused

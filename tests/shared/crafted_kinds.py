@@ -303,7 +303,6 @@ def _packed_scans(ending: str) -> Callable[[Path], Trial]:
 
     def make(folder: Path) -> Trial:
         from data.decode.test_damage import VOXELS, files_of, write_files
-
         from shared.damage import rotten
         from voxelocity.data.decode import read_scan
 

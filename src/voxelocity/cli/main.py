@@ -34,6 +34,7 @@ from voxelocity.cli import (
     train,
     tune,
 )
+from voxelocity.cli.foreign_options import HintingGroup
 from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
     CommandError,
@@ -50,6 +51,7 @@ from voxelocity.parallel import read_place
 
 app = typer.Typer(
     name="voxelocity",
+    cls=HintingGroup,
     help="Train volumetric medical-imaging networks as fast as this machine allows, and see it proven.",
     no_args_is_help=True,
     add_completion=False,
@@ -90,12 +92,20 @@ _PIPE_STATUS = 141
 def _options(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop."),
+    local_rank: int = typer.Option(0, "--local-rank", "--local_rank", hidden=True),
 ) -> None:
+    # torch.distributed.launch writes the local rank before the command; its variables, which we read, hold it as well.
+    del local_rank
     if version:
         from voxelocity import __version__
 
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        # Libraries end the process on it, or name a file that nobody knows.
+        raise InputError("the working folder was deleted; change to one that exists, and repeat the command") from None
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
         # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -151,6 +161,11 @@ def main() -> None:
                 f"there is too little memory ({reason}); end other programs, use a machine or GPU with more, or reduce "
                 "the work: smaller scans, or a smaller data.batch_size",
                 1,
+            )
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)
+            _end(
+                f"a name has {len(name):,} characters, more than the file system takes ({name[:60]}...); shorten it", 2
             )
         if not isinstance(error, OSError) or not is_out_of_space(error):
             raise

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,13 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     """Scores by class, folder and case, and what could not be compared."""
     scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
     mean_dice = summarize(scores).mean_dice
-    ordered = worst_first(scores)
+    ordered = worst_first(_marked(evaluation))
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
     return Document(
         kind="evaluation",
         title="Predictions and truth" if evaluation.truth else "Final validations, pooled",
-        verdict=f"Mean foreground Dice {dice_text(mean_dice)} over {count_text(len(scores), 'case')}.",
+        verdict=_verdict(evaluation, mean_dice),
         notices=_notices(evaluation),
         cards=_cards(evaluation, mean_dice),
         sections=[
@@ -83,6 +84,7 @@ def evaluation_document(evaluation: Evaluation) -> Document:
             ),
             Section(title="Surfaces and volumes by class", blocks=[_surfaces_and_volumes(scores, tolerance_mm)]),
             Section(title="Scores by folder", blocks=_by_folder(evaluation)),
+            Section(title="Trained on, and not", blocks=_by_division(evaluation)),
             Section(
                 title="Cases, worst first",
                 is_detail=True,
@@ -102,11 +104,41 @@ def evaluation_document(evaluation: Evaluation) -> Document:
 def evaluation_view(evaluation: Evaluation) -> RenderableType:
     """The evaluation for a terminal."""
     document = document_view(evaluation_document(evaluation))
-    return Group(document, "", score_table(evaluation.scores))
+    return Group(document, "", score_table(_marked(evaluation)))
+
+
+def _marked(evaluation: Evaluation) -> list[CaseScore]:
+    """The scores as they are shown, with a word after the names of cases that were trained on."""
+    seen = evaluation.trained_on
+    return [
+        replace(score, case_id=f"{score.case_id} (trained on)") if score.case_id in seen else score
+        for score in evaluation.scores
+    ]
+
+
+def _unseen(evaluation: Evaluation) -> list[CaseScore]:
+    return [score for score in evaluation.scores if score.case_id not in evaluation.trained_on]
+
+
+def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
+    """With the mean of the cases that the model has not seen, where it has seen some."""
+    text = f"Mean foreground Dice {dice_text(mean_dice)} over {count_text(len(evaluation.scores), 'case')}"
+    num, unseen = len(evaluation.trained_on), _unseen(evaluation)
+    if not num:
+        return f"{text}."
+    if not unseen:
+        return f"{text}, all of which the model was trained on."
+    mean_text = dice_text(summarize(unseen).mean_dice)
+    return f"{text}, {num:,} of which the model was trained on; {mean_text} over the other {len(unseen):,}."
 
 
 def _notices(evaluation: Evaluation) -> list[str]:
     notices = list(evaluation.notices)
+    if seen := len(evaluation.trained_on):
+        rest = _unseen(evaluation)
+        held_out = f"held-out mean {dice_text(summarize(rest).mean_dice)}" if rest else "none was held out"
+        num = count_text(len(evaluation.scores), "case")
+        notices.append(f"{seen:,} of {num} were trained on, so means over all cases are too high; {held_out}.")
     if evaluation.refused:
         reasons = "; ".join(evaluation.refused.values())
         num = count_text(len(evaluation.refused), "case")
@@ -168,6 +200,22 @@ def _by_folder(evaluation: Evaluation) -> list[Block]:
     return [Table(caption="Scores by folder", heads=heads, rows=rows, hides_caption=True)]
 
 
+def _by_division(evaluation: Evaluation) -> list[Block]:
+    """A row for cases that were trained on, and one for the others."""
+    seen = evaluation.trained_on
+    if not seen:
+        return []
+    rows = []
+    for title, is_seen in (("trained on", True), ("not trained on", False)):
+        scores = [score for score in evaluation.scores if (score.case_id in seen) == is_seen]
+        if scores:
+            rows.append(
+                (title, str(len(scores)), dice_text(summarize(scores).mean_dice), mm_text(mean_hd95_mm(scores)))
+            )
+    heads = ("Cases", "Number", "Mean Dice", "Mean HD95 (mm)")
+    return [Table(caption="Trained on, and not", heads=heads, rows=rows, hides_caption=True)]
+
+
 def _left_out(evaluation: Evaluation) -> list[Block]:
     blocks: list[Block] = []
     if evaluation.refused:
@@ -198,6 +246,8 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     return {
         "num_cases": len(scores),
         "mean_dice": mean_dice,
+        "num_trained_on": len(evaluation.trained_on),
+        "mean_dice_not_trained_on": summarize(unseen).mean_dice if (unseen := _unseen(evaluation)) else None,
         "mean_hd95_mm": mean_hd95_mm(scores),
         "mean_nsd": _mean_nsd(scores),
         "nsd_tolerance_mm": evaluation.tolerance_mm,
@@ -218,6 +268,7 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
             {
                 "case_id": score.case_id,
                 "folder": evaluation.folders[score.case_id],
+                "division": evaluation.divisions.get(score.case_id, ""),
                 "mean_dice": score.mean_dice,
                 "classes": {name: _figures(score, name) for name in score.dice},
             }
@@ -249,7 +300,13 @@ def _figures(score: CaseScore, name: str) -> Mapping[str, Any]:
 def _csv(evaluation: Evaluation) -> str:
     """A row for each class of each case; an empty cell is a figure that does not exist."""
     rows: list[dict[str, Any]] = [
-        {"case": score.case_id, "folder": evaluation.folders[score.case_id], "class": name, **_figures(score, name)}
+        {
+            "case": score.case_id,
+            "folder": evaluation.folders[score.case_id],
+            "division": evaluation.divisions.get(score.case_id, ""),
+            "class": name,
+            **_figures(score, name),
+        }
         for score in evaluation.scores
         for name in score.dice
     ]

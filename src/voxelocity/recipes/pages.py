@@ -16,7 +16,12 @@ from voxelocity.report.tables import key_value_table
 
 
 def write_report(call: Call, document: Document, results: Path) -> None:
-    """Writes `scores.json` and `report.html` into the run's folder, and says so, and where the results are."""
+    """Writes `scores.json` and `report.html` into the run's folder, and says so, and where the results are.
+
+    Notices of the document are printed as warnings.
+    """
+    for notice in document.notices:
+        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
     write_figures(document, call.out / "scores.json")
     write_page(document, call.out / "report.html")
     call.console.print(document.verdict, highlight=False)

@@ -39,13 +39,13 @@ from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
-from voxelocity.tuning.dice import RUNS_FOLDER, Length, TrialTrainer
+from voxelocity.tuning.dice import Length, TrialTrainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
 from voxelocity.tuning.result import TuneResult, changed_values, machine_text, trial_line
 from voxelocity.tuning.space import Knob, Settings
-from voxelocity.tuning.study import Cost, Search, Study
+from voxelocity.tuning.study import RUNS_FOLDER, Cost, Search, Study
 from voxelocity.tuning.task import MeasureTask
 from voxelocity.tuning.trial import TrialLimits
 

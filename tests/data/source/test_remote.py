@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core import staging
 from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.remote import ContentError, local_name, remote_url
@@ -235,7 +236,7 @@ def test_files_come_ahead_of_their_readers_and_no_further(server, monkeypatch):
     cases, _, _ = opened(server.url)
 
     def come(number):
-        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + 20.0
+        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + HANGS_S
         while not wanted <= {name for name, _ in server.sent} and time.monotonic() < until:
             time.sleep(0.01)
         return {name for name, _ in server.sent} - {"dataset.json"} == wanted

@@ -418,6 +418,6 @@ def test_the_command_line_tunes_and_undoes(work, trials, voxelocity, tmp_path):
 
 @pytest.mark.parametrize("option", [("--trials", "3"), ("--for", "memory"), ("--set", "seed=1"), ("--no-keep",)])
 def test_options_of_our_own_runs_are_refused_for_a_work_folder(work, voxelocity, option):
-    ended = voxelocity("tune", work, *option)
+    ended = voxelocity("tune", work, "--auto3dseg", *option)
     assert ended.status == 2
     assert option[0].replace("no-", "") in ended.err

@@ -170,7 +170,7 @@ class _Mirror:
             for name in before.keys() - found.keys():
                 (self._root / name).unlink(missing_ok=True)
                 self._forget(name)
-            self._known = found
+            self._known = dict(found)
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
             write_whole(self._root / _INDEX, json.dumps(record).encode())
 

@@ -15,11 +15,13 @@ from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
-from voxelocity.data.source.listing import what_it_holds
+from voxelocity.data.source.folder import what_it_holds
 from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"
 TABLE_SUFFIXES = (".csv", ".tsv")
+# A list of a million cases has less.
+_MOST_LIST_BYTES = 256 << 20
 TABLE_NAME = "cases.csv"
 """Of the table that `voxelocity init` writes; it is opened whatever other tables its folder holds."""
 # Where git-annex keeps the files that its links lead to.
@@ -150,8 +152,19 @@ def _find_listing_in_folder(folder: Path) -> Path:
             f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
         )
     inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
+    inner = inner or next((name for name in _names_in(folder) if _lists_cases(folder / name)), None)
     cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
+
+
+def _lists_cases(path: Path) -> bool:
+    """Whether a JSON file by another name describes a data set, as MONAI's data lists do."""
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > _MOST_LIST_BYTES:
+        return False
+    try:
+        return Description.read(path).lists_cases
+    except DatasetError:
+        return False
 
 
 def _tables_in(folder: Path) -> list[str]:

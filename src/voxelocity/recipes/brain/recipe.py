@@ -17,7 +17,7 @@ from voxelocity.core.plain import table_cell
 from voxelocity.core.whole_file import write_whole
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
@@ -46,7 +46,7 @@ def predict(call: Call) -> None:
     check_trained(call.out)
     # Files of the challenge do not say by their names which channel they are.
     listed = call.out / "held_out.csv"
-    held_out = _cases(call).split(0).validation
+    held_out = unseen_cases(call, _cases(call))
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])

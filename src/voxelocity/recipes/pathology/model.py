@@ -9,10 +9,12 @@ import torch
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer import SPEC_NAME
+from voxelocity.recipes.division import Division
 from voxelocity.recipes.pathology.settings import PathologyConfig
 from voxelocity.recipes.trained import read_trained, write_trained
 
-_FORMAT = 1
+# Since 2, with what was trained on.
+_FORMAT = 2
 
 
 class PatchNet(torch.nn.Module):
@@ -59,16 +61,21 @@ class TrainedPatches:
         config: it was trained with.
         fold: that was held out; None for none.
         seed: of the training.
+        division: the pieces that it was trained on, and those that were held out.
     """
 
     network: PatchNet
     config: PathologyConfig
     fold: int | None
     seed: int
+    division: Division
 
     def save(self, folder: Path) -> None:
         """Writes it into a run's folder."""
-        description = {"fold": self.fold, "seed": self.seed, "config": self.config.to_plain()}
+        description = {
+            "fold": self.fold, "seed": self.seed, "config": self.config.to_plain(),
+            "division": self.division.to_plain(),
+        }  # fmt: skip
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
 
@@ -99,4 +106,5 @@ def load_patches(folder: Path) -> TrainedPatches:
         config=config,
         fold=found["fold"],
         seed=int(found["seed"]),
+        division=Division.from_plain(found["division"]),
     )

@@ -10,7 +10,7 @@ from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
 
 KEYS: dict[str, Any] = {
     # As in MONAI's tutorials of the spleen: nearly isotropic, and the window in which soft tissue differs.
@@ -31,8 +31,11 @@ def predict(call: Call) -> None:
     """Predicts the scans in `imagesTs`, or those held out if there are none, into `predictions`, with pictures."""
     check_trained(call.out)
     unlabeled = call.data / "imagesTs"
-    held_out = [ref.images[0] for ref in _spleens(call.data).split(0).validation]
-    predict_with_pictures(call, [unlabeled] if unlabeled.is_dir() and any(unlabeled.iterdir()) else held_out)
+    cases = _spleens(call.data)
+    if unlabeled.is_dir() and any(unlabeled.iterdir()):
+        predict_with_pictures(call, [unlabeled])
+    else:
+        predict_with_pictures(call, [ref.images[0] for ref in unseen_cases(call, cases)])
 
 
 def benchmark(call: Call) -> None:

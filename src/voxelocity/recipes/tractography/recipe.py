@@ -7,12 +7,12 @@ from pathlib import Path
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
-from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
+from voxelocity.recipes.tractography.bundles import Bundles
 from voxelocity.recipes.tractography.generate import Generated, generate
 from voxelocity.recipes.tractography.judge import Judgment, judge
 from voxelocity.recipes.tractography.page import tract_document
 from voxelocity.recipes.tractography.settings import settings
-from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
+from voxelocity.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
 
 _NUM_DRAWN = 4
@@ -30,12 +30,9 @@ def predict(call: Call) -> None:
     """
     trained = load_tracts(call.out)
     config = trained.config
-    bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
-    chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
-    notices: list[str] = []
+    training, real, notices = divided(trained, call.data)
     path = call.out / f"generated.{config.sample.format}"
     made = generate(trained, path, seed=call.seed, device=call.device, warn=notices.append)
-    training, real = bundles.part(chosen), bundles.part(held)
     judgments = judge_all(trained, made, training, real)
     drawn = {
         name: (made.streamlines[made.bundle == number], real.of(number))

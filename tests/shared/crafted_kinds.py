@@ -1,8 +1,4 @@
-"""The kinds of crafted inputs: models, records, configurations, studies, caches, indexes, data sets, slides.
-
-Scans, structures and streamlines have trials of their own next to their readers (`data.decode.test_damage`); those of
-files with checksums are counted here, too.
-"""
+"""The kinds of crafted inputs: models, records, configurations, studies, caches, indexes, data sets, slides."""
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ import yaml
 from shared.crafted import ODD_VALUES, Kind, SilentError, Trial, as_json, mutated_bytes, mutated_values
 from shared.crafted_models import MODELS, Planted
 from shared.crafted_records import RECORDS
+from shared.crafted_scans import SCANS
 from voxelocity.core.plain import yaml_text
 
 
@@ -298,27 +295,6 @@ def _arrays_of_streamlines(folder: Path) -> Trial:
     return trial
 
 
-def _packed_scans(ending: str) -> Callable[[Path], Trial]:
-    """Scans whose voxels have a checksum, by the makers of `data.decode.test_damage`."""
-
-    def make(folder: Path) -> Trial:
-        from data.decode.test_damage import VOXELS, files_of, write_files
-        from shared.damage import rotten
-        from voxelocity.data.decode import read_scan
-
-        header, voxels, own = files_of(ending)
-
-        def trial(numbers: random.Random) -> None:
-            path = write_files(folder, ending, header, rotten(numbers, voxels), own)
-            found = read_scan(path)[0][0]
-            if sorted(found.ravel()) != sorted(VOXELS.ravel()):
-                raise SilentError(f"{np.mean(found.ravel() != 0):.2f} of the voxels are not 0")
-
-        return trial
-
-    return make
-
-
 KINDS = (
     *MODELS,
     Kind("YAML of configurations", 150, _yaml),
@@ -333,13 +309,5 @@ KINDS = (
     Kind("photographs", 120, _photographs),
     Kind("arrays of streamlines", 100, _arrays_of_streamlines),
     *RECORDS,
+    *SCANS,
 )
-
-
-def all_kinds() -> tuple[Kind, ...]:
-    """The kinds, and scans where their trials are there."""
-    try:
-        import data.decode.test_damage  # noqa: F401
-    except ImportError:
-        return KINDS
-    return (*KINDS, *(Kind(f"packed voxels of .{ending}", 60, _packed_scans(ending)) for ending in ("nrrd", "mha")))

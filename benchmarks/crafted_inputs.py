@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness import head, parser_of, write_record
 from shared.crafted import OUTCOMES, RIGHT, table, try_kind
-from shared.crafted_kinds import all_kinds
+from shared.crafted_kinds import KINDS
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for kind in all_kinds():
+        for kind in KINDS:
             if options.kind not in kind.name:
                 continue
             counts[kind.name], lines = try_kind(kind, Path(folder), max(1, round(options.share * kind.num_trials)))

@@ -6,7 +6,7 @@
 import pytest
 
 from shared.crafted import RIGHT, Kind, SilentError, table, try_kind
-from shared.crafted_kinds import all_kinds
+from shared.crafted_kinds import KINDS
 from voxelocity.core.errors import InputError
 
 _SLICE = 8
@@ -18,20 +18,20 @@ def check(kind, folder, num_trials):
     assert sum(counts.values()) == num_trials
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_few_of_each_kind_are_read_or_refused(kind, tmp_path):
     check(kind, tmp_path, min(_SLICE, kind.num_trials))
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_all_of_each_kind_are_read_or_refused(kind, tmp_path):
     check(kind, tmp_path, kind.num_trials)
 
 
 def test_the_suite_has_enough_trials():
-    assert sum(kind.num_trials for kind in all_kinds()) >= 1500
+    assert sum(kind.num_trials for kind in KINDS) >= 1500
 
 
 @pytest.mark.parametrize(

@@ -1,193 +1,27 @@
-"""The kinds of crafted inputs: models and weights of others, runs, studies, caches, indexes, data sets, slides.
-
-Scans, structures and streamlines have trials of their own next to their readers (`data.decode.test_damage`); those of
-files with checksums are counted here, too.
-"""
+"""The kinds of crafted inputs: models, records, configurations, studies, caches, indexes, data sets, slides."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import pickle
 import random
 import sqlite3
 import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import nibabel as nib
 import numpy as np
-import torch
 import yaml
 
-from infer.models.test_bundle import config as bundle_config
-from infer.models.test_bundle import save as save_bundle
-from infer.models.test_nnunet import plans
-from infer.models.test_nnunet import save as save_nnunet
 from shared.crafted import ODD_VALUES, Kind, SilentError, Trial, as_json, mutated_bytes, mutated_values
-from shared.small_predictor import small_spec
+from shared.crafted_models import MODELS, Planted
+from shared.crafted_records import RECORDS
+from shared.crafted_scans import SCANS
 from voxelocity.core.plain import yaml_text
-
-_OPCODES = (
-    b"0", b"1", b"2", b".", b"(", b")", b"]", b"}", b"N", b"K\x01", b"K\x05", b"a", b"e", b"s", b"u", b"t", b"\x85",
-    b"\x86", b"b", b"R", b"Q", b"h\x00", b"q\x00", b"\x93", b"\x81", b"X\x02\x00\x00\x00os", b"X\x03\x00\x00\x00ran",
-    b"cos\nmkdir\n", b"cbuiltins\nexec\n", b"ctorch\n_utils\n", b"ctorch._utils\n_rebuild_tensor_v2\n",
-    b"ccollections\nOrderedDict\n", b"X\x07\x00\x00\x00storage",
-)  # fmt: skip
-
-
-class Planted:
-    """Pickled, it makes a folder `ran` where it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return __import__("os").mkdir, ("ran",)
-
-
-def _same(found: Any, whole: Any, what: str) -> None:
-    """Raises if two containers of tensors and plain values differ."""
-    if isinstance(whole, torch.Tensor):
-        is_same = isinstance(found, torch.Tensor) and torch.equal(found, whole)
-    elif isinstance(whole, dict):
-        is_same = isinstance(found, dict) and found.keys() == whole.keys()
-        for key in whole if is_same else ():
-            _same(found[key], whole[key], f"{what}.{key}")
-    else:
-        is_same = bool(found == whole)
-    if not is_same:
-        raise SilentError(f"{what} is {str(found)[:200]}")
-
-
-def _pickles(folder: Path) -> Trial:
-    from voxelocity.infer.models.foreign_files import read_checkpoint
-
-    def trial(numbers: random.Random) -> None:
-        orders = b"".join(numbers.choices(_OPCODES, k=numbers.randint(1, 12)))
-        if numbers.random() < 0.2:
-            orders = pickle.dumps({"a": Planted()}, protocol=2)[2:]
-        with zipfile.ZipFile(folder / "model.pt", "w") as archive:
-            archive.writestr("model/data.pkl", b"\x80\x02" + orders + b".")
-            archive.writestr("model/version", "3\n")
-            archive.writestr("model/byteorder", "little")
-            archive.writestr("model/data/0", bytes(64))
-        read_checkpoint(folder / "model.pt")
-
-    return trial
-
-
-def _damaged_checkpoint(folder: Path) -> Trial:
-    from voxelocity.infer.models.foreign_files import read_checkpoint
-
-    # What other toolkits write is not summed up by a checksum that torch looks at.
-    weights = {f"w{number}": torch.arange(40.0) + number for number in range(4)}
-    torch.save({"model": weights, "epoch": 3, "loss": np.float64(0.5)}, folder / "model.pt")
-    content = (folder / "model.pt").read_bytes()
-
-    def trial(numbers: random.Random) -> None:
-        (folder / "model.pt").write_bytes(mutated_bytes(numbers, content))
-        read_checkpoint(folder / "model.pt")
-
-    return trial
-
-
-def _own_checkpoint(folder: Path) -> Trial:
-    from voxelocity.training.checkpoint import Checkpoints
-
-    like = {"loop": {"step": 0, "best": 0.0}, "network": {"a": torch.zeros(50), "b": torch.zeros(3, 4)}, "moments": {}}
-    state = {**like, "loop": {"step": 7, "best": 0.5}, "network": {"a": torch.arange(50.0), "b": torch.ones(3, 4)}}
-    checkpoints = Checkpoints(folder / "checkpoints", keep=2)
-    path = checkpoints.save(7, state)
-    content = path.read_bytes()
-
-    def trial(numbers: random.Random) -> None:
-        path.write_bytes(mutated_bytes(numbers, content))
-        found = checkpoints.load_latest(like=like)
-        if found is not None:
-            _same(found[0], state, "state")
-
-    return trial
-
-
-def _own_model(folder: Path) -> tuple[Path, dict[str, Any], bytes]:
-    """A finished run's model: its folder, description and weights."""
-    from voxelocity.infer import save_model
-    from voxelocity.step import build_network
-
-    spec = small_spec()
-    save_model(folder, build_network(spec.network, num_channels=1, num_classes=2, seed=0), spec)
-    described = json.loads((folder / "model.json").read_text())
-    return folder, described, (folder / "model.safetensors").read_bytes()
-
-
-def _descriptions_of_models(folder: Path) -> Trial:
-    from voxelocity.infer import load_model
-
-    run, described, _ = _own_model(folder)
-
-    def trial(numbers: random.Random) -> None:
-        (run / "model.json").write_bytes(as_json(numbers, described))
-        load_model(run)
-
-    return trial
-
-
-def _weights_of_models(folder: Path) -> Trial:
-    from voxelocity.infer import load_model
-
-    run, _, content = _own_model(folder)
-    whole = load_model(run)[0].state_dict()
-
-    def trial(numbers: random.Random) -> None:
-        changed = mutated_bytes(numbers, content)
-        (run / "model.safetensors").write_bytes(changed)
-        _same(dict(load_model(run)[0].state_dict()), dict(whole), "weights")
-
-    return trial
-
-
-def _nnunet_plans(folder: Path) -> Trial:
-    from voxelocity.infer import open_model
-
-    place = save_nnunet(folder / "n")
-    described = plans()
-
-    def trial(numbers: random.Random) -> None:
-        (place / "plans.json").write_bytes(as_json(numbers, described))
-        open_model(place)
-
-    return trial
-
-
-def _nnunet_data_sets(folder: Path) -> Trial:
-    from voxelocity.infer import open_model
-
-    place = save_nnunet(folder / "n")
-    described = json.loads((place / "dataset.json").read_text())
-
-    def trial(numbers: random.Random) -> None:
-        (place / "dataset.json").write_bytes(as_json(numbers, described))
-        open_model(place)
-
-    return trial
-
-
-def _bundles(name: str, ending: str) -> Callable[[Path], Trial]:
-    def make(folder: Path) -> Trial:
-        from voxelocity.infer import open_model
-
-        place = save_bundle(folder / "b", bundle_config(), ending=ending)
-        path = place / "configs" / name
-        described = json.loads(path.read_text()) if name.endswith("json") else yaml.safe_load(path.read_text())
-
-        def trial(numbers: random.Random) -> None:
-            path.write_bytes(as_json(numbers, described))
-            open_model(place)
-
-        return trial
-
-    return make
 
 
 def _yaml(folder: Path) -> Trial:
@@ -330,16 +164,20 @@ def _indexes(folder: Path) -> Trial:
 
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     url = f"memory://set-{folder.name}"
+    files = fsspec.filesystem("memory")
     place = folder / "cache" / "voxelocity" / "remote" / local_name(url)
     (place / "imagesTr").mkdir(parents=True)
     values = {"url": url, "files": {"dataset.json": {"num_bytes": 10, "changed": "x", "md5": ""}}}
     described = {
-        "name": "x", "labels": {"background": 0, "a": 1}, "channel_names": {"0": "CT"}, "file_ending": ".nii.gz",
-        "numTraining": 1,
+        "name": "x", "labels": {"0": "background", "1": "a"}, "modality": {"0": "CT"}, "numTraining": 3,
     }  # fmt: skip
 
+    listed = [{"image": f"imagesTr/c{n}.nii.gz", "label": f"labelsTr/c{n}.nii.gz"} for n in range(3)]
+    files.pipe({f"{url}/dataset.json": json.dumps({**described, "training": listed}).encode()})
+    for entry in listed:
+        files.pipe({f"{url}/{name}": b"content" for name in entry.values()})
+
     def trial(numbers: random.Random) -> None:
-        (place / "dataset.json").write_text(json.dumps(described))
         changed = as_json(numbers, values)
         if numbers.random() < 0.3:
             names = ("../../out", "/tmp/x", "a/../../b", "conf/x", "dataset.json/..", "\x00", "a" * 5000, ".")
@@ -393,10 +231,10 @@ def _tiff(numbers: random.Random) -> bytes:
     sizes = (0, 1, 15, 16, 64, 1000, 2**16 - 1, 2**16, 2**30, 2**31 - 1, 2**32 - 1)
 
     def odd(usual: int) -> int:
-        return numbers.choice(sizes) if numbers.random() < 0.25 else usual
+        return numbers.choice(sizes) if numbers.random() < 0.08 else usual
 
     tags = [
-        (256, 4, odd(64)), (257, 4, odd(64)), (258, 3, odd(8) % 2**16), (259, 3, odd(1) % 2**16),
+        (256, 4, odd(16)), (257, 4, odd(16)), (258, 3, odd(8) % 2**16), (259, 3, odd(1) % 2**16),
         (262, 3, odd(2) % 2**16), (277, 3, odd(3) % 2**16), (322, 4, odd(16)), (323, 4, odd(16)), (324, 4, odd(600)),
         (325, 4, odd(768)),
     ]  # fmt: skip
@@ -443,11 +281,11 @@ def _arrays_of_streamlines(folder: Path) -> Trial:
 
     def trial(numbers: random.Random) -> None:
         arrays: dict[str, Any] = {
-            numbers.choice(("points", "points_q", "x")): np.zeros((numbers.randrange(4), numbers.randrange(3), 3)),
-            "bundle": np.array([numbers.choice((0, 1, -1, 10**9))] * numbers.randrange(4)),
-            "names": np.array(numbers.choice((["a"], [], [["a"]], "a"))),
+            numbers.choice(("points", "points_q", "points", "x")): np.zeros((3, numbers.choice((0, 1, 2, 8, 8)), 3)),
+            "bundle": np.array([numbers.choice((0, 0, 0, 1, -1, 10**9))] * numbers.choice((3, 3, 3, 2))),
+            "names": np.array(numbers.choice((["a"], ["a"], ["a", "b"], [], [["a"]], "a"))),
         }
-        if numbers.random() < 0.3:
+        if numbers.random() < 0.1:
             arrays[numbers.choice(sorted(arrays))] = np.array([Planted()], dtype=object)
         np.savez(folder / "a.npz", **arrays)
         if numbers.random() < 0.4:
@@ -457,38 +295,8 @@ def _arrays_of_streamlines(folder: Path) -> Trial:
     return trial
 
 
-def _packed_scans(ending: str) -> Callable[[Path], Trial]:
-    """Scans whose voxels have a checksum, by the makers of `data.decode.test_damage`."""
-
-    def make(folder: Path) -> Trial:
-        from data.decode.test_damage import VOXELS, files_of, write_files
-        from shared.damage import rotten
-        from voxelocity.data.decode import read_scan
-
-        header, voxels, own = files_of(ending)
-
-        def trial(numbers: random.Random) -> None:
-            path = write_files(folder, ending, header, rotten(numbers, voxels), own)
-            found = read_scan(path)[0][0]
-            if sorted(found.ravel()) != sorted(VOXELS.ravel()):
-                raise SilentError(f"{np.mean(found.ravel() != 0):.2f} of the voxels are not 0")
-
-        return trial
-
-    return make
-
-
 KINDS = (
-    Kind("pickles in checkpoints of others", 200, _pickles),
-    Kind("damaged checkpoints of others", 150, _damaged_checkpoint),
-    Kind("plans of nnU-Net", 200, _nnunet_plans),
-    Kind("dataset.json of nnU-Net models", 100, _nnunet_data_sets),
-    Kind("configurations of bundles, JSON", 150, _bundles("inference.json", "json")),
-    Kind("configurations of bundles, YAML", 50, _bundles("inference.yaml", "yaml")),
-    Kind("metadata of bundles", 60, _bundles("metadata.json", "json")),
-    Kind("checkpoints of runs", 120, _own_checkpoint),
-    Kind("descriptions of models", 120, _descriptions_of_models),
-    Kind("weights of models", 80, _weights_of_models),
+    *MODELS,
     Kind("YAML of configurations", 150, _yaml),
     Kind("records of runs", 100, _runs),
     Kind("files of studies", 60, _studies),
@@ -500,13 +308,6 @@ KINDS = (
     Kind("slides", 60, _slides),
     Kind("photographs", 120, _photographs),
     Kind("arrays of streamlines", 100, _arrays_of_streamlines),
+    *RECORDS,
+    *SCANS,
 )
-
-
-def all_kinds() -> tuple[Kind, ...]:
-    """The kinds, and scans where their trials are there."""
-    try:
-        import data.decode.test_damage  # noqa: F401
-    except ImportError:
-        return KINDS
-    return (*KINDS, *(Kind(f"packed voxels of .{ending}", 60, _packed_scans(ending)) for ending in ("nrrd", "mha")))

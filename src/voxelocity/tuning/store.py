@@ -149,13 +149,13 @@ def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], see
         with _errors_in_words(path, optuna):
             # In a URL, a folder's name could not hold "?", "%" or "{".
             connect = partial(sqlite3.connect, path.absolute(), check_same_thread=False)
-            storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY_FILE}", engine_kwargs={"creator": connect})
             try:
+                storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY_FILE}", engine_kwargs={"creator": connect})
                 store = _loaded(optuna, storage, folder, knobs, about=about, seed=seed)
             except InputError:
                 raise
-            # Whatever Optuna and we meet in values of other kinds.
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # Whatever Optuna and we meet in values of other kinds, and Optuna of files of other versions.
+            except (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError) as error:
                 raise _damaged(path, error) from error
             yield store
     finally:

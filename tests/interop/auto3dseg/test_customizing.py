@@ -104,6 +104,18 @@ def test_undo_puts_every_file_back_byte_for_byte(work, trials):
         undo(work, console=quiet())
 
 
+def test_undo_runs_none_of_the_code_in_the_folder(work, trials, monkeypatch):
+    trials()
+    before = every_file(work)
+    customize(work, "dints", SPECS, console=quiet())
+    monkeypatch.setattr("voxelocity.interop.auto3dseg.algorithms.import_bundle_algo_history", None)
+    assert undo(work, ["dints_1"], console=quiet()) == ("dints_1",)
+    assert undo(work, console=quiet()) == ("dints_0",)
+    assert every_file(work) == before
+    with pytest.raises(ConfigError, match="has no algorithm"):
+        undo(work, "none such", console=quiet())
+
+
 def test_undo_keeps_what_was_changed_after_it_was_written(work, trials):
     trials()
     before = every_file(work)

@@ -256,7 +256,8 @@ QUICK = {
     ("train --from MODEL", factory), ("train --config RUN/run.yaml", effects),
     ("train --config RUN/run.yaml", cache_on_a_server), ("tune RUN", effects), ("tune RUN", cache_on_a_server),
     ("tune RUN", data_set_on_a_server), ("tune RUN", study), ("tune RUN", tune_folder),
-    ("predict MODEL SCANS -o OUT", factory), ("export RUN -o OUT", factory), ("report FOLDER", factory),
+    ("predict MODEL SCANS -o OUT", factory), ("export RUN -o OUT", factory),
+    ("export RUN -o OUT", data_set_on_a_server), ("report FOLDER", factory),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, ExportError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml
+from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.patch import grid_regions
@@ -202,7 +203,11 @@ def _validation_cases(run: Path, warn: Callable[[str], None]) -> tuple[VolumeRef
     try:
         record = parse_yaml((run / "run.yaml").read_text(encoding="utf-8"))
         wanted = set(record["cases"]["validation"])
-        refs = tuple(ref for ref in open_cases(Path(record["dataset"]["path"])) if ref.case_id in wanted)
+        path = Path(record["dataset"]["path"])
+        if remote_url(path):
+            # The record may come from someone else, and nobody asked to connect there.
+            raise ConfigError("its record names a data set on a server")
+        refs = tuple(ref for ref in open_cases(path) if ref.case_id in wanted)
     except (OSError, ValueError, KeyError, TypeError) as error:
         warn(f"export: the validation cases of {run} cannot be reached ({error}); both are compared on noise")
         return ()

@@ -65,14 +65,15 @@ def write_evaluation(evaluation: Evaluation, folder: Path | str) -> Document:
 def evaluation_document(evaluation: Evaluation) -> Document:
     """Scores by class, folder and case, and what could not be compared."""
     scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
-    mean_dice = summarize(scores).mean_dice
+    # A network that has not learned has no headline.
+    mean_dice = None if evaluation.unlearned else summarize(scores).mean_dice
     ordered = worst_first(scores)
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
     return Document(
         kind="evaluation",
         title="Predictions and truth" if evaluation.truth else "Final validations, pooled",
-        verdict=f"Mean foreground Dice {dice_text(mean_dice)} over {count_text(len(scores), 'case')}.",
+        verdict=_verdict(evaluation, mean_dice),
         notices=_notices(evaluation),
         cards=_cards(evaluation, mean_dice),
         sections=[
@@ -99,6 +100,14 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     )
 
 
+def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
+    if evaluation.unlearned:
+        return f"No score over {count_text(len(evaluation.scores), 'case')}: a training was too short to be scored."
+    num, num_cases = len(evaluation.scores), evaluation.num_cases
+    part = f"{num:,} of " if num < num_cases else ""
+    return f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}."
+
+
 def evaluation_view(evaluation: Evaluation) -> RenderableType:
     """The evaluation for a terminal."""
     document = document_view(evaluation_document(evaluation))
@@ -106,7 +115,8 @@ def evaluation_view(evaluation: Evaluation) -> RenderableType:
 
 
 def _notices(evaluation: Evaluation) -> list[str]:
-    notices = list(evaluation.notices)
+    notices = [f"{run} has no score: {why}." for run, why in evaluation.unlearned.items()]
+    notices += evaluation.notices
     if evaluation.refused:
         reasons = "; ".join(evaluation.refused.values())
         num = count_text(len(evaluation.refused), "case")
@@ -123,10 +133,10 @@ def _notices(evaluation: Evaluation) -> list[str]:
 
 
 def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
-    scores = evaluation.scores
-    worst, hd95_mm = worst_first(scores)[0], mean_hd95_mm(scores)
-    nsd = _mean_nsd(scores)
-    dice_notes = (f"lowest case {dice_text(worst.mean_dice)}", absent_text(scores))
+    scores = () if evaluation.unlearned else evaluation.scores
+    hd95_mm, nsd = mean_hd95_mm(scores), _mean_nsd(scores)
+    lowest = [f"lowest case {dice_text(worst.mean_dice)}" for worst in worst_first(scores)[:1]]
+    dice_notes = (*lowest, absent_text(scores)) if lowest else ("too few training steps",)
     hd95_notes = ("HD95, mean over cases and classes", without_surface_text(scores))
     return [
         Card(name="Mean Dice", value=dice_text(mean_dice), note="; ".join(filter(None, dice_notes))),
@@ -140,7 +150,9 @@ def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
             value=dice_text(nsd),
             note=f"NSD at {evaluation.tolerance_mm:g} mm, mean over classes",
         ),
-        Card(name="Cases", value=f"{len(scores):,}", note=f"{len(evaluation.refused)} could not be compared"),
+        Card(
+            name="Cases", value=f"{len(evaluation.scores):,}", note=f"{len(evaluation.refused)} could not be compared"
+        ),
     ]
 
 
@@ -197,9 +209,11 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     scores = evaluation.scores
     return {
         "num_cases": len(scores),
+        "num_unscored": evaluation.num_cases - len(scores),
+        "unlearned": dict(evaluation.unlearned),
         "mean_dice": mean_dice,
-        "mean_hd95_mm": mean_hd95_mm(scores),
-        "mean_nsd": _mean_nsd(scores),
+        "mean_hd95_mm": None if evaluation.unlearned else mean_hd95_mm(scores),
+        "mean_nsd": None if evaluation.unlearned else _mean_nsd(scores),
         "nsd_tolerance_mm": evaluation.tolerance_mm,
         "classes": {
             summary.name: {

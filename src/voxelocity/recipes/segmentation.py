@@ -11,6 +11,8 @@ import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import count_text
+from voxelocity.core.records import PREDICTIONS_PAGE
 from voxelocity.infer import SPEC_NAME, predict_files
 from voxelocity.infer.models.spec import read_object
 from voxelocity.observe import cpu_budget
@@ -63,9 +65,9 @@ def check_trained(out: Path) -> None:
         )
 
 
-def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
-    """Predicts scans, as `voxelocity predict` takes them, into `predictions` in the run's folder."""
-    folder = call.out / "predictions"
+def predict_with_pictures(call: Call, scans: Sequence[Path], *, results: Call) -> None:
+    """Predicts scans, as `voxelocity predict` takes them, with the run in `call.out` into `results.out/predictions`."""
+    folder = results.out / "predictions"
     written = predict_files(
         [call.out],
         scans,
@@ -77,7 +79,10 @@ def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
         overwrite=True,
         warn=lambda text: call.console.print(f"warning: {text}", style="yellow", soft_wrap=True),
     )
-    call.console.print(f"predicted {len(written)} cases into {folder}; see {call.out / 'report.html'}", soft_wrap=True)
+    page = call.out / "report.html" if results is call else folder / PREDICTIONS_PAGE
+    call.console.print(
+        f"predicted {count_text(len(written), 'case')} into {folder}; see {page}", highlight=False, soft_wrap=True
+    )
 
 
 def race(

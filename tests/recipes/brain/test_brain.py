@@ -29,7 +29,7 @@ SETS = {
     "data.cache.tier": "memory",
     "planner.measure": "never",
     "precision.compute": "float32",
-    "train.steps": 3,
+    "train.steps": 10,
     "window.shape_voxel": [16, 16, 16],
 }
 

@@ -207,7 +207,7 @@ def small_call(data, out, overrides=(), **options):
 
 def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     out = tmp_path / "run"
-    recipe.train(small_call(tiles, out, {"folds": "all"}))
+    recipe.train(small_call(tiles, out, {"folds": "all", "fit.steps": 10}))
     assert {path.name for path in out.iterdir()} == {"fold_0", "fold_1"}
     recipe.predict(small_call(tiles, out))
     scores = json.loads((out / "scores.json").read_text())
@@ -226,8 +226,9 @@ def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_f
     out = tmp_path / "run"
     recipe.train(small_call(tiles, out, {"folds": []}))
     recipe.predict(small_call(slide_file, out))
-    assert (out / "heat" / "slide.tiff").exists()
-    assert json.loads((out / "scores.json").read_text())["patch_auc"] is None
+    other = out / "predicted_slide.tiff"
+    assert (other / "heat" / "slide.tiff").exists()
+    assert json.loads((other / "scores.json").read_text())["patch_auc"] is None
     with pytest.raises(InputError, match=r"all pieces of .* were trained on, so none can be predicted"):
         recipe.predict(small_call(tiles, out))
 

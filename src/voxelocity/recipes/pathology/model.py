@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.infer import SPEC_NAME
 from voxelocity.recipes.pathology.settings import PathologyConfig
 from voxelocity.recipes.trained import read_trained, write_trained
@@ -59,16 +60,29 @@ class TrainedPatches:
         config: it was trained with.
         fold: that was held out; None for none.
         seed: of the training.
+        unlearned: why that was too short to be scored; "" where it was not.
     """
 
     network: PatchNet
     config: PathologyConfig
     fold: int | None
     seed: int
+    unlearned: str = ""
+
+    def before_training(self) -> PatchNet:
+        """The network as it was before its first step, in evaluation mode on the CPU."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return PatchNet(self.config.network.width).eval()
 
     def save(self, folder: Path) -> None:
         """Writes it into a run's folder."""
-        description = {"fold": self.fold, "seed": self.seed, "config": self.config.to_plain()}
+        description = {
+            "fold": self.fold,
+            "seed": self.seed,
+            "config": self.config.to_plain(),
+            UNLEARNED: self.unlearned,
+        }
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
 
@@ -99,4 +113,5 @@ def load_patches(folder: Path) -> TrainedPatches:
         config=config,
         fold=found["fold"],
         seed=int(found["seed"]),
+        unlearned=str(found.get(UNLEARNED, "")),
     )

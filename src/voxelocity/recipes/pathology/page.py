@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text, duration_text
-from voxelocity.recipes.pages import number_text, training_blocks
+from voxelocity.recipes.pages import BASELINES, BASELINES_KEY, number_text, training_blocks, unlearned_verdict
 from voxelocity.recipes.pathology.annotations import Mask
+from voxelocity.recipes.pathology.baselines import CHANCE
 from voxelocity.recipes.pathology.slides import Pixels
-from voxelocity.report.document import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table
+from voxelocity.report.document import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table, Text
 from voxelocity.report.pictures import png_data_uri
 
 MOST_DRAWN = 6
@@ -53,6 +55,9 @@ class Figures:
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
         num_squares: that the networks saw.
         seconds: that all heat maps took.
+        baselines: AUC of the same patches, and of squares of the same heat maps, by what has learned nothing.
+        unlearned: why the networks have no score; "" where they have.
+        data: the name of the data set, where the networks were trained on another; else "".
     """
 
     patch_auc: float
@@ -60,6 +65,9 @@ class Figures:
     froc: Mapping[float, float]
     num_squares: int
     seconds: float
+    baselines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unlearned: str = ""
+    data: str = ""
 
     @property
     def froc_score(self) -> float:
@@ -88,30 +96,26 @@ def slides_document(
 ) -> Document:
     """The page of a training and of the heat maps of its networks."""
     cards = [Card(name="Heat maps", value=duration_text(figures.seconds), note=f"{figures.num_squares:,} squares")]
-    if scores:
-        cards.insert(
-            0, Card(name="AUC of squares", value=number_text(figures.square_auc, 3), note="half of one is tumor")
-        )
-        note = f"{sum(one.num_patches for one in scores):,} patches, by the rule of PatchCamelyon"
-        cards.insert(0, Card(name="AUC of patches", value=number_text(figures.patch_auc, 3), note=note))
-    if figures.froc:
+    is_scored = bool(scores) and not figures.unlearned
+    if is_scored:
+        notes = [
+            "; ".join(f"{name} {number_text(aucs[kind], 3)}" for name, aucs in figures.baselines.items())
+            for kind in (0, 1)
+        ]
+        cards.insert(0, Card(name="AUC of squares", value=number_text(figures.square_auc, 3), note=notes[1]))
+        cards.insert(0, Card(name="AUC of patches", value=number_text(figures.patch_auc, 3), note=notes[0]))
+    if figures.froc and not figures.unlearned:
         cards.append(
             Card(name="FROC", value=number_text(figures.froc_score), note="mean at 1/4 to 8 false positives a slide")
-        )
-    verdict = f"Predicted {count_text(len(drawn), 'slide')}, without annotations to compare with."
-    if scores:
-        verdict = (
-            f"On {count_text(len(scores), 'held-out piece')}, tumor is separated from other tissue with an AUC of "
-            f"{number_text(figures.patch_auc, 3)} for patches and {number_text(figures.square_auc, 3)} for squares of "
-            "the heat maps."
         )
     return Document(
         kind="pathology report",
         title="Tumor in slides of tissue",
-        verdict=verdict,
+        verdict=_verdict(scores, figures, len(drawn)),
         notices=notices,
         cards=cards,
         sections=[
+            Section(title=BASELINES, blocks=_baseline_table(figures) if is_scored else [], key=BASELINES_KEY),
             Section(title="Slides", blocks=_pictures(drawn), key="slides"),
             Section(title="Lesions", blocks=_lesions(figures), key="lesions"),
             Section(title="Pieces", blocks=[_table(scores)] if scores else [], key="pieces"),
@@ -119,9 +123,15 @@ def slides_document(
         ],
         values=plain_data(
             {
-                "patch_auc": figures.patch_auc,
-                "square_auc": figures.square_auc,
-                "froc": figures.froc_score,
+                UNLEARNED: figures.unlearned,
+                "data": settings.get("data", ""),
+                "patch_auc": figures.patch_auc if is_scored else math.nan,
+                "square_auc": figures.square_auc if is_scored else math.nan,
+                "froc": math.nan if figures.unlearned else figures.froc_score,
+                "baselines": {
+                    name: {"patch_auc": patches, "square_auc": squares}
+                    for name, (patches, squares) in figures.baselines.items()
+                },
                 "num_squares": figures.num_squares,
                 "seconds": figures.seconds,
                 "pieces": {one.name: {"patch_auc": one.patch_auc, "square_auc": one.square_auc} for one in scores},
@@ -129,6 +139,42 @@ def slides_document(
             where="the scores",
         ),
     )
+
+
+def _verdict(scores: Sequence[PieceScore], figures: Figures, num_slides: int) -> str:
+    of_data = f" of {figures.data}" if figures.data else ""
+    if figures.unlearned:
+        return unlearned_verdict(figures.unlearned)
+    if not scores:
+        return f"Predicted {count_text(num_slides, 'slide')}{of_data}, without annotations to compare with."
+    baselines = " and ".join(
+        f"{number_text(patches, 3)} by {name}" for name, (patches, _) in figures.baselines.items() if name != CHANCE
+    )
+    kind = "piece" if figures.data else "held-out piece"
+    verdict = (
+        f"On {count_text(len(scores), kind)}{of_data}, tumor is separated from other tissue with an AUC of "
+        f"{number_text(figures.patch_auc, 3)} for patches and {number_text(figures.square_auc, 3)} for squares of the "
+        "heat maps."
+    )
+    if not baselines:
+        return verdict
+    best = max((patches for patches, _ in figures.baselines.values() if not math.isnan(patches)), default=math.nan)
+    worth = "" if not figures.patch_auc <= best else " So the training has gained nothing over them."
+    return f"{verdict} The same patches are separated with {baselines}, without any training.{worth}"
+
+
+def _baseline_table(figures: Figures) -> list[Any]:
+    """The networks next to what has learned nothing."""
+    rows = [
+        (name, *(number_text(auc, 3) for auc in aucs))
+        for name, aucs in {
+            "the trained networks": (figures.patch_auc, figures.square_auc), **figures.baselines
+        }.items()
+    ]  # fmt: skip
+    heads = ("By", "AUC of patches", "AUC of squares")
+    hint = "AUC of squares without training is of at most 1,000 squares of each piece."
+    table = Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
+    return [table, Text(text=hint, is_hint=True)]
 
 
 def _table(scores: Sequence[PieceScore]) -> Table:

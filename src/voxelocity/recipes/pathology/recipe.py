@@ -19,6 +19,7 @@ from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
+from voxelocity.recipes.pathology.baselines import Baselines
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -31,10 +32,11 @@ from voxelocity.recipes.pathology.page import (
     SlidePicture,
     slides_document,
 )
-from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
+from voxelocity.recipes.pathology.score import patch_scores, pooled_auc, roc_auc, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.train import train_fold
+from voxelocity.recipes.results import is_same, name_of, results_call, trained_on
 from voxelocity.training.run_folder import RunFolder
 
 _HEAT = "heat"
@@ -105,6 +107,8 @@ def predict(call: Call) -> None:
     opened, blocks, notices = OpenPieces(chosen), Blocks(config.cache_bytes), []
     if left := len(pieces) - len(chosen):
         notices.append(f"Every network was trained on {left} of the {len(pieces)} pieces; they are not scored.")
+    call, is_own = results_call(call, trained_on(folders[0])), is_same(call.data, trained_on(folders[0]))
+    baselines = Baselines(models[0], device=call.device, blocks=blocks)
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
     scores: list[PieceScore] = []
     of_patches, of_squares = [], []
@@ -120,6 +124,7 @@ def predict(call: Call) -> None:
             continue
         patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
         squares = square_scores(heat, annotation)
+        baselines.add(heat, slide, annotation, box)
         of_patches.append(patches)
         of_squares.append(squares)
         scores.append(
@@ -131,31 +136,25 @@ def predict(call: Call) -> None:
     found, listed, drawn = _written(call.out, call.data, config, opened, maps)
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
-        patch_auc=_pooled(of_patches),
-        square_auc=_pooled(of_squares),
+        patch_auc=pooled_auc(of_patches),
+        square_auc=pooled_auc(of_squares),
         froc=froc(found),
         num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
         seconds=watch.elapsed_s,
+        baselines=baselines.aucs(),
+        unlearned="; ".join(f"in {_name(one.fold)} {one.unlearned}" for one in models if one.unlearned),
+        data="" if is_own else name_of(call.data),
     )
     document = slides_document(
         scores, figures, drawn, read_events(events_path(folders[0])),
         settings=_in_words(call, config, models), notices=notices,
     )  # fmt: skip
-    for notice in notices:
-        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
     write_report(call, document, call.out / _HEAT)
 
 
 def _unseen_by(models: Sequence[TrainedPatches], piece: Piece) -> list[TrainedPatches]:
     """The networks that may predict a piece."""
     return [one for one in models if piece.annotation is None or one.fold == piece.fold]
-
-
-def _pooled(each: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    if not each:
-        return float("nan")
-    scores, tumor = zip(*each, strict=True)
-    return roc_auc(np.concatenate(scores), np.concatenate(tumor))
 
 
 def _written(

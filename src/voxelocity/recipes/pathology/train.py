@@ -73,11 +73,13 @@ def train_fold(
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
             spares_cores=True,
         )
-        state = fit(run, job)
+        fitted = fit(run, job)
         averaged = step.averaged()
         assert isinstance(averaged, PatchNet)
-        trained = TrainedPatches(network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed)
+        trained = TrainedPatches(
+            network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed, unlearned=fitted.unlearned
+        )
         if run.world.is_leader:
             trained.save(out)
-        run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
+        fitted.log_end(run)
     return trained

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.quantities import listed
 from voxelocity.core.rng import generator
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.cache import entry_key, source_identity
@@ -55,6 +56,25 @@ class Bundles:
             names=self.names,
             subjects=self.subjects,
         )
+
+    def named_as(self, names: tuple[str, ...]) -> Bundles:
+        """The streamlines of the bundles with these names, numbered by them; others are left out.
+
+        Raises:
+            InputError: no bundle has one of these names.
+        """
+        if self.names == names:
+            return self
+        place = {name: number for number, name in enumerate(names)}
+        numbers = np.array([place.get(name, -1) for name in self.names], np.int64)
+        if not (numbers >= 0).any():
+            raise InputError(
+                f"tractography: the data has the bundles {listed(self.names)}, the model {listed(names)}: none in "
+                "common, so nothing can be compared; give data with bundles of these names"
+            )
+        is_known = numbers[self.bundle] >= 0
+        part = self.part(np.flatnonzero(is_known))
+        return replace(part, bundle=numbers[part.bundle], names=names)
 
     def of(self, number: int) -> Points:
         """The streamlines of one bundle."""

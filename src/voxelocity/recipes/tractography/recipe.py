@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from voxelocity.core.quantities import listed
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
+from voxelocity.recipes.results import results_call, trained_on
+from voxelocity.recipes.tractography.baselines import baselines_of
 from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
-from voxelocity.recipes.tractography.generate import Generated, generate
+from voxelocity.recipes.tractography.generate import Generated, generate, wanted_counts
 from voxelocity.recipes.tractography.judge import Judgment, judge
-from voxelocity.recipes.tractography.page import tract_document
+from voxelocity.recipes.tractography.page import least_real, tract_document
 from voxelocity.recipes.tractography.settings import settings
 from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
@@ -31,12 +36,22 @@ def predict(call: Call) -> None:
     trained = load_tracts(call.out)
     config = trained.config
     bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
+    unknown = [name for name in bundles.names if name not in trained.names]
+    bundles = bundles.named_as(trained.names)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
     notices: list[str] = []
-    path = call.out / f"generated.{config.sample.format}"
-    made = generate(trained, path, seed=call.seed, device=call.device, warn=notices.append)
+    if unknown:
+        notices.append(f"The model was not trained on the bundles {listed(unknown)}, which are left out.")
     training, real = bundles.part(chosen), bundles.part(held)
+    results = results_call(call, trained_on(call.out))
+    path = results.out / f"generated.{config.sample.format}"
+    counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)))
+    made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
     judgments = judge_all(trained, made, training, real)
+    least = least_real(judgments)
+    counted = [
+        number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
+    ]
     drawn = {
         name: (made.streamlines[made.bundle == number], real.of(number))
         for number, name in enumerate(trained.names)
@@ -47,11 +62,12 @@ def predict(call: Call) -> None:
         drawn,
         read_events(events_path(call.out)),
         settings=_in_words(trained, call.data, len(training)),
-        seconds=made.seconds,
-        num_generated=len(made.bundle),
+        made=made,
+        baselines=baselines_of(trained, made.bundle, training, real, counted, seed=call.seed),
+        unlearned=trained.unlearned,
         notices=notices,
     )
-    write_report(call, document, path)
+    write_report(results, document, path)
 
 
 def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:

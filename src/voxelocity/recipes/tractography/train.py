@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.rng import generator
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
@@ -45,6 +46,7 @@ class TrainedTracts:
         exemplars: that generated streamlines are variations of.
         space: of the data.
         seed: of the training, which also chose what was held out.
+        unlearned: why that was too short to be scored; "" where it was not.
     """
 
     network: Denoiser
@@ -54,6 +56,7 @@ class TrainedTracts:
     exemplars: Exemplars
     space: Space
     seed: int
+    unlearned: str = ""
 
 
 def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
@@ -101,7 +104,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             # Streamlines are made and judged afterwards.
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
         )
-        state = fit(run, job)
+        fitted = fit(run, job)
         num_held = np.bincount(bundles.bundle[held], minlength=len(bundles.names))
         averaged = step.averaged()
         assert isinstance(averaged, Denoiser)
@@ -114,10 +117,11 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             exemplars=pairs.exemplars,
             space=Space.around(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
+            unlearned=fitted.unlearned,
         )
         if run.world.is_leader:
             _save(call.out, trained)
-        run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
+        fitted.log_end(run)
     return trained
 
 
@@ -232,6 +236,7 @@ def _save(out: Path, trained: TrainedTracts) -> None:
         "num_held": trained.num_held,
         "space": asdict(trained.space),
         "seed": trained.seed,
+        UNLEARNED: trained.unlearned,
     }
     write_trained(out, "tractography", _FORMAT, trained.network.state_dict() | kept, description)
 
@@ -257,6 +262,7 @@ def load_tracts(folder: Path) -> TrainedTracts:
         exemplars=exemplars,
         space=Space(affine=tuple(map(tuple, found["space"]["affine"])), shape=tuple(found["space"]["shape"])),
         seed=int(found["seed"]),
+        unlearned=str(found.get(UNLEARNED, "")),
     )
 
 

@@ -95,7 +95,9 @@ def slides_document(
     notices: Sequence[str] = (),
 ) -> Document:
     """The page of a training and of the heat maps of its networks."""
-    cards = [Card(name="Heat maps", value=duration_text(figures.seconds), note=f"{figures.num_squares:,} squares")]
+    cards = [
+        Card(name="Heat maps", value=duration_text(figures.seconds), note=count_text(figures.num_squares, "square"))
+    ]
     is_scored = bool(scores) and not figures.unlearned
     if is_scored:
         notes = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxelocity.core.quantities import listed
+from voxelocity.core.quantities import count_text, listed
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
@@ -88,10 +88,10 @@ def _in_words(trained: TrainedTracts, data: Path, num_training: int) -> dict[str
     steps = config.sample.num_steps
     return {
         "data": str(data),
-        "streamlines": f"{num_training:,} in {len(trained.names)} bundles",
+        "streamlines": f"{num_training:,} in {count_text(len(trained.names), 'bundle')}",
         "network": f"{num_weights / 1e6:.1f} million weights, {config.network.depth} blocks of {config.network.width}",
         "predicts": config.prediction,
-        "sampled by": f"{config.sample.sampler}, {steps} steps",
+        "sampled by": f"{config.sample.sampler}, {count_text(steps, 'step')}",
         "held out": f"{100 * config.split.held_out:.0f} % by {config.split.by}",
     }
 

@@ -16,6 +16,7 @@ import voxelocity
 from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
 from voxelocity.core.errors import InputError
 from voxelocity.evaluation import evaluate, pool_runs
+from voxelocity.evaluation.page import evaluation_document
 
 
 def by_case(evaluation):
@@ -194,12 +195,13 @@ def test_options_that_cannot_be_used_are_named(folders, tmp_path):
         evaluate(tmp_path / "other", folders[1])
 
 
-def run(folder, cases, *, classes=("background", "organ"), status="run_finished", **dataset):
+def run(folder, cases, *, classes=("background", "organ"), status="run_finished", unlearned="", **dataset):
     """The folder of a run with these scores."""
     folder.mkdir()
     record = {"dataset": {"classes": list(classes), "held_out": True, "num_validation": len(cases), **dataset}}
     (folder / "run.yaml").write_text(json.dumps(record))
     finish = {"seconds": 1.0, "step": 1, "mean_dice": 0.5, "num_images": 1, "images_per_s": 1.0, "wait_share": 0.0}
+    finish["unlearned"] = unlearned
     (folder / "events.jsonl").write_text(
         json.dumps({"event": status, "time_s": 1.0, "budget_s": None, **finish}) + "\n"
     )
@@ -216,6 +218,29 @@ def test_runs_are_pooled_from_their_final_validations(tmp_path):
     assert len(pooled.notices) == 1
     # The other one was broken, or took more time than the run had.
     assert "f1 validated 1 of 2 cases; the warnings in its report say why" in pooled.notices[0]
+
+
+def test_a_headline_of_a_part_of_the_cases_says_so(folders, tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7}, num_validation=2)]
+    assert evaluation_document(pool_runs(runs)).verdict == "Mean foreground Dice 0.600 over 2 of 3 cases."
+    predictions, truth = folders
+    (predictions / "c.nii.gz").unlink()
+    assert evaluation_document(evaluate(predictions, truth)).verdict.endswith(" over 2 of 3 cases.")
+
+
+def test_networks_that_learned_nothing_have_no_headline(folders, tmp_path):
+    good, bad = run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7}, unlearned="it made no step")
+    document = evaluation_document(pool_runs([good, bad]))
+    assert "No score over 2 cases" in document.verdict
+    assert f"{bad} has no score: it made no step." in document.notices
+    assert document.values["mean_dice"] is document.values["mean_hd95_mm"] is None
+    assert document.values["unlearned"] == {str(bad): "it made no step"}
+    assert document.cards[0].value == "n/a"
+    # Predictions of such a run, which names the classes.
+    labels = {str(value): name for value, name in VALUES.items()}
+    (bad / "dataset.json").write_text(json.dumps({"labels": {name: int(value) for value, name in labels.items()}}))
+    (bad / "scores.json").write_text(json.dumps({"unlearned": "it made no step", "cases": []}))
+    assert "No score over 3 cases" in evaluation_document(evaluate(*folders, labels=bad)).verdict
 
 
 def test_runs_that_cannot_be_pooled_are_named(tmp_path):

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from voxelocity.core.quantities import count_text
+from voxelocity.core.whole_file import check_is_file
 
 FEWEST_STEPS, ENOUGH_STEPS = 10, 100
 """Optimizers average gradients over about 10 steps (a decay of 0.9) and their squares over about 100 (0.99, the default
@@ -48,7 +49,7 @@ def unlearned(step: int, *, steps_of_a_pass: float, started_from: str = "") -> s
 def read_mark(scores: Path) -> str:
     """What `unlearned` said of the training with this `scores.json`; "" where that says nothing or cannot be read."""
     try:
-        found = json.loads(scores.read_text(encoding="utf-8"))
+        found = json.loads(check_is_file(scores).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return ""
     mark = found.get(UNLEARNED) if isinstance(found, dict) else None

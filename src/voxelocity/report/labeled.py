@@ -90,8 +90,10 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
     target = run.target_dice if target_dice is None else target_dice
     speed = throughput(run)
     notes = () if run.dataset.held_out else ("The Dice was measured on training cases.",)
+    shown = history
     if run.unlearned:
-        history, notes = (), (f"It has no score: {run.unlearned}.", *notes)
+        # When a validation reached the target is a fact all the same.
+        shown, notes = (), (f"It has no score: {run.unlearned}.", *notes)
     return LabeledRun(
         label=label,
         seconds_to_target=None if target is None else seconds_to_reach(history, target),
@@ -99,7 +101,7 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         images_per_s=speed.images_per_s,
         wall_s=run.seconds,
         wait_share=speed.wait_share,
-        dice_history=history,
+        dice_history=shown,
         final_dice=mean_dice(run),
         peak_host_bytes=run.finish.peak_host_bytes if run.finish else None,
         peak_device_bytes=run.finish.peak_device_bytes if run.finish else None,

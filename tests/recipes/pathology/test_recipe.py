@@ -284,7 +284,7 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps)
+    found, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps, dark=[])
     assert [(one.hits, one.false) for one in found] == [(pytest.approx((0.9,)), ())] * 2
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [

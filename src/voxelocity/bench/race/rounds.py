@@ -93,8 +93,13 @@ class Outcome:
             "ours_higher_by": {side[0].label: _gain(self.parity(n)) for n, side in enumerate(self.sides[:-1])},
         }
 
-    def comparison(self, words: str) -> Comparison:
-        """The same for a benchmark's record, ours first; a target that was not reached counts as the limit."""
+    def comparison(self, words: str) -> Comparison | None:
+        """The same for a benchmark's record, ours first; a target that was not reached counts as the limit.
+
+        Without a target there is nothing to compare where a training was too short to be scored.
+        """
+        if not self.race.target_dice and any(run.unlearned for side in self.sides for run in side):
+            return None
         target, limit_s = self.race.target_dice, self.race.limit_s
         figures = []
         for side in (self.sides[-1], *self.sides[:-1]):

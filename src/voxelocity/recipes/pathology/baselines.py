@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 
 from voxelocity.recipes.pathology.annotations import Annotation
+from voxelocity.recipes.pathology.froc import Detection
 from voxelocity.recipes.pathology.heatmap import HeatMap
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches
 from voxelocity.recipes.pathology.score import Rated, Rating, patch_scores, pooled_auc, scores_at, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity.recipes.pathology.tissue import Tissue
 
 CHANCE = "chance"
 # Of a piece, rated for a baseline: of this many, an AUC is known to a hundredth or two.
 _MOST_SQUARES = 1000
+_DARKEST = 0.9
 
 
 class Baselines:
@@ -31,8 +36,8 @@ class Baselines:
     def __init__(self, trained: TrainedPatches, *, device: torch.device, blocks: Blocks) -> None:
         self._config, self._where = trained.config, {"device": device, "blocks": blocks}
         self._ratings: dict[str, PatchNet | Rating] = {
-            "an untrained network": trained.before_training().to(device),
-            "how dark a patch is": darkness,
+            "untrained network": trained.before_training().to(device),
+            "darkness of the patch": darkness,
         }
         self._of_patches: dict[str, list[Rated]] = {name: [] for name in self._ratings}
         self._of_squares: dict[str, list[Rated]] = {name: [] for name in self._ratings}
@@ -58,6 +63,23 @@ class Baselines:
 def darkness(images: torch.Tensor) -> torch.Tensor:
     """How dark patches (b, 3, y, x) from 0 to 1 are: nuclei are dark, and tumor has many."""
     return 1.0 - images.mean(dim=(1, 2, 3))
+
+
+def dark_spots(heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pixels: float) -> list[Detection]:
+    """What the darkest tenth of the squares of a heat map would list as lesions: a trivial way to find some."""
+    tissue, is_seen = Tissue(slide, config.tissue), np.isfinite(heat.probability)
+    if not is_seen.any():
+        return []
+    rows, columns = (
+        np.minimum((start + (np.arange(num) + 0.5) * heat.step) / tissue.downsample, size - 1).astype(int)
+        for start, num, size in zip(
+            (heat.box.y, heat.box.x), heat.probability.shape, tissue.darkness.shape, strict=True
+        )
+    )
+    shade = tissue.darkness[np.ix_(rows, columns)]
+    ranks = np.full(heat.probability.shape, np.nan, np.float32)
+    ranks[is_seen] = rankdata(shade[is_seen]) / is_seen.sum()
+    return replace(heat, probability=ranks).lesions(least_probability=_DARKEST, apart_pixels=apart_pixels)
 
 
 def _squares(heat: HeatMap, annotation: Annotation, config: PathologyConfig) -> tuple[list[Box], Any]:

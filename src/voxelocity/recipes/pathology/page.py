@@ -53,6 +53,7 @@ class Figures:
         patch_auc: of the patches of all held-out pieces; each is scored by the network that has not seen it.
         square_auc: likewise of the squares of heat maps.
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
+        froc_of_darkness: the same of the darkest tenth of the squares.
         num_squares: that the networks saw.
         seconds: that all heat maps took.
         baselines: AUC of the same patches, and of squares of the same heat maps, by what has learned nothing.
@@ -65,6 +66,7 @@ class Figures:
     froc: Mapping[float, float]
     num_squares: int
     seconds: float
+    froc_of_darkness: Mapping[float, float] = field(default_factory=dict)
     baselines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unlearned: str = ""
     data: str = ""
@@ -72,7 +74,7 @@ class Figures:
     @property
     def froc_score(self) -> float:
         """The mean of `froc`, NaN if it is empty."""
-        return sum(self.froc.values()) / len(self.froc) if self.froc else math.nan
+        return _mean(self.froc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,12 @@ def slides_document(
         cards.insert(0, Card(name="AUC of patches", value=number_text(figures.patch_auc, 3), note=notes[0]))
     if figures.froc and not figures.unlearned:
         cards.append(
-            Card(name="FROC", value=number_text(figures.froc_score), note="mean at 1/4 to 8 false positives a slide")
+            Card(
+                name="FROC",
+                value=number_text(figures.froc_score),
+                note="mean at 1/4 to 8 false positives a slide; "
+                f"darkness alone {number_text(_mean(figures.froc_of_darkness))}",
+            )
         )
     return Document(
         kind="pathology report",
@@ -130,6 +137,7 @@ def slides_document(
                 "patch_auc": figures.patch_auc if is_scored else math.nan,
                 "square_auc": figures.square_auc if is_scored else math.nan,
                 "froc": math.nan if figures.unlearned else figures.froc_score,
+                "froc_of_darkness": _mean(figures.froc_of_darkness),
                 "baselines": {
                     name: {"patch_auc": patches, "square_auc": squares}
                     for name, (patches, squares) in figures.baselines.items()
@@ -150,7 +158,7 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures, num_slides: int) ->
     if not scores:
         return f"Predicted {count_text(num_slides, 'slide')}{of_data}, without annotations to compare with."
     baselines = " and ".join(
-        f"{number_text(patches, 3)} by {name}" for name, (patches, _) in figures.baselines.items() if name != CHANCE
+        f"{number_text(patches, 3)} by the {name}" for name, (patches, _) in figures.baselines.items() if name != CHANCE
     )
     kind = "piece" if figures.data else "held-out piece"
     verdict = (
@@ -170,7 +178,7 @@ def _baseline_table(figures: Figures) -> list[Any]:
     rows = [
         (name, *(number_text(auc, 3) for auc in aucs))
         for name, aucs in {
-            "the trained networks": (figures.patch_auc, figures.square_auc), **figures.baselines
+            "trained": (figures.patch_auc, figures.square_auc), **figures.baselines
         }.items()
     ]  # fmt: skip
     heads = ("By", "AUC of patches", "AUC of squares")
@@ -191,12 +199,21 @@ def _table(scores: Sequence[PieceScore]) -> Table:
     return Table(caption="Pieces that were held out", heads=heads, rows=rows)
 
 
+def _mean(froc: Mapping[float, float]) -> float:
+    return sum(froc.values()) / len(froc) if froc else math.nan
+
+
 def _lesions(figures: Figures) -> list[Any]:
     if not figures.froc:
         return []
     heads = ("False positives a slide", *(f"{rate:g}" for rate in figures.froc), "mean")
-    row = ("Lesions found", *(number_text(share) for share in figures.froc.values()), number_text(figures.froc_score))
-    return [Table(caption="Lesions found, by the rules of CAMELYON16", heads=heads, rows=[row])]
+    found = {"Lesions found": figures.froc, "By the darkest tenth of squares": figures.froc_of_darkness}
+    rows = [
+        (name, *(number_text(share) for share in shares.values()), number_text(_mean(shares)))
+        for name, shares in found.items()
+        if shares
+    ]
+    return [Table(caption="Lesions found, by the rules of CAMELYON16", heads=heads, rows=rows)]
 
 
 def _pictures(drawn: Sequence[SlidePicture]) -> list[Any]:

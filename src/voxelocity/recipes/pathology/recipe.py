@@ -19,7 +19,7 @@ from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
-from voxelocity.recipes.pathology.baselines import Baselines
+from voxelocity.recipes.pathology.baselines import Baselines, dark_spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -133,16 +133,18 @@ def predict(call: Call) -> None:
                 tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
             )
         )  # fmt: skip
-    found, listed, drawn = _written(call.out, call.data, config, opened, maps)
+    dark: list[SlideHits] = []
+    found, listed, drawn = _written(call.out, call.data, config, opened, maps, dark=dark)
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
         patch_auc=pooled_auc(of_patches),
         square_auc=pooled_auc(of_squares),
         froc=froc(found),
+        froc_of_darkness=froc(dark),
         num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
         seconds=watch.elapsed_s,
         baselines=baselines.aucs(),
-        unlearned="; ".join(f"in {_name(one.fold)} {one.unlearned}" for one in models if one.unlearned),
+        unlearned="; ".join(f"{_name(one.fold)}: {one.unlearned}" for one in models if one.unlearned),
         data="" if is_own else name_of(call.data),
     )
     document = slides_document(
@@ -158,9 +160,18 @@ def _unseen_by(models: Sequence[TrainedPatches], piece: Piece) -> list[TrainedPa
 
 
 def _written(
-    out: Path, data: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
+    out: Path,
+    data: Path,
+    config: PathologyConfig,
+    opened: OpenPieces,
+    maps: dict[Path, list[tuple[Piece, HeatMap]]],
+    *,
+    dark: list[SlideHits],
 ) -> tuple[list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
-    """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures."""
+    """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures.
+
+    What darkness alone would have found there is added to `dark`.
+    """
     (out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
@@ -173,14 +184,14 @@ def _written(
         name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
         write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
         width = slide.micrometers
-        detections = heat.lesions(
-            least_probability=config.heat.least_probability,
-            apart_pixels=config.heat.lesion_micrometers / width if width else 0.0,
-        )
+        apart_pixels = config.heat.lesion_micrometers / width if width else 0.0
+        detections = heat.lesions(least_probability=config.heat.least_probability, apart_pixels=apart_pixels)
         listed += [(name, one) for one in detections]
         truth = _truth(opened, [piece for piece, _ in each])
         if truth is not None and width:
-            found.append(match(detections, lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)))
+            lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
+            found.append(match(detections, lesions))
+            dark.append(match(dark_spots(heat, slide, config, apart_pixels=apart_pixels), lesions))
         if len(drawn) < MOST_DRAWN:
             drawn.append(_picture(name, slide, heat, opened, each[0][0]))
     return found, listed, drawn

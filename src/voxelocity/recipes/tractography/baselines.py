@@ -18,10 +18,10 @@ from voxelocity.recipes.tractography.judge import middle_of, space_shared
 from voxelocity.recipes.tractography.shapes import Numbers, Points
 from voxelocity.recipes.tractography.train import TrainedTracts
 
-UNTRAINED = "an untrained network"
-MOVED = "training streamlines, each moved at random"
-MEAN = "the mean streamline of each bundle"
-SAME = "training streamlines as they are"
+UNTRAINED = "untrained network"
+MOVED = "training, each moved"
+MEAN = "mean of each bundle"
+SAME = "training, unchanged"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,14 @@ from voxelocity.report.document import Card, Chart, Document, LegendEntry, Secti
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40
+_ABOUT_BASELINES = Text(
+    text=(
+        "Means over bundles, of as many streamlines as were generated, on the same held-out ones; length and curvature "
+        "are medians. Generated streamlines begin at streamlines of the training, and so does the untrained network. "
+        "Moved ones are shifted as a whole by the distance between neighbors."
+    ),
+    is_hint=True,
+)
 _COLORS = {"generated": "accent", "held out": "baseline"}
 
 
@@ -68,7 +76,7 @@ def tract_document(
         sections=[
             Section(
                 title=BASELINES,
-                blocks=[] if unlearned or not baselines else [_baseline_table(mean, baselines)],
+                blocks=[] if unlearned or not baselines else [_baseline_table(mean, baselines), _ABOUT_BASELINES],
                 key=BASELINES_KEY,
             ),
             Section(title="Bundles", blocks=[*_pictures(drawn), _bundle_table(judgments)], key="bundles"),
@@ -82,10 +90,11 @@ def _verdict(judgments: Mapping[str, Judgment], mean: Mapping[str, float], basel
     num = int(mean.get("num_bundles", 0.0))
     if not num:
         return "No streamlines were held out, so there is nothing to compare the generated ones with."
+    part = f"{num} of " if num < len(judgments) else ""
     length, real_length = (number_text(mean[key], 0) for key in ("length_mm", "real_length_mm"))
     curvature, real_curvature = (number_text(mean[key], 3) for key in ("curvature_per_mm", "real_curvature_per_mm"))
     verdict = (
-        f"Over {num} of {count_text(len(judgments), 'bundle')}, each with at least {least_real(judgments)} held-out "
+        f"Over {part}{count_text(len(judgments), 'bundle')}, each with at least {least_real(judgments)} held-out "
         f"streamlines, generated streamlines fill the voxels of the held-out ones with a mean F1 of "
         f"{number_text(mean['f1'])}. They are {length} mm long (held out: {real_length}) and curved by {curvature} "
         f"rad/mm (held out: {real_curvature}). The same number of streamlines from the training data reach an F1 of "
@@ -93,11 +102,12 @@ def _verdict(judgments: Mapping[str, Judgment], mean: Mapping[str, float], basel
     )
     if not baselines:
         return verdict
-    others = [(name, baselines[name].f1) for name in (UNTRAINED, MOVED)]
-    texts = " and ".join(f"{name} {number_text(f1)}" for name, f1 in others)
-    gains_nothing = mean["f1"] <= max(f1 for _, f1 in others)
-    worth = " By F1 the training has gained nothing over them." if gains_nothing else ""
-    return f"{verdict} Without any training, {texts}.{worth}"
+    untrained, moved = baselines[UNTRAINED].f1, baselines[MOVED].f1
+    worth = " By F1, the training has gained nothing over that." if mean["f1"] <= max(untrained, moved) else ""
+    return (
+        f"{verdict} Without any training, an untrained network reaches {number_text(untrained)}, and training "
+        f"streamlines that are each moved at random {number_text(moved)}.{worth}"
+    )
 
 
 def _cards(mean: Mapping[str, float], baselines: Mapping[str, Baseline], made: Generated) -> list[Card]:
@@ -144,9 +154,9 @@ def _baseline_table(mean: Mapping[str, float], baselines: Mapping[str, Baseline]
     generated = Baseline(**{name: mean[name] for name in names})
     rows = [
         (name, *(number_text(getattr(one, key), 0 if key == "length_mm" else 3) for key in names))
-        for name, one in {"generated streamlines": generated, **baselines, "held-out streamlines": real}.items()
+        for name, one in {"generated": generated, **baselines, "held out": real}.items()
     ]
-    heads = ("", "F1", "Overlap", "Overreach", "Median mm", "Median rad/mm")
+    heads = ("Streamlines", "F1", "Overlap", "Overreach", "mm", "rad/mm")
     return Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
 
 

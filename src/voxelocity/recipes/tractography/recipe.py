@@ -45,7 +45,7 @@ def predict(call: Call) -> None:
     training, real = bundles.part(chosen), bundles.part(held)
     results = results_call(call, trained_on(call.out))
     path = results.out / f"generated.{config.sample.format}"
-    counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)))
+    counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
     made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
     judgments = judge_all(trained, made, training, real)
     least = least_real(judgments)

@@ -76,6 +76,14 @@ def test_a_training_from_trained_weights_has_a_score_after_one_step_unless_these
     assert "only 1 training step" in again.unlearned
 
 
+def test_one_step_and_one_case_are_said_as_one(voxelocity, own_msd, tiny_sets, tmp_path):
+    ended = voxelocity(
+        "train", own_msd, "-o", tmp_path / "run", "--device", "cpu", *tiny_sets, "--set", "train.steps=1"
+    ).succeeded()
+    assert "(1 step); see" in " ".join(ended.out.split())
+    assert "No score, because this training is too short" in " ".join(ended.out.split())
+
+
 def test_predicting_with_it_warns(trained, tiny_msd, tmp_path):
     short, _ = trained("short", 2)
     scan = sorted((tiny_msd / "imagesTr").iterdir())[0]

@@ -1,19 +1,22 @@
 """Patches, heat maps, a whole training, and what it is told that it cannot do."""
 
 import csv
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from recipes.pathology.conftest import tissue, write_pyramid
 from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
 from voxelocity.recipes.pathology import recipe
+from voxelocity.recipes.pathology.baselines import dark_spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
-from voxelocity.recipes.pathology.model import PatchNet
+from voxelocity.recipes.pathology.model import PatchNet, load_patches
 from voxelocity.recipes.pathology.page import SlidePicture, _pictures
 from voxelocity.recipes.pathology.patches import PatchBatches, Places, any_within
 from voxelocity.recipes.pathology.score import patches_of, roc_auc
@@ -263,6 +266,59 @@ def test_tumor_is_learned(tmp_path):
     recipe.predict(small_call(tmp_path, tmp_path / "run"))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["square_auc"] > 0.9
+
+
+def test_the_score_stands_next_to_an_untrained_network_and_to_darkness(tiles, tmp_path):
+    said = io.StringIO()
+    call = small_call(tiles, tmp_path / "run", {"fit.steps": 10}, console=Console(file=said, width=200))
+    recipe.train(call)
+    recipe.predict(call)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    baselines = scores["baselines"]
+    assert set(baselines) == {"untrained network", "darkness of the patch", "chance"}
+    assert baselines["chance"] == {"patch_auc": 0.5, "square_auc": 0.5}
+    # The phantoms' tumor is darker than other tissue.
+    assert baselines["darkness of the patch"]["square_auc"] > 0.8
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in (said.getvalue(), page):
+        assert "Next to what needs no training" in text
+        assert f"{baselines['untrained network']['patch_auc']:.3f}" in text
+    assert f"{baselines['darkness of the patch']['patch_auc']:.3f} by the darkness of the patch" in scores["verdict"]
+
+
+def test_the_untrained_network_is_the_one_that_the_training_began_with(tiles, tmp_path):
+    recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1, "fit.optimizer.learning_rate": 1e-12}))
+    trained = load_patches(tmp_path / "run" / "fold_0")
+    state = torch.random.get_rng_state()
+    before = trained.before_training()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for one, other in zip(before.parameters(), trained.network.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0.0)
+
+
+def test_networks_of_too_few_steps_have_no_auc(tiles, tmp_path):
+    said = io.StringIO()
+    call = small_call(tiles, tmp_path / "run", {"fit.steps": 1}, console=Console(file=said, width=300))
+    recipe.train(call)
+    recipe.predict(call)
+    assert "has no score: it made only 1 training step" in said.getvalue()
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["unlearned"].startswith("fold_0: it made only 1 training step")
+    assert scores["verdict"].startswith("No score")
+    assert scores["patch_auc"] is scores["square_auc"] is scores["froc"] is None
+    assert scores["pieces"]["t0"]["patch_auc"] is not None
+    assert "AUC of patches</" not in (tmp_path / "run" / "report.html").read_text().split("Pieces")[0]
+
+
+def test_dark_spots_are_the_darkest_tenth_of_the_squares(tmp_path):
+    pixels = np.full((320, 640, 3), 200, np.uint8)
+    pixels[64:128, 64:128] = 40
+    slide = Slide(write_pyramid(tmp_path / "s.tiff", pixels))
+    found = dark_spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0)
+    assert len(found) == 1
+    probability, x, y = found[0]
+    assert (64 < x < 128, 64 < y < 128, probability > 0.9) == (True, True, True)
+    assert dark_spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0) == []
 
 
 def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path):

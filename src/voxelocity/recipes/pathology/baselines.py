@@ -35,17 +35,14 @@ class Baselines:
 
     def __init__(self, trained: TrainedPatches, *, device: torch.device, blocks: Blocks) -> None:
         self._config, self._where = trained.config, {"device": device, "blocks": blocks}
-        self._ratings: dict[str, PatchNet | Rating] = {
-            "untrained network": trained.before_training().to(device),
-            "darkness of the patch": darkness,
-        }
+        self._ratings = ratings_of(trained, device)
         self._of_patches: dict[str, list[Rated]] = {name: [] for name in self._ratings}
         self._of_squares: dict[str, list[Rated]] = {name: [] for name in self._ratings}
 
     def add(self, heat: HeatMap, slide: Slide, annotation: Annotation, box: Box) -> None:
         """Rates the patches of a piece, and at most 1,000 squares of its heat map; the same by each baseline."""
         where: dict[str, Any] = self._where
-        places, is_tumor = _squares(heat, annotation, self._config)
+        places, is_tumor = squares_of(heat, annotation, self._config)
         for name, rating in self._ratings.items():
             self._of_patches[name].append(patch_scores(rating, slide, annotation, self._config, box=box, **where))
             self._of_squares[name].append((scores_at(places, rating, slide, self._config, **where), is_tumor))
@@ -58,6 +55,11 @@ class Baselines:
             name: (pooled_auc(self._of_patches[name]), pooled_auc(self._of_squares[name])) for name in self._ratings
         }
         return found | {CHANCE: (0.5, 0.5)}
+
+
+def ratings_of(trained: TrainedPatches, device: torch.device) -> dict[str, PatchNet | Rating]:
+    """What rates patches without training, by name."""
+    return {"untrained network": trained.before_training().to(device), "darkness of the patch": darkness}
 
 
 def darkness(images: torch.Tensor) -> torch.Tensor:
@@ -82,8 +84,8 @@ def dark_spots(heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pi
     return replace(heat, probability=ranks).lesions(least_probability=_DARKEST, apart_pixels=apart_pixels)
 
 
-def _squares(heat: HeatMap, annotation: Annotation, config: PathologyConfig) -> tuple[list[Box], Any]:
-    """Patches around squares of a heat map, in pixels of their level, and whether each square is tumor."""
+def squares_of(heat: HeatMap, annotation: Annotation, config: PathologyConfig) -> tuple[list[Box], Any]:
+    """Patches around at most 1,000 squares of a heat map, in pixels of their level, and whether each is tumor."""
     _, is_tumor = square_scores(heat, annotation)
     where = np.argwhere(np.isfinite(heat.probability))
     chosen = np.sort(np.random.default_rng(0).permutation(len(where))[:_MOST_SQUARES])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -57,8 +58,7 @@ def run_in(tiny_msd, tiny_plan):
             out,
             overrides={**tiny_plan, **(plan or {})},
             device="cpu",
-            console=Console(quiet=True),
-            **{"clock": lambda: next(ticks) * 1e-4, **options},
+            **{"clock": lambda: next(ticks) * 1e-4, "console": Console(quiet=True), **options},
         )
 
     return run
@@ -489,6 +489,15 @@ def test_a_budget_that_is_long_enough_is_not_commented(run_in, tmp_path, rehears
     rehearsed(1.0)
     run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0)
     assert warnings(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [(40.0, True), (0.001, False)])
+def test_a_budget_without_a_validation_on_the_way_says_so(run_in, tmp_path, rehearsed, seconds, is_said):
+    rehearsed(seconds)
+    said = io.StringIO()
+    run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0, console=Console(file=said, width=300))
+    assert ("no Dice on the way: a validation takes about" in said.getvalue()) == is_said
+    assert "There is no curve of the Dice" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in, tmp_path):

@@ -348,7 +348,10 @@ def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]
     ]
     if target is not None or not few:
         return []
-    return [f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)})."]
+    return [
+        f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)}); train with a larger "
+        "train.validation_share, or with train.validate_every_steps."
+    ]
 
 
 def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:

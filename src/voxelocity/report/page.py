@@ -69,6 +69,11 @@ _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
 )
+_NO_VALIDATION = (
+    "There is no curve of the Dice: the run was never validated on the way, because that may take only a small share "
+    "of the time of the steps (`train.validation_share`, 1 % unless set). For a curve, give it more, or set "
+    "`train.validate_every_steps`."
+)
 _UNLEARNED = (
     "This training is too short for a score. The figures of single cases and classes below are those of a network that "
     "has learned next to nothing; train for longer before you use, compare or report them."
@@ -226,6 +231,8 @@ def _curves(run: RunFacts) -> list[Block]:
     if not charts:
         return []
     blocks = list[Block]([Pair(blocks=charts)])
+    if not run.validations and run.status == "finished":
+        blocks.append(Text(text=_NO_VALIDATION, is_hint=True))
     if run.validations:
         hint = (
             "Measured on the prepared grid with the averaged weights: quicker than the final validation, with slightly "

@@ -254,6 +254,14 @@ def _budget(
             f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
             f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
         )
+    share, validation_s = train.validation_share, validation.intermediate_s
+    if not train.validate_every_steps and share and validation_s > share * (allotted.end_s - elapsed_s()):
+        session.console.print(
+            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take {share:.0%} of "
+            "the time of the steps; --set train.validation_share=0.1 gives it more",
+            highlight=False,
+            soft_wrap=True,
+        )
     if allotted.is_short:
         session.warn(allotted.short_text(train.time_budget_s, validation.num_cases))
     return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)

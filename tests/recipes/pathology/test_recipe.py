@@ -13,7 +13,7 @@ from recipes.pathology.conftest import tissue, write_pyramid
 from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
 from voxelocity.recipes.pathology import recipe
-from voxelocity.recipes.pathology.baselines import dark_spots
+from voxelocity.recipes.pathology.baselines import Baselines, spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import PatchNet, load_patches
@@ -275,15 +275,15 @@ def test_the_score_stands_next_to_an_untrained_network_and_to_darkness(tiles, tm
     recipe.predict(call)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     baselines = scores["baselines"]
-    assert set(baselines) == {"untrained network", "darkness of the patch", "chance"}
+    assert set(baselines) == {"untrained network", "mean intensity", "chance"}
     assert baselines["chance"] == {"patch_auc": 0.5, "square_auc": 0.5}
     # The phantoms' tumor is darker than other tissue.
-    assert baselines["darkness of the patch"]["square_auc"] > 0.8
+    assert baselines["mean intensity"]["square_auc"] > 0.8
     page = (tmp_path / "run" / "report.html").read_text()
     for text in (said.getvalue(), page):
         assert "Next to what needs no training" in text
         assert f"{baselines['untrained network']['patch_auc']:.3f}" in text
-    assert f"{baselines['darkness of the patch']['patch_auc']:.3f} by the darkness of the patch" in scores["verdict"]
+    assert f"{baselines['mean intensity']['patch_auc']:.3f} by the mean intensity" in scores["verdict"]
 
 
 def test_the_untrained_network_is_the_one_that_the_training_began_with(tiles, tmp_path):
@@ -310,15 +310,28 @@ def test_networks_of_too_few_steps_have_no_auc(tiles, tmp_path):
     assert "AUC of patches</" not in (tmp_path / "run" / "report.html").read_text().split("Pieces")[0]
 
 
-def test_dark_spots_are_the_darkest_tenth_of_the_squares(tmp_path):
+def test_spots_are_the_darkest_or_lightest_tenth_of_the_squares(tmp_path):
     pixels = np.full((320, 640, 3), 200, np.uint8)
     pixels[64:128, 64:128] = 40
     slide = Slide(write_pyramid(tmp_path / "s.tiff", pixels))
-    found = dark_spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0)
+    found = spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0, is_darker=True)
     assert len(found) == 1
     probability, x, y = found[0]
     assert (64 < x < 128, 64 < y < 128, probability > 0.9) == (True, True, True)
-    assert dark_spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0) == []
+    assert spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0, is_darker=True) == []
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_intensity_separates_in_the_direction_in_which_tumor_differs(tiles, tmp_path, sign):
+    recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1}))
+    baselines = Baselines(load_patches(tmp_path / "run" / "fold_0"), device=CPU, blocks=Blocks(2**20))
+    scores, is_tumor = sign * np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True])
+    for rated in (baselines._of_patches, baselines._of_squares):
+        for each in rated.values():
+            each.append((scores, is_tumor))
+    assert baselines.aucs()["mean intensity"] == (1.0, 1.0)
+    assert baselines.aucs()["untrained network"] == ((1.0, 1.0) if sign > 0.0 else (0.0, 0.0))
+    assert baselines.is_darker == (sign > 0.0)
 
 
 def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path):
@@ -340,7 +353,7 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps, dark=[])
+    found, _, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True)
     assert [(one.hits, one.false) for one in found] == [(pytest.approx((0.9,)), ())] * 2
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [

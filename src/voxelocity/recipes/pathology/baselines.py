@@ -18,10 +18,10 @@ from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.tissue import Tissue
 
-CHANCE = "chance"
+INTENSITY, CHANCE = "mean intensity", "chance"
 # Of a piece, rated for a baseline: of this many, an AUC is known to a hundredth or two.
 _MOST_SQUARES = 1000
-_DARKEST = 0.9
+_TENTH = 0.9
 
 
 class Baselines:
@@ -47,28 +47,41 @@ class Baselines:
             self._of_patches[name].append(patch_scores(rating, slide, annotation, self._config, box=box, **where))
             self._of_squares[name].append((scores_at(places, rating, slide, self._config, **where), is_tumor))
 
+    @property
+    def is_darker(self) -> bool:
+        """Whether tumor is darker than other tissue in these pieces: it is lighter than lymphocytes, for example."""
+        return not pooled_auc(self._of_patches[INTENSITY]) < 0.5
+
     def aucs(self) -> dict[str, tuple[float, float]]:
-        """AUC of patches and of squares, by baseline; empty where no piece was scored."""
+        """AUC of patches and of squares, by baseline; empty where no piece was scored.
+
+        Intensity is taken in the direction in which tumor differs.
+        """
         if not any(self._of_patches.values()):
             return {}
         found = {
             name: (pooled_auc(self._of_patches[name]), pooled_auc(self._of_squares[name])) for name in self._ratings
         }
+        if not self.is_darker:
+            patches, squares = found[INTENSITY]
+            found[INTENSITY] = 1.0 - patches, 1.0 - squares
         return found | {CHANCE: (0.5, 0.5)}
 
 
 def ratings_of(trained: TrainedPatches, device: torch.device) -> dict[str, PatchNet | Rating]:
     """What rates patches without training, by name."""
-    return {"untrained network": trained.before_training().to(device), "darkness of the patch": darkness}
+    return {"untrained network": trained.before_training().to(device), INTENSITY: darkness}
 
 
 def darkness(images: torch.Tensor) -> torch.Tensor:
-    """How dark patches (b, 3, y, x) from 0 to 1 are: nuclei are dark, and tumor has many."""
+    """How dark patches (b, 3, y, x) from 0 to 1 are."""
     return 1.0 - images.mean(dim=(1, 2, 3))
 
 
-def dark_spots(heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pixels: float) -> list[Detection]:
-    """What the darkest tenth of the squares of a heat map would list as lesions: a trivial way to find some."""
+def spots(
+    heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pixels: float, is_darker: bool
+) -> list[Detection]:
+    """What the darkest tenth of the squares of a heat map would list as lesions, or the lightest: a trivial way."""
     tissue, is_seen = Tissue(slide, config.tissue), np.isfinite(heat.probability)
     if not is_seen.any():
         return []
@@ -78,10 +91,10 @@ def dark_spots(heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pi
             (heat.box.y, heat.box.x), heat.probability.shape, tissue.darkness.shape, strict=True
         )
     )
-    shade = tissue.darkness[np.ix_(rows, columns)]
+    shade = tissue.darkness[np.ix_(rows, columns)].astype(np.int16) * (1 if is_darker else -1)
     ranks = np.full(heat.probability.shape, np.nan, np.float32)
     ranks[is_seen] = rankdata(shade[is_seen]) / is_seen.sum()
-    return replace(heat, probability=ranks).lesions(least_probability=_DARKEST, apart_pixels=apart_pixels)
+    return replace(heat, probability=ranks).lesions(least_probability=_TENTH, apart_pixels=apart_pixels)
 
 
 def squares_of(heat: HeatMap, annotation: Annotation, config: PathologyConfig) -> tuple[list[Box], Any]:

@@ -53,7 +53,7 @@ class Figures:
         patch_auc: of the patches of all held-out pieces; each is scored by the network that has not seen it.
         square_auc: likewise of the squares of heat maps.
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
-        froc_of_darkness: the same of the darkest tenth of the squares.
+        froc_of_intensity: the same of the darkest or lightest tenth of the squares.
         num_squares: that the networks saw.
         seconds: that all heat maps took.
         baselines: AUC of the same patches, and of squares of the same heat maps, by what has learned nothing.
@@ -66,7 +66,7 @@ class Figures:
     froc: Mapping[float, float]
     num_squares: int
     seconds: float
-    froc_of_darkness: Mapping[float, float] = field(default_factory=dict)
+    froc_of_intensity: Mapping[float, float] = field(default_factory=dict)
     baselines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unlearned: str = ""
     data: str = ""
@@ -114,7 +114,7 @@ def slides_document(
                 name="FROC",
                 value=number_text(figures.froc_score),
                 note="mean at 1/4 to 8 false positives a slide; "
-                f"darkness alone {number_text(_mean(figures.froc_of_darkness))}",
+                f"intensity alone {number_text(_mean(figures.froc_of_intensity))}",
             )
         )
     return Document(
@@ -137,7 +137,7 @@ def slides_document(
                 "patch_auc": figures.patch_auc if is_scored else math.nan,
                 "square_auc": figures.square_auc if is_scored else math.nan,
                 "froc": math.nan if figures.unlearned else figures.froc_score,
-                "froc_of_darkness": _mean(figures.froc_of_darkness),
+                "froc_of_intensity": _mean(figures.froc_of_intensity),
                 "baselines": {
                     name: {"patch_auc": patches, "square_auc": squares}
                     for name, (patches, squares) in figures.baselines.items()
@@ -182,7 +182,10 @@ def _baseline_table(figures: Figures) -> list[Any]:
         }.items()
     ]  # fmt: skip
     heads = ("By", "AUC of patches", "AUC of squares")
-    hint = "AUC of squares without training is of at most 1,000 squares of each piece."
+    hint = (
+        "AUC of squares without training is of at most 1,000 squares of each piece. Mean intensity is taken as it "
+        "separates better, darker or lighter; for lesions, the tenth of the squares at that end is listed."
+    )
     table = Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
     return [table, Text(text=hint, is_hint=True)]
 
@@ -207,7 +210,7 @@ def _lesions(figures: Figures) -> list[Any]:
     if not figures.froc:
         return []
     heads = ("False positives a slide", *(f"{rate:g}" for rate in figures.froc), "mean")
-    found = {"Lesions found": figures.froc, "By the darkest tenth of squares": figures.froc_of_darkness}
+    found = {"Lesions found": figures.froc, "By intensity alone": figures.froc_of_intensity}
     rows = [
         (name, *(number_text(share) for share in shares.values()), number_text(_mean(shares)))
         for name, shares in found.items()

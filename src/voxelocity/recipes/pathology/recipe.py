@@ -19,7 +19,7 @@ from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
-from voxelocity.recipes.pathology.baselines import Baselines, dark_spots
+from voxelocity.recipes.pathology.baselines import Baselines, spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -133,14 +133,15 @@ def predict(call: Call) -> None:
                 tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
             )
         )  # fmt: skip
-    dark: list[SlideHits] = []
-    found, listed, drawn = _written(call.out, call.data, config, opened, maps, dark=dark)
+    found, by_intensity, listed, drawn = _written(
+        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
+    )
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
         patch_auc=pooled_auc(of_patches),
         square_auc=pooled_auc(of_squares),
         froc=froc(found),
-        froc_of_darkness=froc(dark),
+        froc_of_intensity=froc(by_intensity),
         num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
         seconds=watch.elapsed_s,
         baselines=baselines.aucs(),
@@ -166,14 +167,14 @@ def _written(
     opened: OpenPieces,
     maps: dict[Path, list[tuple[Piece, HeatMap]]],
     *,
-    dark: list[SlideHits],
-) -> tuple[list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
-    """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures.
-
-    What darkness alone would have found there is added to `dark`.
+    is_darker: bool,
+) -> tuple[list[SlideHits], list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
+    """Writes a heat map a slide; returns what was found in annotated ones, also by intensity alone, all lesions, and
+    pictures. `is_darker` says whether tumor is darker than other tissue.
     """
     (out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
+    by_intensity: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
     drawn: list[SlidePicture] = []
     stems = Counter(path.stem for path in maps)
@@ -191,10 +192,11 @@ def _written(
         if truth is not None and width:
             lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
             found.append(match(detections, lesions))
-            dark.append(match(dark_spots(heat, slide, config, apart_pixels=apart_pixels), lesions))
+            trivial = spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
+            by_intensity.append(match(trivial, lesions))
         if len(drawn) < MOST_DRAWN:
             drawn.append(_picture(name, slide, heat, opened, each[0][0]))
-    return found, listed, drawn
+    return found, by_intensity, listed, drawn
 
 
 def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:

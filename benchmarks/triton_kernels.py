@@ -23,12 +23,23 @@ from triton.compiler import ASTSource
 
 from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
+from voxelocity.data.augment.steps.intensity import triton_change
+from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
-MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone, triton_norm, triton_loss)
+MODULES = (
+    triton_crop,
+    triton_warp,
+    triton_intensity,
+    triton_tone,
+    triton_norm,
+    triton_loss,
+    triton_gather,
+    triton_change,
+)
 _TYPES = {
     **dict.fromkeys(
         ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
@@ -39,7 +50,9 @@ _TYPES = {
     **dict.fromkeys((*SIZES, "num_channels", "num_voxels"), "i32"),
     **dict.fromkeys(("units", "step", "ignored", "group_step", "batch", "chunks"), "i32"),
     **dict.fromkeys(("gamma", "smooth", "alpha"), "fp32"),
-    "regions": "*i32",
+    **dict.fromkeys(("regions", "index"), "*i32"),
+    **dict.fromkeys(("ints", "tables"), "*i64"),
+    "reals": "*fp64",
     **dict.fromkeys(("num_rows", "size", "num_units", "num_samples"), "i32"),
     **dict.fromkeys(("eps", "slope"), "fp32"),
 }
@@ -56,6 +69,7 @@ class Variant:
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
         image: type of what its argument `image` points to, and those of features and logits.
         num_warps: of a program.
+        fuses: whether products may be rounded together with the sum that follows.
     """
 
     kernel: str
@@ -63,6 +77,7 @@ class Variant:
     ones: tuple[str, ...] = ()
     image: str = "fp32"
     num_warps: int = 4
+    fuses: bool = True
 
     def dividing(self, num_channels: int) -> Variant:
         """Of a kernel of the norm, for features of so many channels."""
@@ -74,7 +89,7 @@ class Variant:
 def variants() -> list[Variant]:
     """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
 
-    Sizes do not matter: see `triton_launch.SIZES`.
+    Sizes do not matter: see `triton_sizes.SIZES`.
     """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block = {"BLOCK": triton_intensity.BLOCK}
@@ -122,8 +137,40 @@ def variants() -> list[Variant]:
         *blurs,
         *summing,
         *bent_again,
+        *step_variants(),
         *loss_variants(),
         *norm_variants(),
+    ]
+
+
+def step_variants() -> list[Variant]:
+    """The kernels of the steps of MONAI's chains, as `RandAffined`, `RandRotated` and `RandZoomd` launch them."""
+    block = {"BLOCK": triton_gather.BLOCK}
+    flags = {"ALIGN_CORNERS": False, "ONCE": True, "SHIFTED": False, **block}
+    warps = [
+        Variant(
+            "warp",
+            {"NEAREST": nearest, "BEYOND": beyond, "FUSED": True, "WIDE": wide, **flags},
+            image=image,
+            fuses=False,
+        )
+        for nearest, image in ((False, "fp32"), (False, "i16"), (True, "u8"))
+        for beyond in range(3)
+        for wide in (True, False)
+    ]
+    bent = {"NEAREST": False, "BEYOND": 2, "FUSED": False, "WIDE": True, **flags, "SHIFTED": True, "ONCE": False}
+    moves = [
+        Variant("move", {"HAS_GAIN": gain, "BLOCK": triton_gather.MOVE_BLOCK}, image=image)
+        for gain, image in ((False, "fp32"), (False, "u8"), (True, "i16"))
+    ]
+    more = [Variant("blur", {"BLOCK": triton_change.BLUR_BLOCK})]
+    more += [Variant("add_noise", {"RICIAN": is_rician}) for is_rician in (False, True)]
+    return [
+        *moves,
+        *warps,
+        Variant("warp", bent, fuses=False),
+        *more,
+        Variant("resize", block, fuses=False),
     ]
 
 
@@ -164,6 +211,9 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
     features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
     types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
+    if variant.kernel in vars(triton_gather):
+        types["source"] = f"*{variant.image}"
+        types["out"] = types["source"] if variant.kernel == "move" else "*fp32"
     ones = tuple(name for name in variant.ones if name in kernel.arg_names)
     constants = variant.constants | dict.fromkeys(ones, 1)
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
@@ -176,7 +226,7 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     made = triton.compile(
         ASTSource(kernel, signature, constants, attributes),
         target=GPUTarget("cuda", architecture, 32),
-        options={"num_warps": variant.num_warps},
+        options={"num_warps": variant.num_warps, "enable_fp_fusion": variant.fuses},
     )
     return {
         **asdict(variant),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity
+from shared.limits import HANGS_S
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
 
@@ -49,7 +50,7 @@ def test_an_unsupported_system_is_refused_in_one_sentence(monkeypatch, capsys):
 def test_training_and_predicting_need_nothing_that_only_linux_has(tiny_msd, tiny_sets, tmp_path):
     def call(*arguments: object) -> None:
         command = [sys.executable, "-c", _WITHOUT_LINUX, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
         assert done.returncode == 0, done.stderr
 
     call("train", tiny_msd, "-o", tmp_path / "run", *tiny_sets)
@@ -81,3 +82,37 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+ROOT = Path(__file__).resolve().parents[1]
+_IN_THE_ROOT = {
+    ".ci", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md", "CHANGELOG.md",
+    "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks",
+    "constraints.txt", "docs", "examples", "mkdocs.yml", "pyproject.toml", "src", "tests",
+}  # fmt: skip
+_MOST_TRACKED_BYTES = 300_000
+
+
+def test_the_repository_holds_no_outputs_and_nothing_large():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a checkout of git")
+    names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    assert {name.partition("/")[0] for name in names} <= _IN_THE_ROOT, "unknown names in the root"
+    sizes = {name: (ROOT / name).lstat().st_size for name in names if os.path.lexists(ROOT / name)}
+    assert {name: size for name, size in sizes.items() if size > _MOST_TRACKED_BYTES} == {}
+
+
+@pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])
+def test_scripts_that_save_leave_nothing_in_the_repository(name):
+    pytest.importorskip({"saving_lightning": "pytorch_lightning", "saving_monai": "ignite"}.get(name, "torch"))
+    script = ROOT / "benchmarks" / "slow_scripts" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script],
+        cwd=ROOT,
+        env={**os.environ, "STEPS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert "in a folder of its own" in done.stderr
+    assert not (ROOT / "checkpoints").exists()

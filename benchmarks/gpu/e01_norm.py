@@ -30,7 +30,7 @@ from voxelocity.step import (
     fused_norm,
     set_backend,
 )
-from voxelocity.step.fused_norm import Launch, norm_act
+from voxelocity.step.fused_norm import NormLaunch, norm_act
 
 CHANNELS_LAST = torch.channels_last_3d
 _NUM_CLASSES = 3
@@ -315,17 +315,17 @@ EXTRAS = [
 
 LAUNCHES = [
     fused_norm.LAUNCH,
-    Launch(num_programs=512),
-    Launch(num_programs=2048),
-    Launch(tile=2048, num_warps=4, num_programs=2048),
-    Launch(tile=2048, num_warps=8, num_programs=1024),
-    Launch(tile=8192, num_warps=8, num_programs=512),
-    Launch(tile=8192, num_warps=16, num_programs=512),
-    Launch(tile=1024, num_warps=4, num_programs=4096),
+    NormLaunch(num_programs=512),
+    NormLaunch(num_programs=2048),
+    NormLaunch(tile=2048, num_warps=4, num_programs=2048),
+    NormLaunch(tile=2048, num_warps=8, num_programs=1024),
+    NormLaunch(tile=8192, num_warps=8, num_programs=512),
+    NormLaunch(tile=8192, num_warps=16, num_programs=512),
+    NormLaunch(tile=1024, num_warps=4, num_programs=4096),
 ]
 
 
-def measure_norm(shape: tuple[int, ...], launches: list[Launch], setting: Setting) -> None:
+def measure_norm(shape: tuple[int, ...], launches: list[NormLaunch], setting: Setting) -> None:
     """The norm alone, forward and backward, as gigabytes a second and as a share of what a copy reaches."""
     device = setting.device
     x = torch.randn(shape, device=device, dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
@@ -348,7 +348,7 @@ def measure_norm(shape: tuple[int, ...], launches: list[Launch], setting: Settin
         for launch in launches:
             name = f"fused, tile {launch.tile}, {launch.num_warps} warps, {launch.num_programs} programs"
 
-            def ours(of: torch.Tensor, launch: Launch = launch) -> torch.Tensor:
+            def ours(of: torch.Tensor, launch: NormLaunch = launch) -> torch.Tensor:
                 return norm_act(of, weight, bias, eps=1e-5, slope=0.01, launch=launch)
 
             ways.append((name, ours, CHANNELS_LAST))

@@ -215,9 +215,9 @@ def _written_cases(work: Path, num_cases: int, side: int) -> list[Any]:
 
 def _forget_kernels(device: Any) -> None:
     """Drops what Triton and we hold in memory of compiled kernels."""
-    from voxelocity.data.augment import ahead
+    from voxelocity.core import compiling
 
-    ahead._begun.clear()
+    compiling._begun.clear()
     if device.type != "cuda":
         return
     import triton

@@ -43,7 +43,7 @@ def run(setting: Setting) -> None:
         except Exception as error:
             setting.report("the step alone", {"what": way, "error": f"{type(error).__name__}: {error}"[:300]})
     try:
-        setting.report("the loop around a step that does nothing", _loop_us(setting, batches))
+        setting.report("the loop around a step that does nothing", loop_us(setting, batches))
     except Exception as error:
         setting.report("the loop around a step that does nothing", {"error": f"{type(error).__name__}: {error}"[:300]})
 
@@ -146,7 +146,7 @@ class _EmptyFeed:
         return step // 20
 
 
-def _loop_us(setting: Setting, batches: list[Batch]) -> Row:
+def loop_us(setting: Setting, batches: list[Batch]) -> Row:
     """Microseconds that the loop itself takes of each step: spans, events, the budget, reading and logging losses."""
     draws = tuple(Draw(case_id=f"case_{n}", case=n, epoch=0) for n in range(8))
     num_steps = 50 if setting.is_tiny else 2_000

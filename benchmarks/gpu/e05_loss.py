@@ -18,7 +18,7 @@ from gpu.experiment import Experiment, Row, Setting, device_ms
 from loss_bytes import CLASSES, fused_bytes, operation_bytes
 from voxelocity.step import LossConfig, build_loss
 from voxelocity.step.fused import is_fused, set_fused
-from voxelocity.step.fused_loss import FusedLoss, Tiling, _Call, can_fuse, tiling
+from voxelocity.step.fused_loss import FusedLoss, LossTiling, _Call, can_fuse, tiling
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _CONFIG = LossConfig()
@@ -248,7 +248,7 @@ def _by_compiler(setting: Setting, num_classes: int, copy_gb_s: float) -> None:
     setting.report("losses", {**row, "compile_s": compile_s})
 
 
-def _candidates(num_classes: int, layout: str) -> list[tuple[Tiling, Tiling]]:
+def _candidates(num_classes: int, layout: str) -> list[tuple[LossTiling, LossTiling]]:
     """The tilings in use first, then others worth a try: of the sums, and of the gradient."""
     last = layout == "channels_last"
     used = tuple(tiling(num_classes, is_channels_last=last, is_gradient=one) for one in (False, True))
@@ -263,7 +263,7 @@ def _candidates(num_classes: int, layout: str) -> list[tuple[Tiling, Tiling]]:
         (105, True): [(8, 1, 1, 32, False), (16, 1, 4, 8, False), (4, 1, 1, 64, False)],
     }[num_classes, last]
     made = [
-        Tiling(block=block, align=align, num_warps=warps, programs=programs, is_by_thread=by_thread)
+        LossTiling(block=block, align=align, num_warps=warps, programs=programs, is_by_thread=by_thread)
         for block, align, warps, programs, by_thread in others
     ]
     return [(used[0], used[1]), *((some, some) for some in made)]
@@ -309,7 +309,7 @@ def _compile_ahead(setting: Setting) -> None:
         return
     set_fused("loss", True)
 
-    def launch(case: tuple[int, str, tuple[Tiling, Tiling], torch.dtype]) -> None:
+    def launch(case: tuple[int, str, tuple[LossTiling, LossTiling], torch.dtype]) -> None:
         num_classes, layout, pair, dtype = case
         logits, label = _drawn(setting, num_classes, layout, (2, 8, 8, 8), dtype)
         loss = FusedLoss(_CONFIG, tilings=pair)
@@ -333,7 +333,7 @@ def _compile_ahead(setting: Setting) -> None:
 
 
 def _reported(
-    setting: Setting, launch: Callable[..., None], case: tuple[int, str, tuple[Tiling, Tiling], torch.dtype]
+    setting: Setting, launch: Callable[..., None], case: tuple[int, str, tuple[LossTiling, LossTiling], torch.dtype]
 ) -> None:
     try:
         launch(case)

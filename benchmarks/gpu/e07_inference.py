@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -256,7 +257,15 @@ def _restored_in_main_memory(setting: Setting, sizes: _Sizes) -> None:
 
 
 def _autotuned(case: _Case) -> None:
-    """The network alone where cuDNN tries its algorithms: what predictions could gain from that."""
+    """The network alone where cuDNN tries its algorithms: what predictions could gain from that.
+
+    In a thread of its own: torch keeps what cuDNN chose for each thread, whether it had tried or not.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_autotuned_here, case).result()
+
+
+def _autotuned_here(case: _Case) -> None:
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:

@@ -135,7 +135,7 @@ def _variants() -> list[tuple[str, str, dict[tuple[Any, str], Any]]]:
 
 def _compile_everything(setting: Setting) -> None:
     """All kernels that are timed, in eight threads."""
-    from voxelocity.data.augment.triton_launch import compile_one, distinct, recorded
+    from voxelocity.core.kernels import compile_one, distinct, recorded
 
     volume = _resident_volume(setting.device, SIDE)
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}

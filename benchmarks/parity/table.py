@@ -89,7 +89,7 @@ def row_of(case: ParityCase, lowering: Lowering, *, num_draws: int) -> ParityRow
             differences = list(_beside_noise(differences, case))
         for difference in differences:
             keys.add(difference.key.rpartition(".")[2])
-            words = words or difference.words
+            words = words or difference.words or difference.metadata
             if difference.largest:
                 largest = max(largest, difference.largest / (difference.scale or 1.0))
         num_label_voxels += sum(_num_different(theirs, ours, key) for key in case.label_keys)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import struct
 from functools import partial
 
@@ -180,6 +182,26 @@ def test_cuda_without_cuda_is_refused(voxelocity, tiny_msd, tmp_path, command):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_that_may_not_grow_is_told_apart_from_a_full_disk(voxelocity, own_msd, tmp_path, monkeypatch):
+    """Of a run, the last checkpoint is kept, and --resume continues from it."""
+
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number), "big.pt")
+
+    monkeypatch.setattr("voxelocity.data.source.open_cases", fail)
+    for number, texts in (
+        (
+            errno.EFBIG,
+            ["`ulimit -f` lets no file grow so large, while writing big.pt", "raise the limit or name another"],
+        ),
+        (errno.ENOSPC, ["no space left on the disk, while writing big.pt", "free some space", "with --resume"]),
+    ):
+        ended = voxelocity("plan", own_msd)
+        assert ended.status == 1
+        assert all(text in ended.err for text in texts)
+        assert ("free some space" in ended.err) == (number == errno.ENOSPC)
+
+
 def test_a_data_set_that_is_not_there_is_named(train, tmp_path):
     assert_refused(train(tmp_path / "nowhere", tmp_path / "run"), str(tmp_path / "nowhere"), "does not exist")
     assert not (tmp_path / "run").exists()
@@ -268,8 +290,9 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, 
     assert " ".join(ended.out.split()).count(said) == 1
     assert ("in the disk cache" in ended.out) == (max_bytes > 0), "what memory took counts as kept"
     events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
-    (warning,) = [event["text"] for event in events if event["event"] == "warning"]
+    warning, of_steps = [event["text"] for event in events if event["event"] == "warning"]
     assert "no space for case" in warning
+    assert "this training has no score" in of_steps
 
 
 def test_a_cache_folder_below_a_file_is_named(train, tiny_msd, tmp_path):
@@ -300,3 +323,20 @@ def test_a_warning_of_ours_is_a_line_without_its_place_in_the_code():
     assert "\x1b" not in ours
     assert others.startswith("/lib/numpy/core.py:7: UserWarning: about numpy")
     assert warnings.formatwarning is shown
+
+
+@pytest.mark.parametrize("words", [["init", "data"], ["predict", "run", "scan.nii.gz", "-o", "out"]])
+def test_a_deleted_working_folder_is_named(voxelocity, tmp_path, monkeypatch, words):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert_refused(voxelocity(*words), "the working folder was deleted; change to one that exists")
+
+
+@pytest.mark.parametrize("words", [["init", "NAME"], ["evaluate", "NAME", "NAME", "-o", "out"]])
+def test_a_name_that_is_too_long_for_the_file_system_is_named(voxelocity, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    end = voxelocity(*("x" * 5000 if word == "NAME" else word for word in words))
+    assert_refused(end, "characters, more than the file system takes (xxx", "shorten it")
+    assert len(end.err) < 400

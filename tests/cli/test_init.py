@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from shared.refused import assert_refused
-from voxelocity.data.decode import read_case, read_header, write_segmentation
+from voxelocity.data.decode import read_case, read_header, read_scan, write_scan, write_segmentation
 from voxelocity.data.source import open_cases
 
 
@@ -172,3 +173,153 @@ def test_names_that_no_table_can_hold_are_left_out_and_formulas_marked(voxelocit
     assert "\n=cmd" not in table
     assert "'=cmd" in table
     assert {ref.case_id for ref in open_cases(folder)} == {"=cmd|'A0", "plain"}
+
+
+def save(path, voxels, affine=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(voxels, np.eye(4) if affine is None else affine), path)
+
+
+def test_masks_of_one_class_each_are_merged_by_the_command_that_plan_proposes(voxelocity, tmp_path, tiny_scan):
+    for index in range(3):
+        image, label = tiny_scan(index)
+        case = tmp_path / "set" / f"s{index}"
+        save(case / "ct.nii.gz", image)
+        save(case / "segmentations" / "outer.nii.gz", (label > 0).astype(np.uint8) * 255)
+        if index:
+            save(case / "segmentations" / "core.nii.gz", (label == 2).astype(np.uint8))
+    told = voxelocity("plan", tmp_path / "set")
+    command = f"voxelocity init {tmp_path / 'set'} --merge-masks"
+    assert told.status == 2
+    assert f"`{command}` merges those of a case" in told.err
+    assert command in voxelocity("init", tmp_path / "set").err
+    ended = voxelocity(*command.split()[1:]).succeeded()
+    assert "masks overlap in 2 of 3 cases" in ended.out
+    cases = open_cases(tmp_path / "set")
+    assert (cases.channels, cases.class_names) == (("CT",), ("background", "core", "outer"))
+    for index, ref in enumerate(cases.refs):
+        merged = read_case(ref, label_values=(0, 1, 2)).label
+        # "outer" is the larger value, and holds "core" as well.
+        assert np.array_equal(merged, np.where(tiny_scan(index)[1] > 0, 2, 0))
+    assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
+    # The merged files are not taken for labels of their own.
+    voxelocity(*command.split()[1:], "--overwrite").succeeded()
+    assert len(open_cases(tmp_path / "set")) == 3
+    voxelocity(*command.split()[1:], "-o", tmp_path / "elsewhere").succeeded()
+    assert open_cases(tmp_path / "elsewhere").refs[0].label == tmp_path / "elsewhere" / "merged_labels" / "s0.nii.gz"
+
+
+def test_what_is_no_mask_is_not_merged(voxelocity, tmp_path):
+    ball = np.zeros((6, 6, 6), np.uint8)
+    ball[2:4, 2:4, 2:4] = 1
+    save(tmp_path / "p1" / "ct.nii.gz", ball.astype(np.int16))
+    save(tmp_path / "p1" / "masks" / "a.nii.gz", ball)
+    save(tmp_path / "p1" / "masks" / "b.nii.gz", ball + 1)
+    ended = voxelocity("init", tmp_path, "--merge-masks")
+    assert_refused(ended, "b.nii.gz holds the values 1, 2, and a mask has one value other than 0")
+    save(tmp_path / "p1" / "masks" / "b.nii.gz", ball, np.diag([1, 1, 2, 1]))
+    ended = voxelocity("init", tmp_path, "--merge-masks")
+    assert_refused(ended, "b.nii.gz and", "do not lie on the same voxels")
+    assert not (tmp_path / "cases.csv").exists()
+
+
+def ct(index=0):
+    return np.random.default_rng(index).integers(-1000, 800, (16, 16, 16)).astype(np.int16)
+
+
+def mr(index=0):
+    return np.random.default_rng(index).integers(0, 400, (16, 16, 16)).astype(np.int16)
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Makes cases with these names and voxels, each with a label."""
+
+    def make(**cases):
+        label = np.zeros((16, 16, 16), np.uint8)
+        label[4:12, 4:12, 4:12] = 1
+        for name, voxels in cases.items():
+            save(tmp_path / "set" / name / "image.nii.gz", voxels)
+            save(tmp_path / "set" / name / "label.nii.gz", label)
+        return tmp_path / "set"
+
+    return make
+
+
+def test_scans_of_another_kind_are_left_out_of_the_table(voxelocity, mixed, tmp_path):
+    folder = mixed(a_ct=ct(1), b=ct(2), c_ct=ct(3), d_mr=mr(4), e_mri=mr(5))
+    ended = voxelocity("init", folder).succeeded()
+    assert "MRI; the table has CT" in ended.out
+    cases = open_cases(folder)
+    assert (cases.channels, [ref.case_id for ref in cases]) == (("CT",), ["a_ct", "b", "c_ct"])
+    # As the note says.
+    assert "move them to a folder of their own" in " ".join(ended.out.split())
+    for name in ("d_mr", "e_mri"):
+        shutil.move(folder / name, tmp_path / "others" / name)
+    voxelocity("init", tmp_path / "others").succeeded()
+    assert open_cases(tmp_path / "others").channels == ("MRI",)
+    # A scan with air among MR scans is a CT, whatever its name.
+    shutil.rmtree(folder)
+    folder = mixed(x_mr=mr(1), y_mr=mr(2), z=ct(3))
+    voxelocity("init", folder, "-o", tmp_path / "more").succeeded()
+    assert [ref.case_id for ref in open_cases(tmp_path / "more")] == ["x_mr", "y_mr"]
+
+
+def test_scans_of_which_nothing_says_the_kind_are_not_called_ct(voxelocity, mixed):
+    folder = mixed(a=ct(1), b=mr(2), c=ct(3), d=mr(4))
+    ended = voxelocity("init", folder).succeeded()
+    text = " ".join(ended.out.split())
+    assert "Are all scans CT? 2 of 4 that were read hold no air near -1000, such as b/image.nii.gz (from 0)" in text
+    assert open_cases(folder).channels == ("image",)
+    planned = voxelocity("plan", folder, "--device", "cpu").succeeded()
+    text = " ".join(planned.out.replace("│", " ").split())
+    assert "data.prepare.intensity.mode = zscore" in text
+    # As the note says, if all of them are CT; the plan then still doubts it.
+    description = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({**description, "channel_names": {"0": "CT"}}))
+    with pytest.warns(UserWarning, match="called CT, but 2 of 4 sampled cases, such as b, hold no air near -1000"):
+        voxelocity("plan", folder, "--device", "cpu").succeeded()
+
+
+def test_films_without_a_label_are_left_out(voxelocity, mixed):
+    folder = mixed(p1=mr(1), p2=mr(2))
+    save(folder / "p0" / "image.nii.gz", np.stack([mr(3), mr(4)], axis=-1))
+    ended = voxelocity("init", folder).succeeded()
+    assert "no label, and 2 channels; others have 1" in " ".join(ended.out.split())
+    assert voxelocity("plan", folder, "--device", "cpu").status == 0
+
+
+def test_folders_seven_deep_are_found(voxelocity, tmp_path):
+    deep = tmp_path / "Training" / "R1" / "sub-1" / "ses-1" / "anat" / "more"
+    save(deep / "sub-1_ses-1_T1w.nii.gz", mr())
+    save(deep / "sub-1_ses-1_desc-lesion_mask.nii.gz", (mr() > 200).astype(np.uint8))
+    voxelocity("init", tmp_path).succeeded()
+    assert open_cases(tmp_path).channels == ("T1w",)
+
+
+def test_a_folder_of_another_format_is_opened_after_the_conversion_that_is_proposed(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nib.save(nib.MGHImage(mr().astype(np.float32), np.eye(4)), tmp_path / "a.mgz")
+    ended = voxelocity("init", tmp_path)
+    assert "0 scan files, 0 DICOM series" in ended.err
+    assert ".mgz files are not read" in ended.err
+    assert "image,label" not in ended.err
+    exec(re.search(r"nibabel\.save\(.*\)\)?(?=;)", ended.err)[0], {"nibabel": nib})
+    save(tmp_path / "a_mask.nii.gz", (mr() > 200).astype(np.uint8))
+    voxelocity("init", tmp_path).succeeded()
+    assert len(open_cases(tmp_path)) == 1
+
+
+def test_unlabeled_bids_data_and_dicom_get_a_table_to_fill_in(voxelocity, tmp_path):
+    save(tmp_path / "bids" / "sub-01" / "anat" / "sub-01_T1w.nii.gz", mr())
+    write_series(tmp_path / "dicom" / "p1" / "CT", np.zeros((4, 5, 6), np.int16))
+    for folder, image in (("bids", "sub-01/anat/sub-01_T1w.nii.gz"), ("dicom", "p1/CT")):
+        ended = voxelocity("init", tmp_path / folder)
+        assert ended.status == 2
+        rows = [line.strip() for line in ended.err.splitlines() if line.startswith("    ")]
+        assert rows == ["image,label", f"{image},LABEL FILE OF THIS CASE"]
+        # As the message says.
+        voxels, grid = read_scan(tmp_path / folder / image)
+        write_scan(tmp_path / folder / "mine.nii.gz", (voxels[0] > 9).astype(np.uint8), grid)
+        (tmp_path / folder / "cases.csv").write_text("\n".join(rows).replace("LABEL FILE OF THIS CASE", "mine.nii.gz"))
+        assert len(open_cases(tmp_path / folder)) == 1

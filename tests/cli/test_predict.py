@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from functools import partial
@@ -146,17 +147,60 @@ def test_a_series_with_a_missing_slice_does_not_stop_the_others(predict, model, 
     assert names_in(tmp_path / "out") == ["whole.dcm"]
 
 
-def test_a_series_without_what_its_segmentation_must_repeat_does_not_stop_the_others(predict, model, tmp_path):
-    def cut(index, dataset):
-        del dataset.StudyInstanceUID
+DE_IDENTIFIED = (
+    *("PatientName", "PatientBirthDate", "PatientSex", "PatientID"),
+    *("AccessionNumber", "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName"),
+)
 
-    write_series(tmp_path / "all" / "a", np.zeros((8, 9, 10), np.int16), edit=cut)
+
+def without(*names):
+    def edit(index, dataset):
+        for name in names:
+            delattr(dataset, name)
+
+    return edit
+
+
+def test_a_series_without_what_may_be_empty_becomes_dicom_seg(predict, model, tmp_path):
+    write_series(tmp_path / "p1", np.zeros((8, 9, 10), np.int16), edit=without(*DE_IDENTIFIED))
+    predict(model("CT"), tmp_path / "p1", out=tmp_path / "out").succeeded()
+    written = pydicom.dcmread(tmp_path / "out" / "p1.dcm")
+    assert [written[name].value or "" for name in DE_IDENTIFIED] == [""] * len(DE_IDENTIFIED)
+    assert written.FrameOfReferenceUID == "1.2.3.4"
+
+
+def test_a_series_of_which_no_segmentation_can_be_made_is_written_as_nifti(predict, model, tmp_path):
+    write_series(
+        tmp_path / "all" / "a",
+        np.zeros((8, 9, 10), np.int16),
+        edit=without("StudyInstanceUID", "FrameOfReferenceUID", "PatientSex"),
+    )
     write_series(tmp_path / "all" / "b", np.zeros((8, 9, 10), np.int16))
-    ended = predict(model("CT"), tmp_path / "all", out=tmp_path / "out")
-    assert ended.status == 1
-    assert "no DICOM SEG can be made for the series" in ended.out
-    assert names_in(tmp_path / "out") == ["b.dcm"]
-    assert list(rows_of(tmp_path / "out")) == ["b"]
+    run = model("CT")
+    facts = ("no DICOM SEG can be made of 1 of 2 series: a (", "lack StudyInstanceUID, FrameOfReferenceUID")
+    told = predict(run, tmp_path / "all", out=tmp_path / "out", options=["--dry-run"])
+    assert all(fact in told.out for fact in facts)
+    ended = predict(run, tmp_path / "all", out=tmp_path / "out")
+    ended.succeeded()
+    assert all(fact in ended.out for fact in (*facts, "written as .nii.gz instead"))
+    assert names_in(tmp_path / "out") == ["a.nii.gz", "b.dcm"]
+    assert {case: row["file"] for case, row in rows_of(tmp_path / "out").items()} == {"a": "a.nii.gz", "b": "b.dcm"}
+    predict(run, tmp_path / "all", out=tmp_path / "out", options=["--resume"]).succeeded()
+    # As the message for a format that was asked for says.
+    options = ["--format", "dicom-seg", "--overwrite"]
+    refused = predict(run, tmp_path / "all", out=tmp_path / "seg", options=options)
+    assert_refused(refused, *facts, "choose --format nii.gz")
+    assert not (tmp_path / "seg").exists()
+    predict(run, tmp_path / "all", out=tmp_path / "seg", options=["--format", "nii.gz"]).succeeded()
+
+
+def test_values_that_no_segmentation_can_repeat_are_named_before_the_network_runs(predict, model, tmp_path):
+    def edit(index, dataset):
+        dataset.PatientSex = "UNKNOWN"
+
+    write_series(tmp_path / "p1", np.zeros((8, 9, 10), np.int16), edit=edit)
+    refused = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out", options=["--format", "dicom-seg"])
+    assert_refused(refused, "p1 (", "UNKNOWN", "choose --format nii.gz")
 
 
 def test_no_slice_is_replaced_by_the_segmentation_of_its_series(predict, model, tmp_path):
@@ -366,6 +410,23 @@ def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(pre
     assert spec.trained_on.extent_mm == ((20.0, 20.0), (22.0, 22.0), (18.0, 18.0))
     ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out").succeeded()
     assert "warning" not in ended.out
+
+
+def test_scores_of_cases_that_were_trained_on_say_so(predict, voxelocity, finished_run, tiny_msd, tmp_path):
+    known = load_model(finished_run)[1].division
+    assert known.training.keys() | known.held_out.keys() == {f"case_{number}" for number in range(6)}
+    predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out").succeeded()
+    sides = {case_id: row["division"] for case_id, row in rows_of(tmp_path / "out").items()}
+    assert sides == {case_id: "trained on" if case_id in known.training else "held out" for case_id in sides}
+    num = len(known.training)
+    assert f"{num} of 6 scans were trained on" in (tmp_path / "out" / "predictions.html").read_text()
+    ended = voxelocity("evaluate", tmp_path / "out", tiny_msd, "-o", tmp_path / "scored").succeeded()
+    printed = " ".join(ended.out.split())
+    assert f"over 6 cases, {num} of which the model was trained on; " in printed
+    assert f"{num} of 6 cases were trained on, so means over all cases are too high; held-out mean" in printed
+    page, plain = ((tmp_path / "scored" / f"evaluation.{ending}").read_text() for ending in ("html", "json"))
+    assert "case_1 (trained on)" in page
+    assert json.loads(plain)["num_trained_on"] == num
 
 
 def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model, predict, tmp_path):

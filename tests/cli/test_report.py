@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from shared.limits import HANGS_S
 from shared.refused import assert_refused
 from voxelocity.diagnosis.result import write_diagnosis
 from voxelocity.monitoring.files import MonitorFiles
@@ -133,7 +134,7 @@ def test_two_monitors_are_compared_on_a_page_and_in_short(voxelocity, monitors, 
 def test_a_comparison_is_told_on_a_terminal_that_knows_ascii_alone(diagnoses, tmp_path):
     command = [sys.executable, "-m", "voxelocity", "report", *map(str, diagnoses), "-o", str(tmp_path / "c.html")]
     told = subprocess.run(
-        command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=60, check=False
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=HANGS_S, check=False
     )
     assert (told.returncode, told.stderr) == (0, b"")
     assert told.stdout.isascii()

@@ -18,6 +18,7 @@ from voxelocity.core.laterality import find_sides, swapped_classes
         ("LParotid", "RParotid"),
         ("left", "right"),
         ("leftkidney", "rightkidney"),
+        ("lkidney", "rkidney"),
         ("rib_left_1", "rib_right_1"),
         ("Left-Lateral-Ventricle", "Right-Lateral-Ventricle"),
     ],
@@ -82,3 +83,22 @@ def test_without_pairs_nothing_is_swapped():
 def test_a_pair_that_cannot_be_swapped_is_refused(pairs, text):
     with pytest.raises(ConfigError, match=f"swap_pairs {text}"):
         swapped_classes(("background", "links", "rechts", "mitte"), pairs)
+
+
+def test_a_lone_letter_is_a_side_where_other_classes_show_that_letters_are_sides():
+    names = ("Parotid_L", "Parotid_R", "Cochlea_L", "OpticNerve_L", "OpticNrv_R", "Brainstem", "vertebra_L1")
+    sides = find_sides(("background", *names))
+    assert sides.pairs == (("Parotid_L", "Parotid_R"),)
+    assert sides.single == ("Cochlea_L", "OpticNerve_L", "OpticNrv_R")
+    # Without such classes it may be anything.
+    assert find_sides(("background", "Disc_L", "Cord")).single == ()
+
+
+def test_sides_by_letters_that_two_classes_could_be_the_partner_of_are_single():
+    assert find_sides(("background", "Eye_L", "eye l", "Eye_R")).single == ("Eye_L", "eye l", "Eye_R")
+
+
+@pytest.mark.parametrize("pair", [("leftatrium", "rightatrium"), ("lventricle", "rventricle")])
+def test_chambers_of_the_heart_are_unlike_however_their_side_is_written(pair):
+    sides = find_sides(("background", *pair))
+    assert (sides.pairs, sides.unlike) == ((), (pair,))

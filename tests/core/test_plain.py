@@ -50,6 +50,13 @@ def test_what_is_written_is_read_again_in_its_order():
     assert list(parse_yaml(text).items()) == list(values.items())
 
 
+def merge_bomb(levels):
+    """Keys that are merged while a mapping is built, ten times on each level."""
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
 def test_plain_values_and_aliases_are_read():
     assert parse_yaml("a: &x [1, 2.5, no]\nb: *x") == {"a": [1, 2.5, False], "b": [1, 2.5, False]}
     assert parse_yaml("") is None
@@ -64,6 +71,8 @@ def test_plain_values_and_aliases_are_read():
         ("[" * 200_000, "nested more than 50 deep"),
         ("{a: " * 3_000, "nested more than 50 deep"),
         (bomb(9), "aliases stand for more than 1,000,000 values"),
+        (merge_bomb(12), "aliases stand for more than 1,000,000 values"),
+        ("a: &a [1, *a]", r"\*a stands for what it is in itself"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
     ],
 )

@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+from shared.limits import HANGS_S
+
 LOOPS = """
 from voxelocity.core.jit import kernel
 
@@ -43,7 +45,7 @@ def says(tmp_path, monkeypatch):
     def run(lines):
         (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(lines))
         done = subprocess.run(
-            [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=HANGS_S, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.split()

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -105,6 +107,36 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
     assert list(evaluation.scores[0].dice) == ["ball", "core"]
 
 
+def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
+    table = folders[0] / "predictions.csv"
+    table.write_text("case,division\na,trained on\nb,held out\nz,trained on\n")
+    found = evaluate(*folders)
+    assert found.trained_on == {"a"}
+    plain = evaluation_document(found).to_plain()
+    # Organ 1 in both; tumor 0 in one, and in neither truth nor prediction of the other.
+    assert plain["mean_dice_not_trained_on"] == 0.5
+    assert [case["division"] for case in plain["cases"]] == ["trained on", "held out", ""]
+    assert "1 of which the model was trained on; 0.500 over the other 2." in evaluation_document(found).verdict
+    # Nor is there a mean of cases that were not trained on, if the training was too short for any.
+    short = evaluation_document(replace(found, unlearned={"RUN": "it made no step"}))
+    assert short.values["mean_dice_not_trained_on"] is None
+    assert short.values["num_trained_on"] == 1
+    assert "1 of 3 cases were trained on." in short.notices
+    (folders[1] / "extra.nii.gz").write_bytes((folders[1] / "a.nii.gz").read_bytes())
+    assert (
+        "over 3 of 4 cases, 1 of which the model was trained on; 0.500 over the other 2."
+        in evaluation_document(evaluate(*folders)).verdict
+    )
+    (folders[1] / "extra.nii.gz").unlink()
+    table.write_text("case,division\n" + "".join(f"{case},trained on\n" for case in "abc"))
+    document = evaluation_document(evaluate(*folders))
+    assert document.verdict.endswith("over 3 cases, all of which the model was trained on.")
+    assert document.notices[0].endswith("none was held out.")
+    for damaged in (b"case\na\n", b"\xff\xfe,,\n1", b""):
+        table.write_bytes(damaged)
+        assert evaluation_document(evaluate(*folders)).verdict.endswith("over 3 cases.")
+
+
 def test_what_has_no_counterpart_is_listed(folders):
     predictions, truth = folders
     (predictions / "b.nii.gz").rename(predictions / "z.nii.gz")
@@ -123,8 +155,7 @@ def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
     save(predictions, {"b": PREDICTED["b"] * 2})
     evaluation = evaluate(predictions, truth)
     assert [score.case_id for score in evaluation.scores] == ["c"]
-    assert "shape (11, 10, 8)" in evaluation.refused["a"]
-    assert "resample the prediction onto the grid of the truth" in evaluation.refused["a"]
+    assert "a.nii.gz has (11, 10, 8); resample the latter onto the grid of the former" in evaluation.refused["a"]
     assert "6 (64 voxels)" in evaluation.refused["b"]
     assert "declared are 0, 3, 7" in evaluation.refused["b"]
     save(predictions, PREDICTED, affine=np.diag([1.0, 2.0, 1.6, 1.0]))
@@ -243,6 +274,18 @@ def test_networks_that_learned_nothing_have_no_headline(folders, tmp_path):
     assert "No score over 3 cases" in evaluation_document(evaluate(*folders, labels=bad)).verdict
 
 
+def test_a_step_that_was_chosen_on_the_scored_cases_is_said_of_pooled_runs(tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7})]
+    assert pool_runs(runs).notices == ()
+    for folder, by_all in zip(runs, ("no class", "organ"), strict=True):
+        events = (folder / "events.jsonl").read_text()
+        chosen = {"event": "keep_largest", "time_s": 0.5, "classes": {"organ": [0.4, 0.5]}}
+        (folder / "events.jsonl").write_text(json.dumps(chosen) + "\n" + events)
+        (notice,) = pool_runs(runs).notices
+        assert "the largest component of organ. Each run chose that on the cases that it is scored on" in notice
+        assert f"does it for {by_all} only" in notice
+
+
 def test_runs_that_cannot_be_pooled_are_named(tmp_path):
     first = run(tmp_path / "f0", {"a": 0.5})
     with pytest.raises(InputError, match=r"cases that were validated by two runs.*'a' \(.*f0 and .*f1"):
@@ -276,3 +319,31 @@ def test_a_prediction_may_have_another_format_than_its_truth(folders):
     sitk.WriteImage(sitk.ReadImage(str(file)), str(predictions / "a.nrrd"))
     file.unlink()
     assert evaluate(predictions, truth).scores == expected
+
+
+def test_a_prediction_in_another_order_of_axes_is_turned_onto_its_truth_and_that_is_noted(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        codes = nib.orientations.axcodes2ornt("PIL")
+        turned = image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(image.affine), codes))
+        nib.save(nib.Nifti1Image(np.asarray(turned.dataobj), turned.affine), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [(score.dice, score.hd95_mm) for score in found.scores] == [
+        (score.dice, score.hd95_mm) for score in expected.scores
+    ]
+    (notice,) = found.notices
+    assert notice.startswith("2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) hold the same places")
+    assert "as PIL; the axes of the latter are turned" in notice
+
+
+def test_predictions_that_nibabel_saved_from_floats_have_the_scores_of_whole_numbers(folders):
+    predictions, truth = folders
+    expected = evaluate(predictions, truth)
+    for name in ("a", "b", "c"):
+        image = nib.load(predictions / f"{name}.nii.gz")
+        nib.save(nib.Nifti1Image(image.get_fdata(), image.affine, image.header), predictions / f"{name}.nii.gz")
+    found = evaluate(predictions, truth)
+    assert [score.dice for score in found.scores] == [score.dice for score in expected.scores]
+    assert not found.refused

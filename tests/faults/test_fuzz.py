@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import random
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 import voxelocity as package
+from shared.crafted import ODD_VALUES, as_json, mutated_bytes, mutated_values
 from voxelocity.cli.options import read_overrides
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.data.decode import read_case
@@ -21,62 +21,6 @@ from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.resume import SavedRun
 
 _LONGEST_REFUSAL = 3000
-_ODD_VALUES = (
-    None, True, -1, 0, 1.5, 1e400, -1e308, 10**30, float("nan"), "", "a\x00b", "../../etc/passwd", "\x1b[31m", "é" * 99,
-    [], {}, [[]], {"": ""}, [None], "2001-99-99", "!!python/object:os.system", "1e400", [1, [2, [3]]], 2**63, "ball",
-)  # fmt: skip
-
-
-def mutated_bytes(numbers, content):
-    """A few flips, cuts, repeats, zeros or foreign bytes."""
-    changed = bytearray(content)
-    for _ in range(numbers.randint(1, 4)):
-        at = numbers.randrange(len(changed) + 1)
-        stop = min(len(changed), at + numbers.choice((1, 2, 8, 100)))
-        match numbers.randrange(6):
-            case 0 if at < len(changed):
-                changed[at] ^= 1 << numbers.randrange(8)
-            case 1:
-                del changed[at:stop]
-            case 2:
-                changed[at:at] = changed[at:stop]
-            case 3:
-                changed[at:stop] = bytes(stop - at)
-            case 4:
-                changed[at:stop] = numbers.randbytes(stop - at)
-            case _:
-                changed[at:at] = numbers.choice(
-                    (b"[", b"{", b'"', b"\n", b"\xff\xfe", b"- &a *a", b"1e999", b"\x00", b",")
-                )
-    return bytes(changed)
-
-
-def mutated_values(numbers, values):
-    """Plain data with one to three of its values replaced, removed, renamed or doubled."""
-    changed = copy.deepcopy(values)
-    for _ in range(numbers.randint(1, 3)):
-        places = list(places_in(changed))
-        if not places:
-            break
-        holder, key = numbers.choice(places)
-        match numbers.randrange(4):
-            case 0:
-                del holder[key]
-            case 1 if isinstance(holder, dict):
-                holder[f"{key}x"] = holder.pop(key)
-            case 2 if isinstance(holder, list):
-                holder.append(copy.deepcopy(holder[key]))
-            case _:
-                holder[key] = numbers.choice(_ODD_VALUES)
-    return changed
-
-
-def places_in(values):
-    """Holder and key of every value inside."""
-    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    for key, value in items:
-        yield values, key
-        yield from places_in(value)
 
 
 @pytest.fixture
@@ -97,13 +41,6 @@ def fuzz(trials):
                 assert 0 < len(refusal) < _LONGEST_REFUSAL, f"{len(refusal)} characters"
 
     return run
-
-
-def as_json(numbers, values):
-    """Mutated values, or mutated bytes of them."""
-    if numbers.random() < 0.7:
-        return json.dumps(mutated_values(numbers, values)).encode()
-    return mutated_bytes(numbers, json.dumps(values).encode())
 
 
 def test_descriptions_of_data_sets(fuzz, own_msd):
@@ -139,7 +76,7 @@ def test_values_of_the_command_line(fuzz, tiny_msd, tiny_plan):
         while isinstance(holder, dict) and holder:
             keys.append(numbers.choice(sorted(holder)))
             holder = holder[keys[-1]]
-        value = json.dumps(numbers.choice((holder, *_ODD_VALUES)))
+        value = json.dumps(numbers.choice((holder, *ODD_VALUES)))
         if numbers.random() < 0.5:
             value = mutated_bytes(numbers, value.encode()).decode(errors="replace")
         return f"{'.'.join(keys)}={value}"

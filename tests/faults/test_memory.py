@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from shared.limits import HANGS_S
 from shared.trial import Ended, Trouble
 
 _SPARE_MB = (1, 16, 64, 160)
@@ -58,7 +59,7 @@ def test_a_command_that_finds_no_memory_for_its_libraries_says_so(tiny_msd, tria
         ended = subprocess.run(
             ["sh", "-c", limited, sys.executable, str(tiny_msd), str(tmp_path / "run")],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=280, check=False,
+            capture_output=True, text=True, timeout=HANGS_S, check=False,
         )  # fmt: skip
         assert ended.returncode in (1, 2), ended
         Ended(ended.returncode, ended.stdout, ended.stderr).in_words()

@@ -68,6 +68,12 @@ def test_a_scan_without_a_place_or_with_two_is_doubted_whatever_the_training(hea
     assert apart.startswith("its sform and qform lie up to 12 mm apart; the sform is used")
 
 
+def test_a_pixdim_that_is_not_the_spacing_of_the_sform_is_doubted(headers):
+    edit = lambda header: (header.set_qform(None, 0), header.set_sform(np.eye(4), 1))  # noqa: E731
+    (doubt,) = grid_doubts(headers(spacing=(3.0, 3.0, 3.0), edit=edit), spec(trained_on=False))
+    assert doubt == "its pixdim gives voxels of 3 x 3 x 3 mm, and its sform, which is used, voxels of 1 x 1 x 1 mm"
+
+
 def scan(low, high):
     image = np.linspace(low, high, 6 * 7 * 8, dtype=np.float32).reshape(1, 6, 7, 8)
     return Volume(case_id="x", image=image, label=None, grid=Grid.of((6, 7, 8), np.eye(4)))

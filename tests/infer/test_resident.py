@@ -6,7 +6,7 @@ import torch
 
 from voxelocity.core.volume import Grid, Scaling, Volume
 from voxelocity.infer import PredictionSpec, Predictor
-from voxelocity.infer.resident import Residents, ResidentVolume
+from voxelocity.infer.resident import HeldOutVolume, Residents
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def test_a_case_on_a_device_has_the_intensities_of_the_prepared_one(dtype):
     residents = Residents(CPU, free_and_total_bytes=lambda: (1 << 20, 1 << 20))
     for _ in range(2):
         kept = residents.volume("a", lambda: loaded.append(1) or prepared)
-        assert isinstance(kept, ResidentVolume)
+        assert isinstance(kept, HeldOutVolume)
         assert np.array_equal(kept.intensities().numpy(), prepared.intensities())
         assert np.array_equal(kept.label.numpy(), prepared.label)
     assert len(loaded) == 1
@@ -37,7 +37,7 @@ def test_cases_that_find_no_room_and_those_of_a_cpu_are_loaded_each_time():
     prepared = volume()
     num_bytes = prepared.image.nbytes + prepared.label.nbytes
     room = Residents(CPU, free_and_total_bytes=lambda: (100 * num_bytes, 15 * num_bytes))
-    assert isinstance(room.volume("a", lambda: prepared), ResidentVolume)
+    assert isinstance(room.volume("a", lambda: prepared), HeldOutVolume)
     assert room.volume("b", lambda: prepared) is prepared, "a tenth of the device is taken"
     full = Residents(CPU, free_and_total_bytes=lambda: (3 * num_bytes, 1 << 30))
     assert full.volume("a", lambda: prepared) is prepared

@@ -1,8 +1,12 @@
+import re
+
+import nibabel as nib
 import numpy as np
 import pytest
 
 from shared.dicom_series import write_series
 from voxelocity.core.errors import InputError
+from voxelocity.data.decode import read_header
 from voxelocity.infer import find_scans, split_models
 
 
@@ -172,3 +176,18 @@ def test_a_label_in_a_list_is_not_read(tmp_path):
     (tmp_path / "scans.csv").write_text("image,label\na.nii.gz,a_seg.nii.gz\n")
     (ref,) = find_scans([tmp_path / "scans.csv"], num_channels=1)
     assert (ref.images, ref.label) == ((image,), None)
+
+
+@pytest.mark.parametrize("name", ["pair.img", "pair.hdr"])
+def test_half_of_a_pair_is_named_and_read_after_the_conversion_that_is_proposed(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    nib.save(nib.Nifti1Pair(np.zeros((3, 4, 5), np.int16), np.eye(4)), tmp_path / "a.img")
+    for ending in ("img", "hdr"):
+        (tmp_path / f"pair.{ending}").write_bytes((tmp_path / f"a.{ending}").read_bytes())
+    with pytest.raises(
+        InputError, match=rf"{name} cannot be predicted: \.(img|hdr) files are not read: save"
+    ) as caught:
+        find_scans([tmp_path / name], num_channels=1)
+    exec(re.search(r"nibabel\.save\(.*\)\)?(?=;)", str(caught.value))[0].replace('"a', '"pair'), {"nibabel": nib})
+    (ref,) = find_scans([tmp_path / "pair.nii.gz"], num_channels=1)
+    assert read_header(ref.images[0]).grid.shape == (3, 4, 5)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from shared.limits import HANGS_S
 from shared.small_predictor import predictor, scans
 from voxelocity.infer.sharing import StoppedError, share_scans, until
 
@@ -47,7 +48,7 @@ def test_a_device_that_is_busy_leaves_the_other_scans_to_the_other(tmp_path):
 
     def wait():
         slow_thread.append(threading.current_thread().name)
-        assert others_are_done.wait(60)
+        assert others_are_done.wait(HANGS_S)
 
     # Scans of more windows than four passes share none with the next, so the slow device holds one scan only.
     refs = scans(tmp_path, 5, shape=(150, 8, 8))
@@ -87,7 +88,7 @@ def test_a_thread_that_cannot_be_started_ends_the_others(tmp_path, monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    pair = Pair(lambda: pair.stop.wait(60), None)
+    pair = Pair(lambda: pair.stop.wait(HANGS_S), None)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         list(pair.predict(scans(tmp_path, 1)))
     assert pair.stop.is_set()

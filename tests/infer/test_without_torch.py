@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import voxelocity as package
+from shared.limits import HANGS_S
 from shared.small_predictor import small_spec
 from voxelocity.core.device import HOST
 from voxelocity.core.errors import ScanError
@@ -62,7 +63,7 @@ def test_predict_imports_no_torch_for_an_export_and_writes_the_same(folders, to,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

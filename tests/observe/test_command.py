@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity as package
+from shared.limits import HANGS_S
 from voxelocity.core.errors import CommandError
 from voxelocity.observe import command as module
 from voxelocity.observe.command import run_command, signal_name, watch_command
@@ -106,7 +107,7 @@ def test_it_can_run_in_another_thread(capfd):
     statuses = []
     thread = threading.Thread(target=lambda: statuses.append(run_command(["sh", "-c", "exit 3"])))
     thread.start()
-    thread.join(20)
+    thread.join(HANGS_S)
     assert statuses == [3]
 
 
@@ -175,7 +176,7 @@ def _listener(*more):
 def test_ctrl_c_reaches_the_command_once_and_its_own_end_is_waited_for():
     child = _listener()
     os.killpg(child.pid, signal.SIGINT)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=HANGS_S)
     assert (out, child.returncode) == ("got 1\nbye 1\nstatus 7\n", 0)
 
 
@@ -183,5 +184,5 @@ def test_ctrl_c_reaches_the_command_once_and_its_own_end_is_waited_for():
 def test_sigterm_to_us_is_passed_on_also_where_whoever_started_us_ignores_the_ends_of_children(more):
     child = _listener(*more)
     child.send_signal(signal.SIGTERM)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=HANGS_S)
     assert (out, child.returncode) == ("got 1\nbye 1\nstatus 7\n", 0)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe.clock import FakeClock
 from voxelocity.observe.samples import HostSample
@@ -86,7 +87,7 @@ def test_the_thread_samples_by_itself_and_ends():
             enough.set()
 
     with sampler(period_s=0.1, on_sample=note):
-        assert enough.wait(20)
+        assert enough.wait(HANGS_S)
     assert not [t for t in threading.enumerate() if t.name == "voxelocity sampler"]
     assert all(sample.period_s > 0 for sample in count)
 
@@ -121,7 +122,7 @@ def test_a_failure_within_sampling_ends_it_and_is_told_with_what_is_missing():
             return HostSample()
 
     sampling = sampler(period_s=0.1, make_host=Broken).start()
-    sampling._thread.join(20)
+    sampling._thread.join(HANGS_S)
     sampling.stop()
     assert sampling.missing[-1].endswith("s: ZeroDivisionError: made up")
     assert sampling.missing[:-1] == ("disk traffic: none", "GPUs: none")

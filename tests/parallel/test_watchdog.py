@@ -6,6 +6,7 @@ import signal
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from shared.limits import HANGS_S
 from shared.ranks import finish, start_ranks
 from voxelocity.observe import FakeClock
 from voxelocity.parallel import launch
@@ -131,7 +132,7 @@ with joined() as world:
     ],
 )
 def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, status, message, tmp_path):
-    ended = finish(start_ranks(3, kind.split(), memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
+    ended = finish(start_ranks(3, kind.split(), memory=tmp_path, script=_SCRIPT), timeout_s=HANGS_S)
     assert [one for one, _, _ in ended] == [1, status, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(message, err), err
@@ -139,7 +140,7 @@ def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, stat
 
 
 def test_a_rank_that_works_is_waited_for(tmp_path):
-    ended = finish(start_ranks(2, ["work", "idly"], memory=tmp_path, script=_SCRIPT), timeout_s=60.0)
+    ended = finish(start_ranks(2, ["work", "idly"], memory=tmp_path, script=_SCRIPT), timeout_s=HANGS_S)
     assert [status for status, _, _ in ended] == [3, 3], ended
 
 

@@ -4,6 +4,7 @@ import json
 
 import torch
 
+from shared.limits import HANGS_S
 from shared.ranks import finish, start_ranks
 from voxelocity.observe import cpu_budget
 from voxelocity.parallel import ALONE
@@ -91,5 +92,5 @@ print(found)
 
 
 def test_ranks_that_have_met_once_join_as_often_as_they_like(tmp_path):
-    ended = finish(start_ranks(2, [], memory=tmp_path, script=_TWICE), timeout_s=60.0)
+    ended = finish(start_ranks(2, [], memory=tmp_path, script=_TWICE), timeout_s=HANGS_S)
     assert ended == [(0, "[(1, 0), (1, 1)]\n", "")] * 2

@@ -50,19 +50,21 @@ def test_the_fingerprint_says_what_the_data_are(tiny_msd):
 
 
 def test_the_fingerprint_counts_and_the_panel_says_scans_without_a_place_or_with_two(own_msd):
-    for index, codes in ((0, (0, 0)), (1, (1, 1))):
+    for index, codes in ((0, (0, 0)), (1, (1, 1)), (2, (0, 1))):
         for name in (f"imagesTr/case_{index}.nii.gz", f"labelsTr/case_{index}.nii.gz"):
             image = nib.load(own_msd / name)
             image.header.set_qform(np.diag([-1.0, 1.0, 1.0, 1.0]), codes[0])
             image.header.set_sform(np.eye(4), codes[1])
+            image.header["pixdim"][1] = 3.0 if index == 2 else 1.0
             nib.save(nib.Nifti1Image(np.asarray(image.dataobj), None, image.header), own_msd / name)
     record = make_plan(voxelocity.open(own_msd), device="cpu").to_record()
     facts = record["fingerprint"]
-    assert (facts["num_unplaced"], facts["num_placed_twice"]) == (1, 1)
+    assert (facts["num_unplaced"], facts["num_placed_twice"], facts["num_spaced_twice"]) == (1, 1, 1)
     file = io.StringIO()
-    PlainConsole(file=file, width=200).print(dataset_panel(record["dataset"], facts))
+    PlainConsole(file=file, width=400).print(dataset_panel(record["dataset"], facts))
     assert "1 case with qform_code and sform_code 0" in file.getvalue()
     assert "1 case where sform and qform differ; the sform is used" in file.getvalue()
+    assert "1 case whose pixdim is not the spacing of the affine; the affine is used" in file.getvalue()
 
 
 def test_auto_gives_a_key_back_to_its_rule():

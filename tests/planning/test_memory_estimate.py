@@ -112,6 +112,35 @@ def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
     assert [section.title for section in document.sections] == ["Main memory", "Memory of the GPU"]
 
 
+def test_a_gpu_has_a_loss_of_kernels_and_keeps_recorded_steps_beside_a_validation(planned, monkeypatch):
+    count, asked = memory_estimate.count_tensors, []
+
+    def counted(*args, device, has_fused_loss, **kwargs):
+        asked.append(has_fused_loss)
+        return count(*args, device=torch.device("cpu"), has_fused_loss=has_fused_loss, **kwargs)
+
+    monkeypatch.setattr(memory_estimate, "count_tensors", counted)
+    machine = replace(planned.machine, device="cuda", device_index=0, has_triton=True, device_memory_bytes=2**34)
+    gpu = replace(planned, machine=machine)
+
+    def on(changed, **keys):
+        plain = {key.replace("__", "."): value for key, value in keys.items()}
+        return estimate_memory(changed, LIBRARIES, keys=plain).device
+
+    eager, fused = on(gpu, backend__fused_loss=False), on(gpu)
+    assert asked == [False, True]
+    assert fused["training"]["activations"] < eager["training"]["activations"]
+    on(gpu, loss__boundary_weight=0.1)
+    on(replace(planned, machine=replace(machine, has_triton=False)))
+    assert asked[2:] == [False, False]
+    recorded = on(gpu, precision__step_graph=True)
+    kept = recorded["validation"]["activations"] - fused["validation"]["activations"]
+    assert kept == recorded["training"]["activations"]
+    # They are dropped for a validation where they hold a large part of the memory.
+    small = replace(planned, machine=replace(machine, device_memory_bytes=2 * kept))
+    assert on(small, precision__step_graph=True)["validation"] == fused["validation"]
+
+
 def test_libraries_are_measured_by_a_small_training(planned):
     found = measure_libraries(planned)
     assert 50 * MIB < found.preparing_bytes < found.training_bytes < 4096 * MIB

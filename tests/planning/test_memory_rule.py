@@ -93,6 +93,25 @@ def test_overlapping_classes_and_ignored_voxels_are_counted_with_their_loss():
     assert boundary - plain == 2 * 4 * 3 * 16**3
 
 
+@pytest.mark.parametrize(("compute", "least", "most"), [("float32", 8, 24), ("bfloat16", 12, 28)])
+def test_a_loss_of_kernels_makes_only_the_gradient_of_the_logits(compute, least, most):
+    config = NetworkConfig.parse({"name": "unet", **WIDTHS})
+    options = {
+        "optimizer": OptimizerConfig(name="sgd", learning_rate=1e-3),
+        "precision": PrecisionConfig(compute=compute),
+        "batch_bcxyz": (1, 1, *PATCH),
+        "windows_bcxyz": (1, 1, *PATCH),
+        "num_outputs": 60,
+        "device": CPU,
+    }
+    torchs, ours = (count_tensors(config, LossConfig(), has_fused_loss=fused, **options) for fused in (False, True))
+    assert least < (torchs.activations - ours.activations) / (60 * 16**3) < most
+    # Logits and their gradient, and what comes before.
+    value = 4 if compute == "float32" else 2
+    assert ours.activations + ours.gradients > 2 * value * 60 * 16**3
+    assert (ours.weights, ours.windows) == (torchs.weights, torchs.windows)
+
+
 def test_a_network_that_reads_its_features_cannot_be_counted_and_it_is_said():
     config = NetworkConfig.parse({"name": "custom", "factory": f"{__name__}:Reading", **WIDTHS})
     with pytest.raises(ConfigError, match=r"test_memory_rule:Reading cannot be counted .*must not read values"):

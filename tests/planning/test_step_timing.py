@@ -1,4 +1,6 @@
+import contextlib
 import json
+import threading
 
 import pytest
 import torch
@@ -136,7 +138,7 @@ def gpu_steps(monkeypatch):
         clock = FakeClock()
 
         class Step:
-            def __init__(self, task, way, device, network):
+            def __init__(self, task, way, device, network, thread=None):
                 self.seconds = step_s * (slower if way.precision.channels_last else 1.0)
 
             def __call__(self, batch):
@@ -168,5 +170,33 @@ def test_measuring_on_a_gpu_takes_half_a_second_at_most_its_network_included(gpu
 
 def test_ways_on_a_gpu_start_from_copies_of_one_network(gpu_steps):
     clock = gpu_steps(0.0)
-    step_timing._steps(TASK, {**WAYS, "half": way(compute="bfloat16")}, torch.device("cuda", 0))
+    step_timing._steps(TASK, {**WAYS, "half": way(compute="bfloat16")}, torch.device("cuda", 0), contextlib.ExitStack())
     assert clock() == pytest.approx(0.1)
+
+
+def test_each_way_has_a_thread_of_its_own_where_threads_keep_how_they_computed(monkeypatch):
+    # As on a CUDA device, where torch keeps cuDNN's plans for each thread.
+    monkeypatch.setattr(step_timing, "_is_kept_by_thread", lambda device: True)
+    seen, built = {}, step_timing.TrainingStep
+
+    def step(network, loss, **options):
+        inner = built(network, loss, **options)
+        backward = []
+        next(network.parameters()).register_hook(lambda gradient: backward.append(threading.get_ident()))
+
+        def one(batch, rate):
+            backward.clear()
+            inner(batch, rate)
+            here = threading.get_ident()
+            assert set(backward) == {here}
+            assert not torch._C._is_multithreading_enabled()
+            seen.setdefault(options["precision"].channels_last, set()).add(here)
+
+        return one
+
+    monkeypatch.setattr(step_timing, "TrainingStep", step)
+    times = time_steps(TASK, WAYS, CPU, limit_s=60.0)
+    assert times.seconds.keys() == WAYS.keys()
+    (first,), (second,) = seen[False], seen[True]
+    assert len({first, second, threading.get_ident()}) == 3
+    assert torch._C._is_multithreading_enabled()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import nibabel as nib
+import numpy as np
 import pytest
 
 import voxelocity as vx
 from voxelocity.observe.measured import FOLDER_NAME
-from voxelocity.planning import Tuned, keep_tuned, tuned_key
+from voxelocity.planning import Tuned, keep_tuned, results_key, tuned_key
 
+BATCH, RATE = "data.batch_size", "optimizer.learning_rate"
 THREADS, LAST = "data.feed.num_threads", "precision.channels_last"
 
 
@@ -26,7 +30,7 @@ def plan(tiny_msd, tiny_plan, tmp_path):
 
 @pytest.fixture
 def keep(plan, tmp_path):
-    def kept(values, planned=None, **given):
+    def kept(values, planned=None, key_of=tuned_key, **given):
         planned = planned or plan()
         tuned = Tuned(
             **{
@@ -34,7 +38,7 @@ def keep(plan, tmp_path):
                 "rounds": 2, "peak_bytes": 0, **given,
             }
         )  # fmt: skip
-        about = tuned_key(planned.plan.to_plain(), planned.fingerprint, planned.machine)
+        about = key_of(planned.plan.to_plain(), planned.fingerprint, planned.machine)
         return keep_tuned(tmp_path / FOLDER_NAME, about, tuned)
 
     return kept
@@ -62,12 +66,49 @@ def test_a_key_that_no_rule_settles_is_taken_too(plan, keep):
 
 
 def test_a_value_of_its_own_has_its_own_reason(plan, keep):
-    reasons = {"optimizer.learning_rate": "tuned on Friday: a range test"}
-    keep({"optimizer.learning_rate": 0.5, THREADS: 3}, reasons=reasons)
-    found = choice(plan(), "optimizer.learning_rate")
-    assert found.reason.startswith("tuned on Friday")
+    keep({RATE: 0.5, BATCH: 3}, key_of=results_key, reasons={RATE: "tuned on Friday: a range test"})
+    found = choice(plan(), RATE)
+    assert found.reason.startswith("tuned on Friday: a range test; found for this data set, optimizer, loss and")
     # That of the other settings is not one of this value.
     assert found.measured is None
+
+
+def test_what_changes_results_is_taken_only_where_it_was_measured(plan, keep):
+    before = plan().plan
+    for key_of in (tuned_key, results_key):
+        keep({BATCH: 3, RATE: 0.5, THREADS: 3}, key_of=key_of)
+    found = plan()
+    assert (found.plan.data.batch_size, found.plan.optimizer.learning_rate) == (3, 0.5)
+    assert "for this data set, optimizer, loss and schedule" in choice(found, BATCH).reason
+    assert "for this network and shape of the data" in choice(found, THREADS).reason
+    for other in ({"optimizer.name": "sgd"}, {"loss.name": "dice_focal"}, {"schedule.decay": "poly"}):
+        changed = plan(overrides=other).plan
+        assert changed.data.feed.num_threads == 3
+        assert changed.data.batch_size == before.data.batch_size
+        assert changed.optimizer.learning_rate != 0.5
+
+
+def test_a_rate_that_was_found_with_one_batch_is_not_taken_for_another(plan, keep):
+    keep({BATCH: 3, RATE: 0.5}, key_of=results_key)
+    assert plan(overrides={BATCH: 3}).plan.optimizer.learning_rate == 0.5
+    assert plan(overrides={BATCH: 1}).plan.optimizer.learning_rate != 0.5
+
+
+def test_another_data_set_of_the_same_shapes_takes_only_what_changes_speed(tiny_msd, tiny_plan, tmp_path, keep):
+    for key_of in (tuned_key, results_key):
+        keep({RATE: 0.5, THREADS: 3}, key_of=key_of)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_msd, other)
+    made = {}
+    for name in ("moved", "brighter"):
+        keys = {key: value for key, value in tiny_plan.items() if key != LAST}
+        made[name] = vx.plan(vx.open(other), overrides=keys, cache_folder=tmp_path).plan
+        for path in (other / "imagesTr").glob("*.nii.gz"):
+            image = nib.load(path)
+            nib.save(nib.Nifti1Image((40.0 * image.get_fdata()).astype(np.float32), image.affine), path)
+    assert [one.data.feed.num_threads for one in made.values()] == [3, 3]
+    assert made["moved"].optimizer.learning_rate == 0.5
+    assert made["brighter"].optimizer.learning_rate != 0.5
 
 
 def test_the_user_wins_and_can_turn_it_off(plan, keep):

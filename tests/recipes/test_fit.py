@@ -1,5 +1,6 @@
 """The training that recipes share, on a line through points: where it ends, what a signal leaves, what it refuses."""
 
+import importlib
 import itertools
 import os
 import signal
@@ -8,13 +9,16 @@ import sys
 import pytest
 import torch
 
+import voxelocity
 import voxelocity.recipes.fit as recipe_fit
 from shared.recipe_call import call_of
 from voxelocity.core.batch import Batch
 from voxelocity.core.errors import InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
+from voxelocity.observe.samples import HostSample, Sample
 from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
 from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
+from voxelocity.training import opening
 
 CPU = torch.device("cpu")
 
@@ -29,7 +33,16 @@ def mean_square(answer, label):
 
 
 def train(
-    out, make=make_batch, *, resume=False, overwrite=False, clock=None, loss=mean_square, job_values=None, **values
+    out,
+    make=make_batch,
+    *,
+    resume=False,
+    overwrite=False,
+    clock=None,
+    loss=mean_square,
+    job_values=None,
+    sinks=(),
+    **values,
 ):
     config = FitConfig(
         batch_size=4, optimizer=OptimizerConfig(name="adamw", learning_rate=0.1), **{"steps": 20, **values}
@@ -37,7 +50,7 @@ def train(
     torch.manual_seed(0)
     network = torch.nn.Linear(2, 2)
     options = {} if clock is None else {"clock": clock}
-    call = call_of(out, out, resume=resume, overwrite=overwrite)
+    call = call_of(out, out, resume=resume, overwrite=overwrite, sinks=sinks)
     with open_run(call, out, {"of": "a line"}, **options) as run:
         step = TrainingStep(
             network,
@@ -163,3 +176,56 @@ def test_a_step_leaves_cores_to_the_threads_that_make_batches_if_the_job_spares_
     assert [threads for threads, _ in seen] == [expected, expected]
     assert seen[0][1] < before[1]
     assert sys.getswitchinterval() == before[1]
+
+
+def test_sinks_are_told_of_the_machine_as_by_train_and_without_them_nobody_asks(tmp_path, monkeypatch):
+    made = []
+
+    class Once:
+        """A sampler that takes one sample, when it begins."""
+
+        def __init__(self, pid, *, period_s, on_sample):
+            made.append((pid, period_s))
+            self.on_sample = on_sample
+
+        def __enter__(self):
+            self.on_sample(Sample(time_s=1.0, period_s=1.0, host=HostSample(core_shares=(0.25,), program_cores=0.2)))
+
+        def __exit__(self, *_):
+            made.append("stopped")
+
+    monkeypatch.setattr(opening, "Sampler", Once)
+    train(tmp_path / "alone", steps=2)
+    assert made == []
+    told = []
+
+    class Kept:
+        name = "kept"
+
+        def begin(self, run):
+            pass
+
+        def write(self, event):
+            told.append(event)
+
+        def end(self):
+            made.append("ended")
+
+    train(tmp_path / "run", steps=2, sinks=[Kept()])
+    assert made == [(os.getpid(), 10.0), "stopped", "ended"]
+    assert [event["host"]["program_cores"] for event in told if event["event"] == "sample"] == [0.2]
+
+
+@pytest.mark.parametrize("name", ["brain", "spleen"])
+def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path, monkeypatch):
+    # So they have its switches, streams and system metrics.
+    recipe = importlib.import_module(f"voxelocity.recipes.{name}.recipe")
+    cases, sink, trained = object(), object(), []
+    monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given: cases)
+    monkeypatch.setattr(voxelocity, "train", lambda *given, **options: trained.append((given, options)))
+    recipe.train(call_of(tmp_path, tmp_path / "run", sinks=[sink], overrides={"backend.tf32": False}))
+    ((given, options),) = trained
+    assert given == (cases, tmp_path / "run")
+    assert options["sinks"] == [sink]
+    assert options["overrides"] == {**recipe.KEYS, "backend.tf32": False}
+    assert not any(key.startswith("backend.") for key in recipe.KEYS)

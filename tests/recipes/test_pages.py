@@ -14,6 +14,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.recipes.pages import write_benchmark
 from voxelocity.recipes.pathology import benchmark as pathology
 from voxelocity.recipes.tractography import benchmark as tractography
+from voxelocity.recipes.tractography.bundles import TractDivision, open_bundles, split
 from voxelocity.recipes.tractography.settings import settings as tractography_settings
 
 
@@ -33,7 +34,11 @@ def test_a_model_of_all_streamlines_has_none_to_be_compared_with(bundles_file, t
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     call = call_of(bundles_file, tmp_path / "run")
     config = tractography_settings(replace(call, overrides={"split.held_out": 0.0}))
-    monkeypatch.setattr(tractography, "load_tracts", lambda out: SimpleNamespace(config=config, seed=0))
+    bundles = open_bundles(bundles_file, num_points=config.network.num_points)
+    sides = split(bundles, by="streamline", held_out=0.0, seed=0)
+    division = TractDivision.of(bundles, sides, by="streamline", data=bundles_file)
+    trained = SimpleNamespace(config=config, names=bundles.names, division=division)
+    monkeypatch.setattr(tractography, "load_tracts", lambda out: trained)
     with pytest.raises(InputError, match=r"was trained on all streamlines of .*; train with split\.held_out above 0"):
         tractography.benchmark(call)
 

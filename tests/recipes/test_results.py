@@ -1,5 +1,6 @@
 """Results of other data never replace those of the run, and say which data they are of."""
 
+import csv
 import io
 import json
 import shutil
@@ -9,7 +10,8 @@ from rich.console import Console
 
 from recipes.test_both import _TRIALS
 from shared.recipe_call import call_of
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.infer.models.spec import read_spec
 from voxelocity.recipes.brain import recipe as brain
 from voxelocity.recipes.pathology import recipe as pathology
 from voxelocity.recipes.results import name_of, results_call, trained_on
@@ -53,10 +55,17 @@ def test_predicting_other_data_leaves_the_results_of_the_run_alone(name, request
     assert files_of(tmp_path / "run") == before
     results = tmp_path / "run" / "predicted_other"
     assert json.loads((results / "data.json").read_text()) == {"data": str(other)}
-    assert f"is not what this run was trained on ({trained_on_of(name, tmp_path)})" in said.getvalue()
+    assert (
+        f"is not the place of the data that this run was trained on ({trained_on_of(name, tmp_path)})"
+        in said.getvalue()
+    )
     if name in ("brain", "spleen"):
-        # None of them is held out.
+        # All are predicted; this copy of the training's data says which of them were held out.
         assert len(list((results / "predictions").glob("*.nii.gz"))) == {"brain": 5, "spleen": 6}[name]
+        with (results / "predictions" / "predictions.csv").open(newline="") as file:
+            sides = {row["case"]: row["division"] for row in csv.DictReader(file)}
+        division = read_spec(tmp_path / "run" / "model.json").division
+        assert sides == dict.fromkeys(division.training, "trained on") | dict.fromkeys(division.held_out, "held out")
         assert "Mean Dice over" not in said.getvalue()
     else:
         assert json.loads((results / "scores.json").read_text())["data"] == str(other)
@@ -78,6 +87,15 @@ def test_a_data_set_is_known_by_its_place(tmp_path):
     assert results_call(call, tmp_path / "data") is call
     assert results_call(call, None) is call
     assert name_of(tmp_path / "link") == "data"
+
+
+def test_results_are_not_written_through_a_link_out_of_the_run(tmp_path):
+    for name in ("data", "run", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "predicted_data").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match=r"predicted_data is a link to .*elsewhere, outside of .*run"):
+        results_call(call_of(tmp_path / "data", tmp_path / "run"), tmp_path / "other")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_the_challenges_folders_are_known_by_where_their_cases_lie(brains, tmp_path):

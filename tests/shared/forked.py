@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
+from shared.limits import HANGS_S
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _IMPORTED = [
     "voxelocity.cli.train",
@@ -101,7 +103,7 @@ def run_python(
     """The end of a forked process, which is waited for."""
     process = ForkedPython(script, arguments, environment)
     try:
-        out, err = process.communicate(timeout=120.0)
+        out, err = process.communicate(timeout=HANGS_S)
         return subprocess.CompletedProcess(list(arguments), process.wait(), out, err)
     finally:
         process.kill()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from shared.limits import HANGS_S
+
 _GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 _LINES = {"h1", "h2", "h3", "h4", "p", "li", "tr", "dl", "caption", "summary", "pre", "figcaption", "details", "figure"}
 _CELLS = {"th", "td", "dt", "dd", "span"}
@@ -125,7 +127,7 @@ def browse(page, profile, *options):
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=True)
 
 
 def assert_shown(page, folder, *, width, height):

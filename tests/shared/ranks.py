@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.forked import ForkedPython
+from shared.limits import HANGS_S
 
 _PREPARED = """
 import sys
@@ -52,7 +53,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def finish(processes: Sequence[ForkedPython], *, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
+def finish(processes: Sequence[ForkedPython], *, timeout_s: float = HANGS_S) -> list[tuple[int, str, str]]:
     """Status, output and errors of each rank; none is left running."""
     try:
         return [(*reversed(_ended(process, timeout_s)),) for process in processes]

@@ -12,7 +12,7 @@ import torch
 
 from voxelocity.step import LossConfig, build_loss
 from voxelocity.step.fused import is_fused, set_fused
-from voxelocity.step.fused_loss import FusedLoss, Tiling, can_fuse
+from voxelocity.step.fused_loss import FusedLoss, LossTiling, can_fuse
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_KERNELS = IS_INTERPRETED or torch.cuda.is_available()
@@ -230,7 +230,7 @@ def test_every_tiling_gives_the_same_result():
         reference, _ = both(logits, label)
         for block, align, by_thread in ((64, 8, False), (32, 2, True), (256, 1, True)):
             # Few programs, so that each has several tiles.
-            tiling = Tiling(block=block, align=align, num_warps=1, programs=3, is_by_thread=by_thread)
+            tiling = LossTiling(block=block, align=align, num_warps=1, programs=3, is_by_thread=by_thread)
             loss = FusedLoss(LossConfig(), tilings=(tiling, tiling)).loss(logits, label)
             check(reference, (loss.detach(), *torch.autograd.grad(loss, logits)))
 

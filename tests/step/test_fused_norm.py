@@ -13,9 +13,10 @@ import torch
 pytest.importorskip("triton")
 
 import triton_kernels
+from voxelocity.core.kernels import compile_one
 from voxelocity.step import BackendConfig, NetworkConfig, backend_as_found, build_network, fused_norm, set_backend
 from voxelocity.step.fused import is_fused, set_fused
-from voxelocity.step.fused_norm import InstanceNorm, Launch, can_fuse, compile_ahead, norm_act
+from voxelocity.step.fused_norm import InstanceNorm, NormLaunch, can_fuse, norm_act, possible_launches
 
 HERE = Path(__file__)
 CHANNELS_LAST = torch.channels_last_3d
@@ -130,7 +131,7 @@ def test_slopes_and_norms_without_weights_on_device(slope, is_affine):
 @pytest.mark.parametrize("mean", [100.0, -3000.0])
 def test_a_large_mean_costs_only_its_own_rounding_on_device(mean):
     x = features((2, 16, 9, 10, 11), mean=mean)
-    check(x, *weights(16), slope=0.01, launch=Launch(tile=256, num_programs=16), tolerance=abs(mean) * 2e-7)
+    check(x, *weights(16), slope=0.01, launch=NormLaunch(tile=256, num_programs=16), tolerance=abs(mean) * 2e-7)
 
 
 @kernels
@@ -139,7 +140,7 @@ def test_a_large_mean_costs_only_its_own_rounding_on_device(mean):
 @pytest.mark.parametrize("num_programs", [1, 5, 64])
 def test_any_number_of_programs_gives_the_same_within_roundings_on_device(num_channels, num_programs):
     x = features((2, num_channels, 3, 7, 11), mean=2.0)
-    check(x, *weights(num_channels), slope=0.01, launch=Launch(tile=512, num_programs=num_programs))
+    check(x, *weights(num_channels), slope=0.01, launch=NormLaunch(tile=512, num_programs=num_programs))
 
 
 @kernels
@@ -148,7 +149,7 @@ def test_constant_channels_and_one_far_from_its_first_rows_are_finite_on_device(
     x = torch.ones((1, 8, 8, 8, 8), device=DEVICE)
     x[:, 1, 4:] = 1000.0
     x = x.to(memory_format=CHANNELS_LAST)
-    found = norm_act(x, *weights(8), eps=1e-5, slope=0.01, launch=Launch(tile=64, num_programs=8))
+    found = norm_act(x, *weights(8), eps=1e-5, slope=0.01, launch=NormLaunch(tile=64, num_programs=8))
     _, _, wanted = reference(x, *weights(8), 0.01)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
@@ -377,7 +378,8 @@ def test_kernels_compiled_ahead_are_those_that_a_network_launches(monkeypatch):
     )
     config = NetworkConfig.parse({"name": "dynunet", "widths": [32, 64, 96], "strides": [[2, 2, 2], [2, 2, 2]]})
     network = build_network(config, num_channels=1, num_classes=2, seed=0).to("cuda", memory_format=CHANNELS_LAST)
-    assert compile_ahead(network, torch.bfloat16, torch.device("cuda")) == 8
+    for launch in possible_launches(network, torch.bfloat16):
+        compile_one(launch, torch.device("cuda", 0))
     assert len(compiled) == 8
     with torch.autocast("cuda", dtype=torch.bfloat16):
         logits = network(features((1, 1, 16, 12, 8)))

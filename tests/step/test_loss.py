@@ -1,6 +1,7 @@
 import pytest
 import torch
 from monai.losses import DiceCELoss, DiceLoss, FocalLoss, TverskyLoss
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from voxelocity.step import LossConfig, build_loss
 
@@ -193,3 +194,31 @@ def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compu
     (gradient,) = torch.autograd.grad(found * 2.0**16, logits)
     assert gradient.isfinite().all()
     assert gradient.abs().max() > 0.0
+
+
+class _OnHost(TorchDispatchMode):
+    """Notes operations that read a tensor in main memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if any(isinstance(each, torch.Tensor) and each.device.type == "cpu" and each.dim() for each in args):
+            self.found.append(str(func))
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("ignored", [None, 4])
+@pytest.mark.parametrize("regions", [(), REGIONS])
+@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+def test_later_steps_read_nothing_in_main_memory(name, regions, ignored):
+    # As a recorded step must: it would read the memory again when that has long been given back.
+    loss = build_loss(LossConfig(name=name), regions=regions, ignored=ignored)
+    logits = torch.empty((2, 3 if regions else 4, 4, 5, 6), device="meta", requires_grad=True)
+    label = torch.empty((2, 4, 5, 6), dtype=torch.uint8, device="meta")
+    for number in range(2):
+        with _OnHost() as noted:
+            loss(logits, label).backward()
+        assert number == 0 or noted.found == []

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import voxelocity
+import voxelocity as vx
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.data.cache import RotatingSchedule, choose
-from voxelocity.data.pipeline import CachingFacts, PreparedCases
+from voxelocity.data.pipeline import CachingFacts, PreparedCases, declare_channels, declare_labels
+from voxelocity.planning import absent_classes
 from voxelocity.report import read_run
 from voxelocity.training import caching as caching_module
 from voxelocity.training import train
@@ -35,7 +36,7 @@ def run_on(tiny_msd, tiny_plan, tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(caching_module.PreparedCases, "fill", fill)
             train(
-                voxelocity.open(data), tmp_path / out, device="cpu", console=Console(file=shown, width=400),
+                vx.open(data), tmp_path / out, device="cpu", console=Console(file=shown, width=400),
                 overrides={**tiny_plan, "data.cache.folder": str(tmp_path / "cache"), **plan}, **options,
             )  # fmt: skip
         return filled, shown.getvalue()
@@ -48,6 +49,30 @@ def test_tiers_that_hold_every_case_are_filled_with_all_and_say_so(run_on, tier)
     filled, shown = run_on({"data.cache.tier": tier})
     assert sorted(filled) == [f"case_{index}" for index in range(6)]
     assert re.search(rf"prepared 6 cases in .* in the {tier} cache", shown)
+
+
+def test_a_class_that_one_side_of_a_fold_lacks_is_said_with_the_folds_that_have_it(run_on, own_msd, voxelocity):
+    split = vx.open(own_msd).split(0)
+    for ref in split.validation:
+        label = nib.load(ref.label)
+        nib.save(nib.Nifti1Image(np.minimum(label.get_fdata(), 1).astype(np.uint8), label.affine), ref.label)
+    text = "no held-out case of fold 0 contains core, so it counts in no mean, or as 0 where a voxel of it is predicted"
+    assert f"warning: train: {text}; folds that hold out cases with it: --fold 1, --fold 2" in run_on({}, own_msd)[1]
+    assert f"warning: plan: {text}" in voxelocity("plan", own_msd).succeeded().out
+    assert "no held-out case" not in voxelocity("plan", own_msd, "--fold", 1).succeeded().out
+
+
+def test_a_class_that_cannot_be_learned_is_said(tiny_msd):
+    cases = declare_labels(declare_channels(vx.open(tiny_msd)), num_threads=1)
+    held = {ref.case_id for ref in cases.split(0).validation}
+    present = {ref.case_id: (1, 2) if ref.case_id in held else (1,) for ref in cases.refs}
+    assert absent_classes(cases, 0, present) == [
+        "no training case of fold 0 contains core, so the network cannot learn it; folds that hold out cases with it: "
+        "--fold 0"
+    ]
+    assert absent_classes(cases, "all", present) == []
+    nowhere = dict.fromkeys(present, (1,))
+    assert [text.partition("; ")[2] for text in absent_classes(cases, 0, nowhere)] == ["no case has it"] * 2
 
 
 def test_a_rotating_cache_is_filled_with_its_first_window_and_says_so(run_on):

@@ -118,6 +118,7 @@ def test_predictions_of_a_run_are_those_that_its_scores_are_of(with_decoys, tiny
         assert np.mean([score.dice[name] for score in found[True]]) == pytest.approx(new)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Predictions keep only the largest component" in page
+    assert "This was chosen on the cases that are scored here" in page
     assert "--no-postprocess" in page
 
 

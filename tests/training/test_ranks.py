@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shared.limits import HANGS_S
 from shared.ranks import COMMAND, finish, free_port, start_ranks
 from voxelocity.observe import read_events
 from voxelocity.training.checkpoint import Checkpoints
@@ -152,7 +153,7 @@ def test_a_training_continues_on_the_nodes_that_are_left(tiny_msd, tiny_sets, tm
         step, num_before = checkpoints.latest_step(), num_starts(out)
         wait_until(lambda: num_starts(out) > num_before and checkpoints.latest_step() > step, nodes[:1], most_s=120.0)
         nodes[0].send_signal(signal.SIGTERM)
-        nodes[0].wait(timeout=60.0)
+        nodes[0].wait(timeout=HANGS_S)
     finally:
         for node in nodes:
             kill_with_children(node)
@@ -165,7 +166,7 @@ def test_when_a_rank_is_killed_the_others_end_and_the_last_checkpoint_is_whole(t
     checkpoints = Checkpoints(out / "checkpoints", keep=2)
     wait_until(lambda: checkpoints.latest_step() > 0, processes)
     processes[1].kill()
-    (status, _, err), _ = finish(processes, timeout_s=30.0)
+    (status, _, err), _ = finish(processes, timeout_s=HANGS_S)
     assert status == 1
     assert "another rank has ended" in err
     assert "Traceback" not in err
@@ -228,7 +229,7 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
     )
     sets = [*tiny_sets, *(part for key in keys for part in ("--set", key))]
     script = _HANG.format(module=module, name=name, method=method, rank=rank, number=number)
-    ended = finish(train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script), timeout_s=120.0)
+    ended = finish(train(2, tiny_msd, tmp_path / "run", sets, tmp_path, script=script), timeout_s=HANGS_S)
     assert [status for status, _, _ in ended] == [1, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(rf"for rank {rank} for \d+ s; rank {rank} is at .*\(hangs\)", err), err

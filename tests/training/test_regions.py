@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import voxelocity as vx
+from shared.limits import HANGS_S
 from shared.ranks import finish, start_ranks
 from voxelocity.core.region import Region
 from voxelocity.data.source import open_cases
@@ -82,7 +83,7 @@ def test_two_ranks_learn_regions_as_one(regions, tiny_sets, voxelocity, tmp_path
     steps = [part for value in values for part in ("--set", value)]
     arguments = ["train", str(regions), "--device", "cpu", *tiny_sets, *steps]
     assert voxelocity(*arguments, "-o", tmp_path / "one").status == 0
-    ended = finish(start_ranks(2, [*arguments, "-o", str(tmp_path / "two")], memory=tmp_path), timeout_s=120.0)
+    ended = finish(start_ranks(2, [*arguments, "-o", str(tmp_path / "two")], memory=tmp_path), timeout_s=HANGS_S)
     assert [status for status, _, _ in ended] == [0, 0], ended
     one, two = (load_model(tmp_path / name)[0].state_dict() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)

@@ -63,16 +63,16 @@ def test_cases_that_came_and_went_are_named(saved, cases):
     came = [replace(gone[0], case_id=f"new_{i}", fold=0) for i in range(4)]
     assert other_data(saved, replace(cases, refs=(*gone, *came))) == [
         "4 new training cases: new_0, new_1, new_2 and 1 more",
-        "1 training cases missing: case_0",
-        "1 validation cases missing: case_4",
+        "1 training case missing: case_0",
+        "1 validation case missing: case_4",
     ]
 
 
 def test_a_case_that_changed_sides_is_named(saved, cases):
     refs = tuple(replace(ref, fold=1) if ref.case_id == "case_0" else ref for ref in cases.refs)
     assert other_data(saved, replace(cases, refs=refs)) == [
-        "1 training cases missing: case_0",
-        "1 new validation cases: case_0",
+        "1 training case missing: case_0",
+        "1 new validation case: case_0",
     ]
 
 
@@ -120,7 +120,7 @@ def test_an_option_that_differs_is_named_with_both_values(saved, given, line):
 def test_how_ranks_share_the_work_and_how_a_plan_is_made_may_differ(saved):
     given = {"parallel.balance": "equal", "parallel": {"silence_s": 60.0}, "planner.measure": "never"}
     assert conflicting_options(saved, **{**NOT_GIVEN, "overrides": given}) == []
-    keys = resumed_keys(saved, {**given, "train.steps": 8})
+    keys = resumed_keys(saved, {**given, "train.steps": 8}, where="run.yaml")
     assert (keys["parallel.balance"], keys["parallel.silence_s"], keys["train.steps"]) == ("equal", 60.0, 6)
 
 
@@ -169,7 +169,7 @@ def test_differing_keys_name_both_values():
 
 def test_damaged_case_ids_are_told_apart_from_the_true_ones(saved, cases):
     damaged = replace(saved, case_ids={**saved.case_ids, "validation": [[1], "case_1", "case_4"]})
-    assert other_data(damaged, cases) == ["1 validation cases missing: [1]"]
+    assert other_data(damaged, cases) == ["1 validation case missing: [1]"]
 
 
 def test_many_lines_are_cut_short():

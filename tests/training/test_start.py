@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -68,9 +69,7 @@ def test_other_classes_and_channels_begin_with_new_first_and_last_layers(source)
     new = build_network(start.spec.network, num_channels=2, num_classes=4, seed=9)
     fresh = {name: tensor.clone() for name, tensor in new.state_dict().items()}
     said = []
-    labels = dict(enumerate(("background", "a", "b", "c")))
-    spec = start.spec.model_copy(update={"channels": ("T1", "T2"), "labels": labels})
-    start.copy_into(new, spec, say=said.append)
+    start.copy_into(new, class_names=("background", "a", "b", "c"), channels=("T1", "T2"), say=said.append)
     (text,) = said
     assert "1 channels and 3 classes, and are initialized again" in text
     again = text.partition("again: ")[2].split(", ")
@@ -95,12 +94,27 @@ def test_classes_of_other_names_are_pointed_out(tune, own_msd):
 def test_channels_and_outputs_that_mean_something_else_are_pointed_out(source):
     start = StartingPoint.open(source, overrides={}, out=source.parent)
     said = []
-    regions = {"regions": {"whole": (1, 2), "core": (2,), "rim": (1,)}, "region_order": (1, 2, 1), "channels": ("PET",)}
-    start.copy_into(copy.deepcopy(start.network), start.spec.model_copy(update=regions), say=said.append)
+    names, network = start.spec.class_names, copy.deepcopy(start.network)
+    start.copy_into(network, class_names=names, channels=("PET",), regions=("whole", "core", "rim"), say=said.append)
     first, last = said
     assert "channels PET; the weights of the first layer" in first
     assert "the classes of" in last
     assert "the overlapping regions whole, core, rim; the weights of the last layer" in last
+    regions = {"regions": {"whole": (1, 2), "core": (2,), "rim": (1,)}, "region_order": (1, 2, 1)}
+    of_regions = replace(start, spec=start.spec.model_copy(update=regions))
+    said.clear()
+    of_regions.copy_into(network, class_names=names, channels=start.spec.channels, say=said.append)
+    (last,) = said
+    assert "the overlapping regions of" in last
+    assert (
+        f"are ball, core, ball, those of this data set the classes {', '.join(names)}; the weights of the last" in last
+    )
+    said.clear()
+    named = ("whole", "core", "rim")
+    of_regions.copy_into(network, class_names=names, channels=start.spec.channels, regions=named, say=said.append)
+    assert said == []
+    of_regions.copy_into(network, class_names=names, regions=named, say=said.append)
+    assert "those of this data set the channels without names" in said[0]
 
 
 def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(tune, source, tiny_msd, tmp_path):
@@ -114,14 +128,40 @@ def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(
     tune(fold="all", start_from=first, out=second)
 
 
-def test_another_data_set_with_cases_of_the_same_names_is_a_reason_to_warn(tune, source, own_msd, tmp_path):
+def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source):
+    before = load_model(source)[1].division
+    for path in [*own_msd.glob("*/case_*.nii.gz")]:
+        path.rename(path.with_name(path.name.replace("case", "other")))
+    text = (own_msd / "dataset.json").read_text()
+    (own_msd / "dataset.json").write_text(text.replace("case_", "other_"))
+    after = load_model(tune(own_msd))[1].division
+    assert {name.partition("_")[0] for name in after.training} == {"case", "other"}
+    assert before.training.items() <= after.training.items()
+    assert before.held_out.items() < after.held_out.items()
+
+
+def test_a_copy_of_the_data_set_is_refused_and_other_files_of_the_same_names_are_a_reason_to_warn(tune, own_msd):
+    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out"):
+        tune(own_msd, fold=1)
+    for path in (own_msd / "imagesTr").iterdir():
+        image = nib.load(path)
+        nib.save(nib.Nifti1Image(np.round(image.get_fdata()).astype(np.float32), image.affine), path)
     with pytest.warns(UserWarning, match=r"cases with the names of 2 of the 2 cases that are held out"):
         tune(own_msd, fold=1)
-    copied = tmp_path / "copied"
-    shutil.copytree(source, copied)
-    (copied / "run.yaml").unlink()
+
+
+def test_a_model_that_does_not_keep_its_cases_is_judged_by_its_record(tune, source, own_msd, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(source, old)
+    spec = json.loads((old / "model.json").read_text())
+    (old / "model.json").write_text(json.dumps({**spec, "division": None}))
+    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give --fold 0"):
+        tune(fold=1, start_from=old)
+    with pytest.warns(UserWarning, match=r"cases with the names of 2 of the 2 cases that are held out"):
+        tune(own_msd, fold=1, start_from=old)
+    (old / "run.yaml").unlink()
     with pytest.warns(UserWarning, match="does not say which cases it was trained on"):
-        tune(start_from=copied, out=tmp_path / "from copied")
+        tune(start_from=old, out=tmp_path / "from old")
 
 
 def test_each_fold_starts_from_its_own_fold_where_there_is_one(source, tmp_path):

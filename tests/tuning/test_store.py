@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import sqlite3
+import struct
 import sys
 
 import pytest
@@ -84,3 +87,49 @@ def test_without_optuna_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     ):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def hot_journal(path, removed):
+    """A journal of SQLite that makes it remove a file when it opens the database: its format is in pager.c."""
+    name, magic, page = os.fsencode(removed), bytes.fromhex("d9d505f920a163d7"), 4096
+    sizes = struct.pack(">iIIII", 0, 1, path.stat().st_size // page, 512, page)
+    end = struct.pack(">I", 0x40000000 // page + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
+    path.with_name(f"{path.name}-journal").write_bytes((magic + sizes).ljust(512, b"\0") + end)
+
+
+def test_a_journal_that_makes_sqlite_remove_a_file_is_refused(tmp_path):
+    with opened(tmp_path, KNOBS, about={}, seed=0):
+        pass
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    hot_journal(tmp_path / STUDY_FILE, precious)
+    with pytest.raises(OutputError, match="names another file"), opened(tmp_path, KNOBS, about={}, seed=0):
+        pass
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update trial_user_attributes set value_json = '{\"network.factory\": \"os:abort\"}' where key = 'settings'",
+        'update trial_user_attributes set value_json = \'{"shape": [9, 9, 9], "word": "a"}\' where key = \'settings\'',
+        "update trial_user_attributes set value_json = '3' where key = 'settings'",
+        "update trial_user_attributes set value_json = '{}' where key = 'outcome'",
+        "update trial_user_attributes set value_json = '[\"x\"]' where key = 'outcome'",
+        "update trial_user_attributes set value_json = '\"of mine\"' where key = 'phase'",
+        "update study_user_attributes set value_json = '[1]'",
+        "update trial_params set distribution_json = '{}'",
+        "create trigger t after insert on trials begin delete from trials; end",
+    ],
+)
+def test_a_study_that_holds_what_no_tuning_writes_is_refused(tmp_path, change):
+    with opened(tmp_path, KNOBS, about={}, seed=0) as store:
+        trial, _ = store.begin("search", {"shape": [2, 2, 2], "word": "a"})
+        store.end(trial, TrialOutcome(kind="finished", seconds=1.0, measurements={"seconds": (2.0,)}), 2.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / STUDY_FILE)) as file, file:
+        file.execute(change)
+    with (
+        pytest.raises(InputError, match=STUDY_FILE + "|holds a study that differs"),
+        opened(tmp_path, KNOBS, about={}, seed=0),
+    ):
+        pass

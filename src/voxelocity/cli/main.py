@@ -34,6 +34,7 @@ from voxelocity.cli import (
     train,
     tune,
 )
+from voxelocity.cli.foreign_options import HintingGroup
 from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
     CommandError,
@@ -50,6 +51,7 @@ from voxelocity.parallel import read_place
 
 app = typer.Typer(
     name="voxelocity",
+    cls=HintingGroup,
     help="Train volumetric medical-imaging networks as fast as this machine allows, and see it proven.",
     no_args_is_help=True,
     add_completion=False,
@@ -90,12 +92,20 @@ _PIPE_STATUS = 141
 def _options(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop."),
+    local_rank: int = typer.Option(0, "--local-rank", "--local_rank", hidden=True),
 ) -> None:
+    # torch.distributed.launch writes the local rank before the command; its variables, which we read, hold it as well.
+    del local_rank
     if version:
         from voxelocity import __version__
 
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        # Libraries end the process on it, or name a file that nobody knows.
+        raise InputError("the working folder was deleted; change to one that exists, and repeat the command") from None
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
         # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -152,13 +162,20 @@ def main() -> None:
                 "the work: smaller scans, or a smaller data.batch_size",
                 1,
             )
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)
+            _end(
+                f"a name has {len(name):,} characters, more than the file system takes ({name[:60]}...); shorten it", 2
+            )
         if not isinstance(error, OSError) or not is_out_of_space(error):
             raise
         # EFBIG is a limit that was set (ulimit -f), not a full disk.
-        what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
+        is_limit = error.errno == errno.EFBIG
+        what = "the disk or `ulimit -f` lets no file grow so large" if is_limit else "no space left on the disk"
+        cure = "raise the limit or name another disk" if is_limit else "free some space"
         _end(
-            f"{what} while writing {error.filename or 'a file'}; free some space, then repeat the same "
-            "command: a run resumes from its last checkpoint",
+            f"{what}, while writing {error.filename or 'a file'}; {cure}, then repeat the same command; a run "
+            "continues from its last checkpoint with --resume",
             1,
         )
 

@@ -97,14 +97,22 @@ def read_budget_s(text: str) -> float:
 def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: bool = False) -> dict[str, Any]:
     """Keys of the plan to fix: those of the file first, then those of `--set`, which win.
 
+    A `run.yaml` can be given unchanged: its plan counts, without the places and the code that it names.
+
     Raises:
-        ConfigError: the file cannot be read or is not a mapping, or a `--set` has no `=`.
+        ConfigError: the file cannot be read or is not a mapping, or is that of a run and names code, or a `--set` has
+            no `=`.
     """
     values: dict[str, Any] = {}
     if config is not None:
         loaded = read_mapping(config, where="config", holds="keys and values, such as 'seed: 1'")
-        # A run.yaml can be given unchanged: its plan is under one key.
-        values |= loaded["plan"] if isinstance(loaded.get("plan"), dict) else loaded
+        if isinstance(loaded.get("plan"), dict):
+            # The record of a run, which may be someone else's.
+            from voxelocity.planning import keys_of_record
+
+            values |= keys_of_record(loaded["plan"], read_assignments(sets or []), where=str(config))
+        else:
+            values |= loaded
     values |= read_assignments(sets or [])
     return {**values, "planner.use_tuned": False} if no_tuned else values
 

@@ -46,7 +46,7 @@ def plan(
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import phase
-    from voxelocity.planning import make_plan
+    from voxelocity.planning import absent_from_plan, make_plan
     from voxelocity.report import dataset_panel, document_view, plan_table
 
     phases.start_up_is_over()
@@ -73,6 +73,8 @@ def plan(
     console = PlainConsole()
     console.print(dataset_panel(record["dataset"], record["fingerprint"]))
     console.print(plan_table(planned.choices))
+    for text in absent_from_plan(planned):
+        console.print(f"warning: plan: {text}", style="yellow", highlight=False, soft_wrap=True)
     if estimate is not None:
         console.print(document_view(estimate))
 

@@ -114,8 +114,12 @@ def tune(
             "code, run it with --auto3dseg"
         )
     base, place = _base_of(dataset, overrides)
-    if base is not None and not options.is_given(context, "fold"):
-        chosen_fold = base.fold
+    if base is not None:
+        chosen_fold = chosen_fold if options.is_given(context, "fold") else base.fold
+        if out is None:
+            from voxelocity.core.links import check_links
+
+            check_links(dataset, ("tune",), where="tune")
     from voxelocity.core.console import PlainConsole
     from voxelocity.parallel import read_place
     from voxelocity.report import read_run

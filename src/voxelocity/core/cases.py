@@ -150,10 +150,15 @@ class Cases:
         validation = tuple(ref for ref in labeled if ref.fold == fold)
         training = tuple(ref for ref in labeled if ref.fold != fold)
         known = sorted({ref.fold for ref in labeled if ref.fold is not None})
+        if not validation and not known:
+            raise DatasetError(
+                f"source: {self.root}: no fold holds out any of the {len(labeled)} labeled cases; list some under "
+                '"val" in splits_final.json, or remove that file to hold out every fifth, or give --fold all'
+            )
         if not validation:
             raise DatasetError(
                 f"source: {self.root}: fold {fold} holds zero of the {len(labeled)} labeled cases; "
-                f"folds with cases: {known or 'none'}; choose one of them or --fold all"
+                f"folds with cases: {known}; choose one of them or --fold all"
             )
         if not training:
             raise DatasetError(

@@ -17,16 +17,6 @@ _SECRET_ENDINGS = ("password", "passwd", "passphrase", "passcode", "apikey", "ac
 _JOINED = frozenset(
     ("sshpass", "pgpass", "dbpass", "userpass", "mypass", "authtoken", "accesstoken", "connectionstring")
 )
-_WORDS = frozenset(
-    ("pass", "passes", "password", "passwords", "passwd", "passphrase", "passcode", "pw", "pwd", "secret", "secrets",
-     "token", "tokens", "credential", "credentials", "creds", "auth", "authorization", "bearer", "sas", "sig",
-     "signature", "apikey", "jwt", "otp", "cookie", "cookies", "dsn", "connstr")
-)  # fmt: skip
-# Written together with another word: PGPASSWORD, accesstoken, mysqlpwd.
-_SECRET_ENDINGS = ("password", "passwd", "passphrase", "passcode", "apikey", "accesskey", "secretkey", "secret", "pwd")
-_JOINED = frozenset(
-    ["sshpass", "pgpass", "dbpass", "userpass", "mypass", "authtoken", "accesstoken", "connectionstring"]
-)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # Only in the query of an address; elsewhere it is a word like any other.
 _IN_QUERIES = frozenset({"code", "state", "key", "session"})

@@ -16,7 +16,8 @@ from voxelocity.core.errors import ConfigError, did_you_mean
 
 Pair = tuple[str, str]
 
-# Only whole words count as a side without a partner: a lone L may be a lumbar level, a lobe or a length.
+# Only whole words count as a side without a partner: a lone L may be a lumbar level, a lobe or a length. Where other
+# classes show that letters are sides, it is one too.
 _WORDS = {"left": "right", "right": "left"}
 _SHORT = {"l": "r", "r": "l", "lh": "rh", "rh": "lh", "lt": "rt", "rt": "lt"}
 _PARTNERS = _WORDS | _SHORT
@@ -27,6 +28,9 @@ _UNLIKE = frozenset(
     ("heart", "cardiac", "atrium", "atria", "atrial", "ventricle", "ventricular", "auricle", "appendage", "liver",
      "hepatic")
 )  # fmt: skip
+_JOINED_SIDE = re.compile("^(left|right|l|r)")
+# Of a name that begins with the letter of its side: shorter ones are abbreviations, such as LAD.
+_LEAST_JOINED = 5
 # The ventricles of the brain are mirror images, unlike those of the heart.
 _LIKE = frozenset(("lateral", "lat", "brain", "cerebral", "horn"))
 
@@ -38,7 +42,7 @@ class Sides:
     Attributes:
         pairs: mirror images of each other, each in the order of the classes.
         unlike: left and right of an organ whose two sides have different shapes, such as the chambers of a heart.
-        single: names of one side whose other side is not among the classes.
+        single: names of one side whose other side is not among the classes, or is not clear.
     """
 
     pairs: tuple[Pair, ...]
@@ -47,7 +51,10 @@ class Sides:
 
 
 def find_sides(class_names: Sequence[str]) -> Sides:
-    """Pairs and single sides among these names, by their words; "Leftover" and "L1" have no side."""
+    """Pairs and single sides among these names, by their words; "Leftover" and "L1" have no side.
+
+    A lone "Cochlea_L" is a single side if another structure of the set has both, such as "Lens_L" and "Lens_R".
+    """
     by_key: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in class_names:
         words = _words(name)
@@ -56,11 +63,13 @@ def find_sides(class_names: Sequence[str]) -> Sides:
             by_key[_key(words, sides[0])].append(name)
     pairs: list[Pair] = []
     single: list[str] = []
+    has_both = [names for names in by_key.values() if len({_side(name) for name in names}) == 2]
+    counted = _PARTNERS if any(_side(names[0]) in _SHORT for names in has_both) else _WORDS
     for names in by_key.values():
-        if len(names) == 2 and _side(names[0]) != _side(names[1]):
+        if len(names) == 2 and names in has_both:
             pairs.append((names[0], names[1]))
         else:
-            single += [name for name in names if _side(name) in _WORDS]
+            single += [name for name in names if _side(name) in counted]
     with_side = set(chain(*by_key.values()))
     pairs += _joined_pairs([name for name in class_names if name not in with_side])
     order = {name: index for index, name in enumerate(class_names)}
@@ -113,16 +122,20 @@ def _side(name: str) -> str:
 
 
 def _joined_pairs(names: Sequence[str]) -> list[Pair]:
-    """Pairs whose side is part of a word, as in "leftkidney": taken only if the other side exists too."""
+    """Pairs whose side is part of a word, as in "leftkidney" and "lkidney": taken only if the other side exists too."""
     known = {name.lower(): name for name in names}
     pairs = []
     for low, name in known.items():
-        other = known.get(low.replace("left", "right"))
-        if low.count("left") == 1 and "right" not in low and other is not None:
+        has_one_word = low.count("left") == 1 and "right" not in low
+        other = known.get(low.replace("left", "right")) if has_one_word else None
+        if other is None and low.startswith("l") and len(low) >= _LEAST_JOINED:
+            other = known.get(f"r{low[1:]}")
+        if other is not None:
             pairs.append((name, other) if names.index(name) < names.index(other) else (other, name))
     return pairs
 
 
 def _is_unlike(name: str) -> bool:
     words = set(_words(name))
+    words |= {_JOINED_SIDE.sub("", word) for word in words}
     return bool(words & _UNLIKE) and not words & _LIKE

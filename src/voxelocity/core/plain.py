@@ -79,16 +79,13 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         ValueError: the text is not YAML, a value does not exist (May 99), it is nested more than 50 deep, or its
-            aliases expand to more than a million values. The message is one line.
+            aliases, also those of merged keys, stand for more than a million values. The message is one line.
     """
     try:
-        has_aliases = _check_depth(text)
-        value = yaml.load(text, Loader=_LOADER)
+        _check_size(text)
+        return yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    if has_aliases and _num_values(value, _MAX_VALUES) >= _MAX_VALUES:
-        raise ValueError(f"its aliases stand for more than {_MAX_VALUES:,} values")
-    return value
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
@@ -119,28 +116,33 @@ def read_mapping(path: Path, *, where: str, holds: str) -> dict[Any, Any]:
     return found
 
 
-def _check_depth(text: str) -> bool:
-    """Whether the text has aliases. libyaml crashes the process if a text is nested 100,000 deep."""
-    depth, has_aliases = 0, False
+def _check_size(text: str) -> None:
+    """Refuses a text before it is built: libyaml crashes the process if it is nested 100,000 deep.
+
+    An alias stands for all values below its anchor, and merged keys are copied while a mapping is built.
+    """
+    # Of the open collections: the anchor, and how many values it has up to now.
+    open_collections: list[tuple[str | None, int]] = []
+    by_anchor: dict[str, int] = {}
+    num_values, has_aliases = 0, False
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _MAX_DEPTH:
+            if len(open_collections) == _MAX_DEPTH:
                 raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+            open_collections.append((event.anchor, num_values))
+            num_values += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        has_aliases = has_aliases or isinstance(event, yaml.AliasEvent)
-    return has_aliases
-
-
-def _num_values(value: Any, most: int) -> int:
-    """How many values it holds, counted up to `most`."""
-    num_values, waiting = 0, [value]
-    while waiting and num_values < most:
-        num_values += 1
-        inner = waiting.pop()
-        if isinstance(inner, Mapping):
-            waiting.extend(inner.values())
-        elif isinstance(inner, list):
-            waiting.extend(inner)
-    return num_values
+            anchor, before = open_collections.pop()
+            if anchor is not None:
+                by_anchor[anchor] = num_values - before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_collections):
+                raise ValueError(f"*{event.anchor} stands for what it is in itself")
+            num_values += by_anchor.get(event.anchor or "", 1)
+            has_aliases = True
+        elif isinstance(event, yaml.ScalarEvent):
+            num_values += 1
+            if event.anchor is not None:
+                by_anchor[event.anchor] = 1
+        if has_aliases and num_values > _MAX_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MAX_VALUES:,} values")

@@ -21,7 +21,8 @@ class Region:
     stop: Index3
 
     def __post_init__(self) -> None:
-        if any(stop < start for start, stop in zip(self.start, self.stop, strict=True)):
+        (x0, y0, z0), (x1, y1, z1) = self.start, self.stop
+        if x1 < x0 or y1 < y0 or z1 < z0:
             raise ValueError(f"region: stop {self.stop} lies before start {self.start}")
 
     @classmethod

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
+import ipaddress
 import os
 import re
+import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -69,11 +72,45 @@ def open_file_system(url: str) -> Any:
     try:
         import fsspec
 
-        return fsspec.core.url_to_fs(url)[0]
+        options = {"client_kwargs": {"trace_configs": [_watched_redirects()]}} if url.startswith("http") else {}
+        return fsspec.core.url_to_fs(url, **options)[0]
     except (ImportError, ValueError, TypeError) as error:
         raise InputError(
             f"{url} cannot be opened ({error}); pip install 'voxelocity[remote]', or use a folder on this machine"
         ) from None
+
+
+@functools.cache
+def _watched_redirects() -> Any:
+    """For aiohttp: refuses redirects from a server elsewhere to an address of this machine or of its network.
+
+    Services there, such as those that give credentials to machines of a cloud, trust whoever reaches them.
+    """
+    import aiohttp
+
+    async def refuse(session: Any, context: Any, request: Any) -> None:
+        answer = request.response.headers
+        target = request.url.join(type(request.url)(answer.get("Location") or answer.get("URI") or ""))
+        depth, allowed = _nearness(target.host or ""), _nearness(request.url.host or "")
+        if depth > allowed:
+            raise PermissionError(
+                f"the server at {request.url.host} leads to {target.host}, an address of this machine or its network, "
+                "which is not followed"
+            )
+
+    watched = aiohttp.TraceConfig()
+    watched.on_request_redirect.append(refuse)
+    return watched
+
+
+def _nearness(host: str) -> int:
+    """0 for an address elsewhere, 1 in a private network, 2 on this machine, 3 for services of the network link."""
+    try:
+        found = {ipaddress.ip_address(place[4][0]) for place in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):
+        return 0
+    kinds = [3 if one.is_link_local else 2 if one.is_loopback else 1 if one.is_private else 0 for one in found]
+    return max(kinds, default=0)
 
 
 class ContentError(Exception):

@@ -75,9 +75,9 @@ def write_whole(path: str | Path, content: bytes) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         put_in_place(target, content)
     except OSError as error:
-        raise OutputError(
-            f"report: cannot write '{target}': {error.strerror or error}; free the path or choose another"
-        ) from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "make space there, or choose another place" if is_full else "free the path or choose another"
+        raise OutputError(f"report: cannot write '{target}': {error.strerror or error}; {cure}") from error
     return target
 
 

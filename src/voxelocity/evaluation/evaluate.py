@@ -17,7 +17,8 @@ from voxelocity.core.learning import read_mark
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth
+from voxelocity.data.decode.notes import Note
+from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_divisions
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import read_run
@@ -40,6 +41,7 @@ class Evaluation:
         notices: what to know before believing the scores.
         num_unscored: further cases that runs held out, but did not score.
         unlearned: why the network of a run has no score, by folder; then the whole has none.
+        divisions: "trained on" or "held out", by case id, where `predictions.csv` next to the predictions says so.
     """
 
     scores: tuple[CaseScore, ...]
@@ -54,11 +56,17 @@ class Evaluation:
     notices: tuple[str, ...] = ()
     num_unscored: int = 0
     unlearned: Mapping[str, str] = field(default_factory=dict)
+    divisions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_cases(self) -> int:
         """The cases that there are, scored or not."""
         return len(self.scores) + len(self.missing) + len(self.refused) + self.num_unscored
+
+    @property
+    def trained_on(self) -> frozenset[str]:
+        """The cases that the model was trained on, as far as that is known."""
+        return frozenset(score.case_id for score in self.scores if self.divisions.get(score.case_id) == "trained on")
 
 
 def evaluate(
@@ -100,9 +108,10 @@ def evaluate(
     on_start(len(pairs.refs))
     scores: list[CaseScore] = []
     refused: dict[str, str] = {}
+    noted: dict[str, dict[str, str]] = {}
     for ref in pairs.refs:
         try:
-            scores.append(_score(ref, found, tolerance_mm))
+            scores.append(_score(ref, found, tolerance_mm, _notes_in(noted, ref.case_id)))
         except ScanError as error:
             refused[ref.case_id] = str(error)
         else:
@@ -125,6 +134,12 @@ def evaluate(
         refused=refused,
         others=tuple(map(str, pairs.others)),
         unlearned={str(labels): mark} if labels and (mark := read_mark(Path(labels) / "scores.json")) else {},
+        notices=tuple(
+            f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
+            for cases in noted.values()
+            for case_id, text in [next(iter(cases.items()))]
+        ),
+        divisions={case_id: side for folder in folders for case_id, side in read_divisions(folder).items()},
     )
 
 
@@ -140,6 +155,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     twice: list[str] = []
     marks: dict[str, str] = {}
     num_unscored = 0
+    kept: list[set[str]] = []
     classes: tuple[str, ...] = ()
     for run in runs:
         facts = read_run(run)
@@ -158,6 +174,7 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
             marks[str(run)] = facts.unlearned
         if not facts.dataset.held_out:
             notices.append(f"{run} was validated on the cases it was trained on, so its scores are too high.")
+        kept.append(set(facts.keep_largest))
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         if (num := facts.dataset.num_validation) > len(facts.scores):
@@ -165,6 +182,13 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
             notices.append(f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why.")
         scores |= {score.case_id: score for score in facts.scores}
         folders |= {score.case_id: str(run) for score in facts.scores}
+    if chosen := set().union(*kept):
+        by_all = listed(sorted(set.intersection(*kept))) or "no class"
+        notices.append(
+            f"Scores include that runs keep only the largest component of {listed(sorted(chosen))}. Each run chose "
+            "that on the cases that it is scored on, so scores are somewhat too high, and an ensemble of the runs "
+            f"does it for {by_all} only."
+        )
     if twice:
         raise InputError(
             f"evaluate: cases that were validated by two runs would count twice: {listed(twice)}; pool runs that held "
@@ -182,10 +206,21 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     )
 
 
-def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float) -> CaseScore:
+def _notes_in(noted: dict[str, dict[str, str]], case_id: str) -> Note:
+    """Keeps the first text of each kind and case."""
+
+    def note(kind: str, text: str) -> None:
+        noted.setdefault(kind, {}).setdefault(case_id, text)
+
+    return note
+
+
+def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> CaseScore:
     assert ref.label is not None, "pairs have both"
     declared, scan = truth.declared, truth.scans.get(ref.case_id)
-    pair = read_pair(ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value)
+    pair = read_pair(
+        ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value, note=note
+    )
     values = sorted(declared.labels)
     return case_score(
         ref.case_id,

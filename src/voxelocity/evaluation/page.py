@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
     # A network that has not learned has no headline.
     mean_dice = None if evaluation.unlearned else summarize(scores).mean_dice
-    ordered = worst_first(scores)
+    ordered = worst_first(_marked(evaluation))
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
     return Document(
@@ -84,6 +85,7 @@ def evaluation_document(evaluation: Evaluation) -> Document:
             ),
             Section(title="Surfaces and volumes by class", blocks=[_surfaces_and_volumes(scores, tolerance_mm)]),
             Section(title="Scores by folder", blocks=_by_folder(evaluation)),
+            Section(title="Trained on, and not", blocks=_by_division(evaluation)),
             Section(
                 title="Cases, worst first",
                 is_detail=True,
@@ -100,23 +102,58 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     )
 
 
-def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
-    if evaluation.unlearned:
-        return f"No score over {count_text(len(evaluation.scores), 'case')}: a training was too short to be scored."
-    num, num_cases = len(evaluation.scores), evaluation.num_cases
-    part = f"{num:,} of " if num < num_cases else ""
-    return f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}."
-
-
 def evaluation_view(evaluation: Evaluation) -> RenderableType:
     """The evaluation for a terminal."""
     document = document_view(evaluation_document(evaluation))
-    return Group(document, "", score_table(evaluation.scores))
+    return Group(document, "", score_table(_marked(evaluation)))
+
+
+def _marked(evaluation: Evaluation) -> list[CaseScore]:
+    """The scores as they are shown, with a word after the names of cases that were trained on."""
+    seen = evaluation.trained_on
+    return [
+        replace(score, case_id=f"{score.case_id} (trained on)") if score.case_id in seen else score
+        for score in evaluation.scores
+    ]
+
+
+def _unseen(evaluation: Evaluation) -> list[CaseScore]:
+    return [score for score in evaluation.scores if score.case_id not in evaluation.trained_on]
+
+
+def _unseen_dice(evaluation: Evaluation) -> float | None:
+    """The mean over cases that the model has not seen; None without any, and where a training was too short."""
+    unseen = _unseen(evaluation)
+    return summarize(unseen).mean_dice if unseen and not evaluation.unlearned else None
+
+
+def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
+    """With the mean of the cases that the model has not seen, where it has seen some."""
+    num, num_cases = len(evaluation.scores), evaluation.num_cases
+    if evaluation.unlearned:
+        return f"No score over {count_text(num, 'case')}: a training was too short to be scored."
+    part = f"{num:,} of " if num < num_cases else ""
+    text = f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}"
+    seen = len(evaluation.trained_on)
+    if not seen:
+        return f"{text}."
+    if seen == num:
+        return f"{text}, all of which the model was trained on."
+    mean_text = dice_text(_unseen_dice(evaluation))
+    return f"{text}, {seen:,} of which the model was trained on; {mean_text} over the other {num - seen:,}."
 
 
 def _notices(evaluation: Evaluation) -> list[str]:
     notices = [f"{run} has no score: {why}." for run, why in evaluation.unlearned.items()]
     notices += evaluation.notices
+    if seen := len(evaluation.trained_on):
+        text = f"{seen:,} of {count_text(len(evaluation.scores), 'case')} were trained on"
+        if not evaluation.unlearned:
+            held_out = (
+                f"held-out mean {dice_text(_unseen_dice(evaluation))}" if _unseen(evaluation) else "none was held out"
+            )
+            text = f"{text}, so means over all cases are too high; {held_out}"
+        notices.append(f"{text}.")
     if evaluation.refused:
         reasons = "; ".join(evaluation.refused.values())
         num = count_text(len(evaluation.refused), "case")
@@ -180,6 +217,22 @@ def _by_folder(evaluation: Evaluation) -> list[Block]:
     return [Table(caption="Scores by folder", heads=heads, rows=rows, hides_caption=True)]
 
 
+def _by_division(evaluation: Evaluation) -> list[Block]:
+    """A row for cases that were trained on, and one for the others."""
+    seen = evaluation.trained_on
+    if not seen:
+        return []
+    rows = []
+    for title, is_seen in (("trained on", True), ("not trained on", False)):
+        scores = [score for score in evaluation.scores if (score.case_id in seen) == is_seen]
+        if scores:
+            rows.append(
+                (title, str(len(scores)), dice_text(summarize(scores).mean_dice), mm_text(mean_hd95_mm(scores)))
+            )
+    heads = ("Cases", "Number", "Mean Dice", "Mean HD95 (mm)")
+    return [Table(caption="Trained on, and not", heads=heads, rows=rows, hides_caption=True)]
+
+
 def _left_out(evaluation: Evaluation) -> list[Block]:
     blocks: list[Block] = []
     if evaluation.refused:
@@ -212,6 +265,8 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
         "num_unscored": evaluation.num_cases - len(scores),
         "unlearned": dict(evaluation.unlearned),
         "mean_dice": mean_dice,
+        "num_trained_on": len(evaluation.trained_on),
+        "mean_dice_not_trained_on": _unseen_dice(evaluation),
         "mean_hd95_mm": None if evaluation.unlearned else mean_hd95_mm(scores),
         "mean_nsd": None if evaluation.unlearned else _mean_nsd(scores),
         "nsd_tolerance_mm": evaluation.tolerance_mm,
@@ -232,6 +287,7 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
             {
                 "case_id": score.case_id,
                 "folder": evaluation.folders[score.case_id],
+                "division": evaluation.divisions.get(score.case_id, ""),
                 "mean_dice": score.mean_dice,
                 "classes": {name: _figures(score, name) for name in score.dice},
             }
@@ -263,7 +319,13 @@ def _figures(score: CaseScore, name: str) -> Mapping[str, Any]:
 def _csv(evaluation: Evaluation) -> str:
     """A row for each class of each case; an empty cell is a figure that does not exist."""
     rows: list[dict[str, Any]] = [
-        {"case": score.case_id, "folder": evaluation.folders[score.case_id], "class": name, **_figures(score, name)}
+        {
+            "case": score.case_id,
+            "folder": evaluation.folders[score.case_id],
+            "division": evaluation.divisions.get(score.case_id, ""),
+            "class": name,
+            **_figures(score, name),
+        }
         for score in evaluation.scores
         for name in score.dice
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.plain import text_of_cell
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
@@ -160,6 +162,19 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         extra=tuple(found[case] for case in sorted(found.keys() - truth.files.keys())),
         others=tuple(others),
     )
+
+
+def read_divisions(folder: Path) -> dict[str, str]:
+    """What the cases predicted into a folder were in the training of the model, by case id, as far as its table says.
+
+    A table that is damaged, or of another program, says nothing.
+    """
+    try:
+        with (folder / PREDICTIONS_TABLE).open(encoding="utf-8", newline="") as file:
+            rows = [{key: text_of_cell(cell or "") for key, cell in row.items() if key} for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return {}
+    return {row["case"]: row["division"] for row in rows if row.get("case") and row.get("division")}
 
 
 def _lists_cases(path: Path) -> bool:

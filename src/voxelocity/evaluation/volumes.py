@@ -14,11 +14,12 @@ from voxelocity.data.decode import (
     format_of,
     label_values_in,
     read_header,
-    read_scan,
     read_structures,
     read_structures_header,
 )
-from voxelocity.data.decode.labels import class_indices
+from voxelocity.data.decode.grids import turned_onto
+from voxelocity.data.decode.labels import class_indices, read_labels
+from voxelocity.data.decode.notes import Note
 
 _MOST_LISTED = 12
 
@@ -39,8 +40,11 @@ def read_pair(
     labels: Mapping[int, str],
     scan: Path | None,
     ignore_value: int | None = None,
+    note: Note,
 ) -> CasePair:
-    """The voxels of a prediction and its truth.
+    """The voxels of a prediction and its truth, on the grid of the truth.
+
+    A prediction that holds the same places in another order of axes is turned.
 
     Args:
         path: of the prediction.
@@ -49,6 +53,7 @@ def read_pair(
             value, or each name, that is found is a class then.
         scan: of the case, on whose grid structures are drawn if neither file has a grid; None if it is not known.
         ignore_value: that the truth may also have; its index follows those of the classes.
+        note: called if a file was turned or its values were rounded.
 
     Raises:
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
@@ -57,14 +62,19 @@ def read_pair(
     truth_path = staged(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := _names_in(file)) is not None}
-    labels = labels or _found_labels(files, named)
+    labels = labels or _found_labels(files, named, note)
     values = sorted(labels)
     of_truth = values if ignore_value is None else [*values, ignore_value]
     found = {
-        file: _read_values(file, of_truth if file == truth_path else values) for file in files if file not in named
+        file: _read_values(file, of_truth if file == truth_path else values, note)
+        for file in files
+        if file not in named
     }
     if not named:
-        _check_same_grid(path, found[path][1], truth_path, found[truth_path][1])
+        (voxels, of_prediction), (_, of_truth_file) = found[path], found[truth_path]
+        where = f"evaluate: the truth and the prediction ({path.name})"
+        on_truth = turned_onto(voxels, (truth_path, of_truth_file), (path, of_prediction), where=where, note=note)
+        found[path] = on_truth, of_truth_file
     grid = found[next(iter(found))][1] if found else _grid_of(scan, path, truth_path)
     wanted = {labels[value]: value for value in values[1:]}
     for file, names in named.items():
@@ -85,9 +95,9 @@ def _names_in(path: Path) -> tuple[str, ...] | None:
     return header.names
 
 
-def _read_values(path: Path, values: Sequence[int]) -> tuple[Array, Grid]:
+def _read_values(path: Path, values: Sequence[int], note: Note) -> tuple[Array, Grid]:
     """Class indices (x, y, z) uint8 and their grid."""
-    voxels, grid = read_scan(path)
+    voxels, grid = read_labels(path, where=f"evaluate: {path}", note=note)
     if len(voxels) != 1:
         raise ScanError(
             f"evaluate: {path}: it has {len(voxels)} channels, and labels have one; save it as one 3-D image with a "
@@ -96,10 +106,10 @@ def _read_values(path: Path, values: Sequence[int]) -> tuple[Array, Grid]:
     return class_indices(voxels[0], values, where=f"evaluate: {path}"), grid
 
 
-def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]]) -> dict[int, str]:
+def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]], note: Note) -> dict[int, str]:
     """The values, or the names, of these files, each as a class of its own; 0 is the background."""
     if not named:
-        values = {value for path in files for value in label_values_in(path)} - {0}
+        values = {value for path in files for value in label_values_in(path, note=note)} - {0}
         return {0: "background", **{value: f"class {value}" for value in sorted(values)}}
     for path in files:
         if path not in named:
@@ -130,17 +140,3 @@ def _grid_of(scan: Path | None, path: Path, truth_path: Path) -> Grid:
             "data set that lists the scan with them (`voxelocity init` makes its table)"
         )
     return read_header(scan).grid
-
-
-def _check_same_grid(path: Path, grid: Grid, truth_path: Path, truth_grid: Grid) -> None:
-    if grid.shape != truth_grid.shape:
-        raise ScanError(
-            f"evaluate: {path} has the shape {grid.shape}, {truth_path} has {truth_grid.shape}; resample the "
-            "prediction onto the grid of the truth, classes by nearest neighbor"
-        )
-    if not truth_grid.is_shared_with(grid):
-        raise ScanError(
-            f"evaluate: {path} and {truth_path} lie up to {grid.largest_difference_mm(truth_grid):.4g} mm apart by "
-            "their affines; resample the prediction onto the grid of the truth, or copy the affine if the voxels do "
-            "belong together"
-        )

@@ -6,6 +6,7 @@ from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.infer.components import keep_largest
+    from voxelocity.infer.division import CaseDivision, held_out_cases
     from voxelocity.infer.files import predict_files
     from voxelocity.infer.job import PredictionJob, plan_job
     from voxelocity.infer.model import PredictionSpec, TrainedOn
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SPEC_NAME",
     "WEIGHTS_NAME",
+    "CaseDivision",
     "ClassIndices",
     "ModelSpec",
     "OutputFormat",
@@ -33,6 +35,7 @@ __all__ = [
     "TrainedOn",
     "WindowConfig",
     "find_scans",
+    "held_out_cases",
     "keep_largest",
     "load_model",
     "open_model",
@@ -48,6 +51,7 @@ __getattr__ = first_use(
     __name__,
     {
         "components": ("keep_largest",),
+        "division": ("CaseDivision", "held_out_cases"),
         "files": ("predict_files",),
         "writing": ("PredictedScan",),
         "job": ("PredictionJob", "plan_job"),

@@ -100,12 +100,13 @@ def copied(values: Values) -> Values:
 
 
 def float32_copy(values: Values) -> Values:
-    """A copy on the same device, as float32."""
+    """A copy on the same device, as float32; voxels of a line are neighbors where kernels take it."""
     if isinstance(values, np.ndarray):
         return values.astype(np.float32)
     import torch
 
-    return values.to(torch.float32, copy=True)
+    order = torch.contiguous_format if has_kernels(values) else torch.preserve_format
+    return values.to(torch.float32, copy=True, memory_format=order)
 
 
 def zeros_like(values: Values, shape: Sequence[int]) -> Values:
@@ -138,9 +139,19 @@ def flip(values: Values, axes: Sequence[int]) -> Values:
 
 def has_kernels(values: Values, *others: Values) -> bool:
     """Whether `device_arrays` computes with these: all on one CUDA device, with Triton, and not switched off."""
-    if isinstance(values, np.ndarray) or values.device.type not in _KERNEL_DEVICES or not is_fused("window"):
+    if isinstance(values, np.ndarray) or not is_fused("window"):
+        return False
+    kind = values.device.type
+    if kind not in _KERNEL_DEVICES and not (kind == "meta" and only_records()):
         return False
     return all(other.device == values.device for other in others) and has_triton()
+
+
+def only_records() -> bool:
+    """Whether this thread collects the launches of kernels in place of making them."""
+    from voxelocity.core import kernels
+
+    return kernels.only_records()
 
 
 def add_weighted(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -> None:

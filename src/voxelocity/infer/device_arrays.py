@@ -11,6 +11,7 @@ import torch
 import triton
 
 from voxelocity.core.device import as_current
+from voxelocity.core.kernels import launch
 from voxelocity.infer import triton_window as kernels
 
 _LEAST_CLASSES = 2
@@ -54,7 +55,9 @@ def add(
     assert weights_xyz is None or nz == 1 or weights_xyz.stride(2) == 1, f"weights with strides {weights.stride()}"
     classes, rows = program_shape(num_classes)
     with as_current(total_kxyz.device):
-        kernels.add_window[(triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE))](
+        launch(
+            kernels.add_window,
+            (triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE)),
             total_kxyz,
             first_kxyz,
             second,
@@ -99,7 +102,9 @@ def fill_largest(classes_xyz: torch.Tensor, sums_kxyz: torch.Tensor, order: torc
         return
     assert nz == 1 or (sums_kxyz.stride(3) == 1 and classes_xyz.stride(2) == 1), "values of a line must be neighbors"
     with as_current(sums_kxyz.device):
-        kernels.largest_class[_programs(nx, ny, nz)](
+        launch(
+            kernels.largest_class,
+            _programs(nx, ny, nz),
             sums_kxyz,
             classes_xyz,
             classes_xyz if order is None else order,
@@ -124,7 +129,9 @@ def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
         return found.bool()
     assert nz == 1 or values_kxyz.stride(3) == 1, f"values with strides {values_kxyz.stride()}"
     with as_current(values_kxyz.device):
-        kernels.find_not_finite[_programs(nx, ny, nz)](
+        launch(
+            kernels.find_not_finite,
+            _programs(nx, ny, nz),
             values_kxyz,
             found,
             *values_kxyz.stride()[:3],

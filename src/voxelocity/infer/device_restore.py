@@ -14,6 +14,7 @@ import torch
 import triton
 
 from voxelocity.core.device import Device, Host, as_current
+from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
 from voxelocity.data.prepare import Restoration
 from voxelocity.infer import arrays
@@ -74,12 +75,14 @@ class DeviceRestoration:
         along = [table[here] for tables in (self._below, self._share) for table, here in zip(tables, rows, strict=True)]
         last = [end - first for end, first in zip(self._last, start, strict=True)]
         with as_current(sums_kxyz.device):
-            kernels.classify[_programs(shape)](
-                sums_kxyz, weights, order, classes, logs, *steps, num_classes, *shape, **constants
-            )
-            kernels.restore_classes[_programs(target.shape)](
-                sums_kxyz, weights, order, classes, logs, target, *along, *steps, *classes.stride()[:2],
-                *target.stride()[:2], *start, *last, num_classes, *target.shape, **constants,
+            launch(
+                kernels.classify, _programs(shape), sums_kxyz, weights, order, classes, logs, *steps, num_classes,
+                *shape, **constants,
+            )  # fmt: skip
+            launch(
+                kernels.restore_classes, _programs(target.shape), sums_kxyz, weights, order, classes, logs, target,
+                *along, *steps, *classes.stride()[:2], *target.stride()[:2], *start, *last, num_classes,
+                *target.shape, **constants,
             )  # fmt: skip
 
     def result(self) -> npt.NDArray[np.uint8]:

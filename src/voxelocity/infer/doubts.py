@@ -51,6 +51,13 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
             "that use the qform show scan and prediction in another place"
         )
+    if first.is_spaced_twice:
+        given, used = (
+            " x ".join(f"{step:.4g}" for step in each) for each in (placement.pixdim_mm or (), grid.spacing_mm)
+        )
+        doubts.append(
+            f"its pixdim gives voxels of {given} mm, and its {placement.form}, which is used, voxels of {used} mm"
+        )
     if spec.trained_on is None:
         return doubts
     stored = VolumeSpec(num_channels=first.num_channels, grid=grid, dtype=first.dtype)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from voxelocity.core.device import Device, numbered
 from voxelocity.core.errors import ScanError
-from voxelocity.core.records import PREDICTIONS_PAGE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.core.quantities import count_text
+from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
+from voxelocity.infer.ahead import compile_prediction
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
 from voxelocity.infer.model import Model
@@ -22,6 +24,7 @@ from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.contract import EAGER
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
+from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
 from voxelocity.report import write_page
@@ -120,6 +123,7 @@ def predict_files(
 
     def predictor_on(each: Device, own: Model) -> Predictor:
         check_model(runtime, own, each)
+        compile_prediction(own, each)
         return Predictor(
             own.network,
             own.spec,
@@ -132,28 +136,35 @@ def predict_files(
             keep_probabilities=probabilities,
         )
 
-    # A network is on one device, and an export is opened for one, so each of the others reads the model again.
-    others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
-    predictors = [predictor_on(devices[0], job.model), *others]
-    start_s = time.perf_counter()
     spec = job.model.spec
     kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if postprocess else []
 
     def fail(case_id: str, error: ScanError) -> None:
         on_failure(case_id, job.fail(case_id, error))
 
-    with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:
-        for prediction in share_scans(
-            predictors,
-            job.usable_refs,
-            stop=stop,
-            num_threads=num_threads,
-            num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
-            on_failure=fail,
-        ):
-            _tell_doubts(prediction.scan, job, tell)
-            writer.write(prediction)
-        writer.finish()
+    with switches_of(spec, devices):
+        # A network is on one device, and an export is opened for one, so each of the others reads the model again.
+        others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
+        predictors = [predictor_on(devices[0], job.model), *others]
+        start_s = time.perf_counter()
+        with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:
+            for prediction in share_scans(
+                predictors,
+                job.usable_refs,
+                stop=stop,
+                num_threads=num_threads,
+                num_ahead=job.num_ahead(available_memory_bytes(), num_devices=len(devices)),
+                on_failure=fail,
+            ):
+                _tell_doubts(prediction.scan, job, tell)
+                writer.write(prediction)
+            writer.finish()
+    # Whom that concerns looks at predictions, or scores them; `evaluate` says it again.
+    if num_trained := list(job.sides.values()).count("trained on"):
+        told.append(
+            f"{num_trained} of {count_text(len(job.refs), 'scan')} were trained on (column 'division' of "
+            f"{PREDICTIONS_TABLE}): their predictions do not show how good the model is on others."
+        )
     # With `resume` and no scan left, the page of the command before stays.
     if page and job.refs:
         document = predictions_document(

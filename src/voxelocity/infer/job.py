@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from voxelocity.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.division import Side
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
@@ -23,6 +27,7 @@ from voxelocity.infer.outputs import (
     OutputFormat,
     check_no_scan_is_replaced,
     check_nothing_is_replaced,
+    check_segmentations,
     choose_output,
 )
 from voxelocity.infer.scans import find_scans
@@ -51,6 +56,12 @@ class PredictionJob:
     headers: Mapping[str, Sequence[ScanHeader]]
     memory: Mapping[str, ScanMemory]
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def sides(self) -> Mapping[str, Side]:
+        """What each scan was in the training of the model, by case id, as far as that is known."""
+        division = self.model.spec.division
+        return {} if division is None else {ref.case_id: division.side(ref) for ref in self.refs}
 
     @property
     def usable_refs(self) -> list[VolumeRef]:
@@ -137,13 +148,15 @@ def plan_job(
     Raises:
         ConfigError: the factory cannot be imported.
         InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists or
-            would replace a scan, or the only scan cannot be used.
+            would replace a scan, the only scan cannot be used, or no DICOM SEG that was asked for can be made.
     """
     if overwrite and resume:
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
     model = open_models(models, factory=factory)
     refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
+    read = functools.cache(read_header)
     output = choose_output(format, refs, warn)
+    output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format == "dicom-seg")
     check_no_scan_is_replaced(refs, out, output)
     if resume:
         refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
@@ -154,13 +167,22 @@ def plan_job(
     job = PredictionJob(model=model, out=out, output=output, refs=refs, headers=headers, memory=memory)
     for ref in refs:
         try:
-            found = [read_header(file) for file in ref.images]
+            found = [read(file) for file in ref.images]
             scan = _spec_of(ref, found, model)
             memory[ref.case_id] = scan_memory(scan, model.spec, model.preparation)
             headers[ref.case_id] = found
         except ScanError as error:
             on_failure(ref.case_id, job.fail(ref.case_id, error))
     return job
+
+
+def _readable(refs: Sequence[VolumeRef], output: Output, read: Callable[[Path], ScanHeader]) -> dict[str, ScanHeader]:
+    """Headers of the scans that are to become DICOM SEG; those that cannot be read are left out."""
+    headers = {}
+    for ref in refs if output.format == "dicom-seg" else ():
+        with contextlib.suppress(ScanError):
+            headers[ref.case_id] = read(ref.images[0])
+    return headers
 
 
 def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> VolumeSpec:

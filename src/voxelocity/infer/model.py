@@ -16,8 +16,9 @@ from voxelocity.core.device import Device
 from voxelocity.core.errors import ConfigError, ScanError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.window_config import WindowConfig
-from voxelocity.step import PrecisionConfig
+from voxelocity.step import BackendConfig, PrecisionConfig
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +57,13 @@ class PredictionSpec(Config):
     """How a prepared volume is covered with windows."""
     precision: PrecisionConfig
     """Number formats of the forward pass."""
+    backend: BackendConfig | None = None
+    """Switches of a GPU's libraries and of our kernels while the model predicts, those of its training; None to leave
+    the process's own. cuDNN tries no algorithms then, as passes are of several sizes."""
     trained_on: TrainedOn | None = None
     """Properties of the training scans; None if they are not known."""
+    division: CaseDivision | None = None
+    """Which cases were trained on and which held out; None if that is not known."""
     region_order: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """For overlapping classes: the class index of each output channel, which a voxel takes where the channel's sigmoid
     exceeds 0.5; later channels overwrite earlier ones (nnU-Net's `regions_class_order`). Empty: one channel a class,

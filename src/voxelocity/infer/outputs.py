@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
 from voxelocity.core.errors import InputError, OutputError, ScanError
+from voxelocity.core.links import check_links
+from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import (
@@ -19,6 +21,7 @@ from voxelocity.data.decode import (
     can_write_segmentations,
     format_of,
     source_files,
+    what_segmentation_lacks,
     write_scan,
     write_segmentation,
 )
@@ -29,18 +32,25 @@ OutputFormat = Literal["auto", "nii.gz", "nrrd", "dicom-seg"]
 _ENDINGS = {"nii.gz": ".nii.gz", "nrrd": ".nrrd", "dicom-seg": ".dcm"}
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
+_LISTED = 3
 _INSTALL = "pip install 'voxelocity[formats]'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How every prediction of a command is stored."""
+    """How every prediction of a command is stored.
+
+    Attributes:
+        format: of all but those that are `as_nifti`.
+        as_nifti: ids of the series of which no DICOM SEG can be made.
+    """
 
     format: Literal["nii.gz", "nrrd", "dicom-seg"]
+    as_nifti: frozenset[str] = frozenset()
 
     def file_name(self, case_id: str) -> str:
         """Of the prediction of a case."""
-        return case_id + _ENDINGS[self.format]
+        return case_id + _ENDINGS["nii.gz" if case_id in self.as_nifti else self.format]
 
     def write(self, path: Path, prediction: ClassIndices, header: ScanHeader, spec: PredictionSpec) -> None:
         """Writes one prediction: the values of the training labels in a volume, or one segment for each class.
@@ -55,7 +65,7 @@ class Output:
             OutputError: the file cannot be written.
             ScanError: as `write_segmentation`.
         """
-        if self.format == "dicom-seg":
+        if path.name.endswith(_ENDINGS["dicom-seg"]):
             assert isinstance(header, SeriesHeader), "checked before the first prediction"
             write_segmentation(path, prediction, header, spec.class_names[1:])
             return
@@ -105,6 +115,35 @@ def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callabl
     return Output(format="nrrd" if is_nrrd else "nii.gz")
 
 
+def check_segmentations(
+    output: Output, headers: Mapping[str, ScanHeader], warn: Callable[[str], None], *, is_chosen: bool
+) -> Output:
+    """The same output, but series of which no DICOM SEG can be made are written as .nii.gz.
+
+    Args:
+        output: as `choose_output` gives it.
+        headers: of the scans, by case id.
+        warn: called if a series is written as .nii.gz, with the reasons.
+        is_chosen: whether the user asked for DICOM SEG.
+
+    Raises:
+        InputError: the user asked for DICOM SEG, and it cannot be made of a series; what is missing is named.
+    """
+    if output.format != "dicom-seg":
+        return output
+    series = {case_id: header for case_id, header in headers.items() if isinstance(header, SeriesHeader)}
+    reasons = {case_id: reason for case_id, header in series.items() if (reason := what_segmentation_lacks(header))}
+    if not reasons:
+        return output
+    listed = [f"{case_id} ({series[case_id].path}): {reason}" for case_id, reason in list(reasons.items())[:_LISTED]]
+    listed += ["..."] if len(reasons) > _LISTED else []
+    found = f"no DICOM SEG can be made of {len(reasons)} of {len(series)} series: {'; '.join(listed)}"
+    if is_chosen:
+        raise InputError(f"predict: {found}; choose --format nii.gz, or complete the attributes of the files")
+    warn(f"predict: {found}; written as .nii.gz instead")
+    return replace(output, as_nifti=frozenset(reasons))
+
+
 def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside: Sequence[str] = ()) -> None:
     """Makes the folder of the predictions, and removes what a killed process left half-written there.
 
@@ -115,8 +154,9 @@ def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside:
         inside: names of further folders to make in it.
 
     Raises:
-        OutputError: it cannot be made, or two predictions would be one file there.
+        OutputError: it cannot be made, a link in it leads elsewhere, or two predictions would be one file there.
     """
+    check_links(out, (PREDICTIONS_TABLE, *inside), where="predict", deep=False)
     for folder in (out, *(out / name for name in inside)):
         try:
             folder.mkdir(parents=True, exist_ok=True)

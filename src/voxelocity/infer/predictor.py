@@ -36,7 +36,7 @@ from voxelocity.observe import Clock, system_clock
 if TYPE_CHECKING:
     import torch
 
-    from voxelocity.infer.resident import ResidentVolume
+    from voxelocity.infer.resident import HeldOutVolume
 
 _MOST_ROUNDS = 5
 STAGES = ("decode", "prepare", "network", "blend", "restore")
@@ -134,8 +134,8 @@ class Predictor:
         return next(self.restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
 
     def predict_prepared(
-        self, volumes: Iterable[Volume | ResidentVolume]
-    ) -> Iterator[tuple[Volume | ResidentVolume, Values]]:
+        self, volumes: Iterable[Volume | HeldOutVolume]
+    ) -> Iterator[tuple[Volume | HeldOutVolume, Values]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         On a CUDA device, a volume is given only once the windows of the next one are queued, so that it never idles.
@@ -146,8 +146,8 @@ class Predictor:
         Raises:
             ScanError: the network returned NaN or infinity.
         """
-        waiting: deque[tuple[Volume | ResidentVolume, ClassMap]] = deque()
-        queued: deque[tuple[Stitched, Volume | ResidentVolume, ClassMap]] = deque()
+        waiting: deque[tuple[Volume | HeldOutVolume, ClassMap]] = deque()
+        queued: deque[tuple[Stitched, Volume | HeldOutVolume, ClassMap]] = deque()
 
         def images() -> Iterator[tuple[Values, TileSink]]:
             for volume in volumes:
@@ -156,7 +156,7 @@ class Predictor:
                 waiting.append((volume, classes))
                 yield image, classes
 
-        def oldest() -> tuple[Volume | ResidentVolume, Values]:
+        def oldest() -> tuple[Volume | HeldOutVolume, Values]:
             stitched, volume, classes = queued.popleft()
             try:
                 stitched.check()
@@ -363,7 +363,7 @@ class Predictor:
         if not isinstance(self._network, ForeignNetwork):
             self._network.eval()
 
-    def _image_of(self, volume: Volume | ResidentVolume) -> Values:
+    def _image_of(self, volume: Volume | HeldOutVolume) -> Values:
         """(c, x, y, z) float32; a copy, because volumes of the cache are read-only and torch tensors are not."""
         image = volume.intensities()
         return arrays.of_numpy(image, self.device) if isinstance(image, np.ndarray) else image

@@ -17,7 +17,7 @@ _MOST_OF_DEVICE, _MOST_OF_FREE = 0.1, 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidentVolume:
+class HeldOutVolume:
     """A prepared case on a device.
 
     Attributes:
@@ -53,11 +53,11 @@ class Residents:
     def __init__(
         self, device: torch.device, *, free_and_total_bytes: Callable[[], tuple[int, int]] | None = None
     ) -> None:
-        self._device, self._kept = device, dict[Hashable, ResidentVolume]()
+        self._device, self._kept = device, dict[Hashable, HeldOutVolume]()
         self._free_and_total_bytes = free_and_total_bytes or (lambda: torch.cuda.mem_get_info(device))
         self._may_keep, self._num_bytes = device.type == "cuda" or free_and_total_bytes is not None, 0
 
-    def volume(self, key: Hashable, load: Callable[[], Volume]) -> Volume | ResidentVolume:
+    def volume(self, key: Hashable, load: Callable[[], Volume]) -> Volume | HeldOutVolume:
         """A case from the device, or loaded, and then kept if there is room."""
         if (kept := self._kept.get(key)) is not None:
             return kept
@@ -78,5 +78,5 @@ class Residents:
             self._may_keep = False
             return volume
         self._num_bytes += num_bytes
-        self._kept[key] = ResidentVolume(case_id=volume.case_id, image=image, label=label, scaling=volume.scaling)
+        self._kept[key] = HeldOutVolume(case_id=volume.case_id, image=image, label=label, scaling=volume.scaling)
         return self._kept[key]

@@ -12,7 +12,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import listed
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 from voxelocity.data.decode import HOW_TO_CONVERT, holds_series, is_dicom, series_in
-from voxelocity.data.source import TABLE_SUFFIXES, open_cases
+from voxelocity.data.source import TABLE_SUFFIXES, conversion_of_file, open_cases
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
 _MAX_NAME_BYTES, _LONGEST_ENDING = 255, ".nii.gz"
@@ -114,6 +114,8 @@ def _scans_of(path: Path, warn: Callable[[str], None]) -> list[tuple[str, Path]]
         return [(stem_of(path.name), path)]
     if path.is_file() and is_dicom(path):
         return [_series_of(path)]
+    if cure := conversion_of_file(path.name):
+        raise InputError(f"predict: {path} cannot be predicted: {cure}")
     raise InputError(f"predict: {path} is not a NIfTI, NRRD, MHA or DICOM file; {HOW_TO_CONVERT}")
 
 

@@ -37,6 +37,7 @@ class PredictedScan:
         peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
         device: where the network ran.
         runtime: which ran it, as in `infer.runtimes.table`.
+        division: what the scan was in the training of the model, as `CaseDivision.side`.
         num_voxels: voxels of each class except the first, by name.
         voxel_ml: volume of one voxel.
     """
@@ -48,6 +49,7 @@ class PredictedScan:
     peak_bytes: int
     device: str
     runtime: str
+    division: str = ""
     num_voxels: Mapping[str, int]
     voxel_ml: float
 
@@ -139,6 +141,7 @@ class PredictionWriter:
             peak_bytes=peak_device_bytes() or peak_host_bytes(),
             device=str(prediction.device),
             runtime=prediction.runtime,
+            division=self._job.sides.get(scan.case_id, ""),
             num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
@@ -150,7 +153,7 @@ class PredictionWriter:
 def _columns(spec: PredictionSpec) -> list[str]:
     stages = [f"{stage}_s" for stage in (*STAGES, "write")]
     volumes = [f"{name}_ml" for name in spec.class_names[1:]]
-    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", *volumes]
+    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *volumes]
 
 
 def _row(scan: PredictedScan) -> dict[str, object]:
@@ -161,5 +164,6 @@ def _row(scan: PredictedScan) -> dict[str, object]:
         "peak_bytes": scan.peak_bytes,
         "device": scan.device,
         "runtime": scan.runtime,
+        "division": scan.division,
         **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
     }

@@ -20,7 +20,7 @@ from typing import Any
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.core.whole_file import write_whole
-from voxelocity.monitoring.record import MonitorRecord, columns, row, row_reader
+from voxelocity.monitoring.record import MonitorRecord, columns, number_of, row, row_reader
 from voxelocity.observe.nvml import GpuName
 from voxelocity.observe.samples import PhaseMark, Sample, ThinnedSamples
 
@@ -147,9 +147,21 @@ def read_monitor(folder: str | Path) -> MonitorRecord:
     Torn rows are left out. Long records are thinned as while watching.
 
     Raises:
-        InputError: the folder holds no record.
+        InputError: the folder holds no record, or its description is damaged.
     """
     place = Path(folder)
+    try:
+        return _read_record(place)
+    except InputError:
+        raise
+    # Values of other kinds than a monitor writes.
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"monitoring: {place / DESCRIPTION} is damaged ({error}); restore it, or remove it to see the samples alone"
+        ) from None
+
+
+def _read_record(place: Path) -> MonitorRecord:
     described = _read_description(place / DESCRIPTION)
     gpus = [GpuName(**gpu) for gpu in described.get("gpus", ())]
     thinned, missing = ThinnedSamples(), [str(line) for line in described.get("missing", ())]
@@ -174,13 +186,13 @@ def read_monitor(folder: str | Path) -> MonitorRecord:
         missing.append("the end: the monitor was killed, or still runs")
     if num_torn:
         missing.append(f"samples: {num_torn} torn {'row' if num_torn == 1 else 'rows'} of {SAMPLES}")
-    phases, left_out = read_phases(place, float(described.get("begin_s", 0.0))) if described else ([], "")
+    phases, left_out = read_phases(place, number_of(described.get("begin_s", 0.0))) if described else ([], "")
     return MonitorRecord(
         command=tuple(described.get("command", ())),
         status=described.get("status"),
-        seconds=max(float(described.get("seconds", 0.0)), samples[-1].time_s if samples else 0.0),
-        period_s=float(described.get("period_s", samples[0].period_s if samples else 0.0)),
-        own_cpu_s=float(described.get("own_cpu_s", 0.0)),
+        seconds=max(number_of(described.get("seconds", 0.0)), samples[-1].time_s if samples else 0.0),
+        period_s=number_of(described.get("period_s", samples[0].period_s if samples else 0.0)),
+        own_cpu_s=number_of(described.get("own_cpu_s", 0.0)),
         samples=samples,
         phases=phases,
         missing=[*missing, left_out] if left_out else missing,
@@ -191,7 +203,7 @@ def read_monitor(folder: str | Path) -> MonitorRecord:
 def _read_description(path: Path) -> Mapping[str, Any]:
     try:
         described = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return described if isinstance(described, dict) and described.get("format") == _FORMAT else {}
 
@@ -259,8 +271,8 @@ def _mark(span: Any, begin_s: float) -> PhaseMark | None:
     try:
         return PhaseMark(
             name=str(span["name"]),
-            start_s=float(span["start_s"]) - begin_s,
-            seconds=float(span["seconds"]),
+            start_s=number_of(span["start_s"]) - begin_s,
+            seconds=number_of(span["seconds"]),
             color=str(span.get("color") or ""),
             rank=int(span.get("rank") or 0),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,10 +98,10 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
         if len(cells) != len(header):
             raise ValueError(f"{len(cells)} cells under {len(header)} columns")
         return Sample(
-            time_s=float(cells[header.index("time_s")]),
-            period_s=float(cells[header.index("period_s")]),
+            time_s=number_of(cells[header.index("time_s")]),
+            period_s=number_of(cells[header.index("period_s")]),
             host=HostSample(
-                core_shares=tuple(float(cells[at]) for at in cores if cells[at]),
+                core_shares=tuple(number_of(cells[at]) for at in cores if cells[at]),
                 ranks=_ranks({name: cells[at].split("+") for name, at in ranks if cells[at]}),
                 **{name: _value(name, cells[at]) for name, at in hosts},
             ),
@@ -115,6 +116,18 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
     return read
 
 
+def number_of(value: Any) -> float:
+    """The finite number that a file holds.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is no number of seconds, bytes or cores")
+    return number
+
+
 def _gpu(device: Device, name: GpuName | None, values: dict[str, Any]) -> GpuSample:
     values["throttle_reasons"] = values.get("throttle_reasons") or ()
     return GpuSample(
@@ -124,7 +137,9 @@ def _gpu(device: Device, name: GpuName | None, values: dict[str, Any]) -> GpuSam
 
 def _ranks(cells: Mapping[str, Sequence[str]]) -> tuple[RankSample, ...]:
     rows = zip(*(cells.get(name, ()) for name in _RANK_FIELDS.values()), strict=True)
-    return tuple(RankSample(rank=int(rank), cores=float(cores), memory_bytes=int(size)) for rank, cores, size in rows)
+    return tuple(
+        RankSample(rank=int(rank), cores=number_of(cores), memory_bytes=int(size)) for rank, cores, size in rows
+    )
 
 
 def _prefix(device: Device) -> str:
@@ -144,4 +159,4 @@ def _value(name: str, cell: str) -> Any:
         return None
     if name == "throttle_reasons":
         return tuple(cell.split("+"))
-    return int(cell) if name.endswith(_WHOLE) else float(cell)
+    return int(cell) if name.endswith(_WHOLE) else number_of(cell)

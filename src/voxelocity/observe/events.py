@@ -80,7 +80,9 @@ class EventLog:
         self._writing = threading.Lock()
         self._listeners: list[Callable[[Mapping[str, Any]], None]] = []
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(
+                path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            )
         except OSError as error:
             raise OutputError(
                 f"observe.events: cannot write {path} ({error.strerror}); choose a folder you may write to"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -10,13 +12,20 @@ from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config, check_key, flatten, set_value
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.plain import shortened
 from voxelocity.data.augment import BUILT_IN_EFFECTS
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
+from voxelocity.observe import default_cache_folder
 from voxelocity.parallel.config import ParallelConfig
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
 
 Measure = Literal["once", "again", "never"]
+
+
+PLACES = ("data.cache.folder", "data.cache.folder_max_bytes")
+"""Keys that say where a run writes and what it may remove there. Those in a file that someone else may have written do
+not count: they come from the command, or from the rules."""
 
 
 class PlannerConfig(Config):
@@ -111,12 +120,30 @@ def check_code(plan: Plan, overrides: Mapping[str, Any], *, where: str) -> None:
     Raises:
         ConfigError: the plan names other code.
     """
+    effects = plan.data.augment.to_plain()["effects"]
+    _check_code(_code_of({"network.factory": plan.network.factory, "data.augment.effects": effects}), overrides, where)
+
+
+def keys_of_record(keys: Mapping[str, Any], overrides: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """The dotted keys of a plan in the file of a run that a command takes them from, without its places.
+
+    Args:
+        keys: nested keys, as the file has them.
+        overrides: other keys that the command gives, nested or dotted.
+        where: the file, for messages.
+
+    Raises:
+        ConfigError: they name code that the command does not name, or a key is unknown.
+    """
+    found = flatten(Plan, keys)
+    _check_code(_code_of(found), overrides, where)
+    return without_places(found, overrides, where=where)
+
+
+def _check_code(code: set[str], overrides: Mapping[str, Any], where: str) -> None:
     given = flatten(Plan, overrides)
     allowed = given.get("planner.allowed_code", ())
     named = {*([allowed] if isinstance(allowed, str) else allowed), *_code_of(given)}
-    code = _code_of(
-        {"network.factory": plan.network.factory, "data.augment.effects": plan.data.augment.to_plain()["effects"]}
-    )
     unnamed = sorted(code - named - BUILT_IN_EFFECTS)
     if unnamed:
         raise ConfigError(
@@ -124,6 +151,29 @@ def check_code(plan: Plan, overrides: Mapping[str, Any], *, where: str) -> None:
             "only if the command names it too: if you know this code, add --set "
             f"'planner.allowed_code=[{', '.join(map(json.dumps, sorted(code - BUILT_IN_EFFECTS)))}]'"
         )
+
+
+def without_places(keys: Mapping[str, Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Dotted keys of a plan read from a file, without the places that this command does not name.
+
+    Warns where the file keeps prepared cases in a folder, or on a server, that this command does not name.
+
+    Args:
+        keys: of the file.
+        given: keys that the command gives, nested or dotted.
+        where: the file, for messages.
+    """
+    folder = keys.get("data.cache.folder", "")
+    is_used = keys.get("data.cache.tier") in ("disk", "lmdb") and folder != str(default_cache_folder())
+    if is_used and "data.cache.folder" not in flatten(Plan, given):
+        warnings.warn(
+            f"plan: {where} keeps prepared cases in {shortened(folder)}. The file may come from someone else, so they "
+            f"are kept in {default_cache_folder()} now; if that place is yours, add --set "
+            f"{shlex.quote(f'data.cache.folder={folder}')}",
+            UserWarning,
+            stacklevel=2,
+        )
+    return {key: value for key, value in keys.items() if key not in PLACES}
 
 
 def _code_of(keys: Mapping[str, Any]) -> set[str]:

@@ -17,6 +17,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import StagingAhead
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header
+from voxelocity.data.pipeline.modality import CT_AIR, CT_FAT
 from voxelocity.data.prepare import OrientToRAS, Preparation, PrepareConfig
 from voxelocity.infer import TrainedOn
 
@@ -74,6 +75,10 @@ class DatasetFingerprint:
     """Cases whose header gives no position in space: qform_code and sform_code are 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
+    num_spaced_twice: int = 0
+    """Cases whose header gives another spacing (pixdim) than its affine, which is used."""
+    without_air: tuple[str, ...] = ()
+    """Sampled cases that hold no values as low as fat and air have in a CT, if others hold air near -1000."""
     regions: tuple[str, ...] = ()
     """Names of overlapping classes, if these are what is learned."""
 
@@ -99,8 +104,9 @@ class DatasetFingerprint:
 
     @property
     def is_ct(self) -> bool:
-        """Whether intensities mean the same in every case: a channel is called CT, or air lies near -1000."""
-        hounsfield = any(part.lowest <= -900 and part.highest >= 300 for part in self.intensity)
+        """Whether intensities mean the same in every case: a channel is called CT, or air lies near -1000 in all."""
+        hounsfield = any(part.lowest <= CT_AIR and part.highest >= 300 for part in self.intensity)
+        hounsfield = hounsfield and not self.without_air
         return len(self.channels) == 1 and (self.names_ct or hounsfield)
 
     @property
@@ -152,6 +158,8 @@ def take_fingerprint(
         sampled_voxels=int(class_counts.sum()),
         num_unplaced=sum(header.placement.form == "none" for header in firsts),
         num_placed_twice=sum(header.is_placed_twice for header in firsts),
+        num_spaced_twice=sum(header.is_spaced_twice for header in firsts),
+        without_air=_without_air(voxels),
         regions=tuple(cases.regions),
     )
 
@@ -169,6 +177,7 @@ class _ChannelSample:
 class _Sample:
     """Voxel statistics of one case."""
 
+    case_id: str
     channels: tuple[_ChannelSample, ...]
     class_counts: npt.NDArray[np.int64]
     crop_share: float
@@ -217,6 +226,7 @@ def _read_sample(ref: VolumeRef, preparation: Preparation, cases: Cases, staging
     # Every n-th voxel: enough for percentiles, and always the same ones.
     inside = inside[:: max(1, inside.size // _SAMPLED_VOXELS)]
     return _Sample(
+        case_id=ref.case_id,
         channels=tuple(
             _ChannelSample(
                 foreground=plane.reshape(-1)[inside].astype(np.float32),
@@ -244,6 +254,12 @@ def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
         lowest=min(sample.lowest for sample in samples),
         highest=max(sample.highest for sample in samples),
     )
+
+
+def _without_air(samples: Sequence[_Sample]) -> tuple[str, ...]:
+    if len(samples[0].channels) > 1 or not any(sample.channels[0].lowest <= CT_AIR for sample in samples):
+        return ()
+    return tuple(sample.case_id for sample in samples if sample.channels[0].lowest >= CT_FAT)
 
 
 def _headers_of(images: Sequence[Path], staging: StagingAhead) -> list[ScanHeader]:

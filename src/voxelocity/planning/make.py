@@ -16,7 +16,7 @@ from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import Choice
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.infer import ModelSpec
+from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.observe import default_cache_folder
 from voxelocity.observe.measured import FOLDER_NAME
 from voxelocity.planning.config import Measure, Plan
@@ -28,7 +28,7 @@ from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
-from voxelocity.planning.tuned import find_tuned
+from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
@@ -37,8 +37,6 @@ _MEASURE: Measure = "once"
 _LESS = 0.8
 # Fewer steps on a GPU train nothing.
 _FEWEST_STEPS = 100
-# Of the keys that no rule settles but that may be tuned, those that change results.
-_CHANGE_RESULTS = ("data.patch.draws_per_case",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,9 @@ def model_spec(planned: Planned) -> ModelSpec:
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.
         precision=plan.precision.model_copy(update={"compile": "none"}),
+        backend=plan.backend,
         trained_on=planned.fingerprint.trained_on(),
+        division=CaseDivision.of(cases.split(planned.fold)),
     )
 
 
@@ -192,6 +192,7 @@ def make_plan(
     if chosen.get("planner.use_tuned", True):
         facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
+    _warn_if_mixed(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":
@@ -220,6 +221,19 @@ def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
             set_value(facts.settled, key, value)
 
 
+def _warn_if_mixed(facts: PlanFacts) -> None:
+    data = facts.data
+    if data.is_ct and data.without_air:
+        warnings.warn(
+            f"plan: the channel is called {data.channels[0]}, but {len(data.without_air)} of {data.num_sampled} "
+            f"sampled cases, such as {data.without_air[0]}, hold no air near -1000 as the others do; if they are MR "
+            "scans or have other units, one window is wrong for them: leave them out, or give the channel another name "
+            "in dataset.json, so that each case is scaled by itself",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def _warn_if_short(facts: PlanFacts) -> None:
     """Warns if a time budget leaves too few steps on a GPU to train anything."""
     expected = facts.forecast
@@ -238,13 +252,14 @@ def _warn_if_short(facts: PlanFacts) -> None:
 
 def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
     """The facts with what was tuned for their network and data, if there is anything."""
-    tuned, why_not = find_tuned(folder, facts)
-    if why_not:
-        warnings.warn(why_not, UserWarning, stacklevel=3)
-    if tuned is None:
+    found, why_not = find_tuned(folder, facts)
+    for text in why_not:
+        warnings.warn(text, UserWarning, stacklevel=3)
+    if not found:
         return facts
-    values, reasons = dict(tuned.values), {key: tuned.reason(key) for key in tuned.values}
-    measured = {key: tuned.measured for key in values if key not in tuned.reasons}
+    values = {key: tuned.values[key] for key, tuned in found.items()}
+    reasons = {key: tuned.reason(key) for key, tuned in found.items()}
+    measured = {key: tuned.measured for key, tuned in found.items() if key not in tuned.reasons}
     if saved_plan is not None:
         # The run may have begun before they were tuned.
         before = flatten(Plan, saved_plan.to_plain())
@@ -259,7 +274,7 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
     settled = {choice.key for choice in facts.choices}
     for key in values:
         if key not in settled and key not in facts.overrides:
-            facts.settle(key, values[key], reasons[key], changes_results=key in _CHANGE_RESULTS)
+            facts.settle(key, values[key], reasons[key], changes_results=key in CHANGE_RESULTS)
     return facts
 
 

@@ -26,6 +26,8 @@ from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
 from voxelocity.report.document import Document, Section, Table
+from voxelocity.step.fused_loss import MOST_REGIONS
+from voxelocity.step.graph import LARGE_SHARE
 
 PARTS = (
     "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
@@ -121,12 +123,24 @@ def estimate_memory(
         batch_bcxyz=(-(-plan.data.batch_size // planned.machine.num_ranks), channels, *plan.data.patch.shape_voxel),
         windows_bcxyz=(num_windows, channels, *plan.window.shape_voxel),
         num_outputs=spec.num_outputs, regions=[*spec.regions.values()], ignored=spec.ignored,
-        device=planned.machine.torch_device,
+        has_fused_loss=_has_fused_loss(planned, num_regions=len(spec.regions)), device=planned.machine.torch_device,
     )  # fmt: skip
     return (
         _of_gpu(planned, tensors, scans, libraries)
         if planned.machine.device == "cuda"
         else _of_cpu(planned, tensors, scans, libraries)
+    )
+
+
+def _has_fused_loss(planned: Planned, *, num_regions: int) -> bool:
+    """Whether kernels of ours will compute the loss."""
+    plan, machine = planned.plan, planned.machine
+    return (
+        machine.device == "cuda"
+        and machine.has_triton
+        and plan.backend.fused_loss
+        and plan.loss.boundary_weight == 0.0
+        and num_regions <= MOST_REGIONS
     )
 
 
@@ -211,6 +225,10 @@ def _of_gpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
     }
     # The network takes the image as float32; the prepared one stays in main memory.
     image_bytes = largest.image_bytes // 2
+    # A recorded step keeps its tensors, unless they are so much that a validation might not find enough.
+    is_recorded = planned.plan.precision.step_graph and planned.machine.num_ranks == 1
+    is_kept = is_recorded and tensors.activations <= LARGE_SHARE * planned.machine.device_memory_bytes
+    recorded = tensors.activations if is_kept else 0
     windows = largest.scores_bytes + largest.windows_bytes + image_bytes
     return MemoryEstimate(
         host=_in_order({
@@ -220,7 +238,7 @@ def _of_gpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
         }),
         device=_in_order({
             "training": {**device, "activations": tensors.activations},
-            "validation": {**device, "activations": tensors.windows, "window stitching": windows},
+            "validation": {**device, "activations": tensors.windows + recorded, "window stitching": windows},
         }),
     )  # fmt: skip
 

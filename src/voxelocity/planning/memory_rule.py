@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -159,6 +160,7 @@ def count_tensors(
     num_outputs: int,
     regions: Sequence[Sequence[int]] = (),
     ignored: int | None = None,
+    has_fused_loss: bool = False,
     device: torch.device,
 ) -> StepTensors:
     """The tensors of a step and of a pass of windows, counted by computing both with shapes alone, without memory.
@@ -175,6 +177,8 @@ def count_tensors(
         num_outputs: channels of the logits.
         regions: as for `build_loss`.
         ignored: as for `build_loss`.
+        has_fused_loss: whether kernels compute the loss, which makes nothing of the size of the logits but their
+            gradient; torch's makes about 20 bytes a voxel and class more.
         device: where the step runs.
 
     Raises:
@@ -198,9 +202,9 @@ def count_tensors(
             laid_out = image.to(memory_format=precision.memory_format)
             with autocast(precision, device):
                 logits = trained(laid_out)
-            value = compute_loss(logits, label)
+            value: Any = _FusedLoss.apply(logits) if has_fused_loss else compute_loss(logits, label)  # type: ignore[no-untyped-call]
             del logits
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
 
         def update() -> None:
             torch.nn.utils.clip_grad_norm_(parameters, optimizer.clip_norm)
@@ -242,6 +246,20 @@ def count_tensors(
             step_gaps=max(0, step_bytes - kept - activations) if on_cpu else 0,
             window_gaps=max(0, window_bytes - kept - passing()) if on_cpu else 0,
         )
+
+
+class _FusedLoss(torch.autograd.Function):
+    """The tensors of `step.fused_loss`, whose kernels cannot run on shapes alone."""
+
+    @staticmethod
+    def forward(context: Any, logits: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(logits)
+        return torch.empty((), device=logits.device)
+
+    @staticmethod
+    def backward(context: Any, outer: torch.Tensor) -> torch.Tensor:
+        (logits,) = context.saved_tensors
+        return torch.empty_like(logits)
 
 
 def _total_bytes(values: Sequence[object]) -> int:

@@ -91,6 +91,7 @@ def settle_intensity(facts: PlanFacts) -> None:
         )
     else:
         spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
+        mixed = facts.data.without_air
         # The name of a table's column, which does not say what the channel is.
         is_unnamed = facts.data.channels == ("image",)
         mode = facts.settle(
@@ -98,6 +99,11 @@ def settle_intensity(facts: PlanFacts) -> None:
             "zscore",
             f"intensities ({spread}) are not comparable between cases: "
             "each channel of each case is scaled to mean 0, standard deviation 1"
+            + (
+                f"; {len(mixed)} of {facts.data.num_sampled} hold no air as the others do, such as {mixed[0]}"
+                if mixed
+                else ""
+            )
             + ("; if they are CT numbers, name the channel CT (docs/data-sets.md)" if is_unnamed else ""),
         )
     if mode == "window":

@@ -27,7 +27,7 @@ _LOSS_BYTES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepWork:
+class StepDemand:
     """What a step on one patch computes and moves.
 
     Attributes:
@@ -67,7 +67,7 @@ class Forecast:
 
 def step_work(
     network: NetworkConfig, *, patch_voxel: Index3, num_channels: int, num_outputs: int, is_half: bool
-) -> StepWork:
+) -> StepDemand:
     """The work of one patch, counted for DynUNet; networks of equal widths and strides are taken for one.
 
     Args:
@@ -95,10 +95,10 @@ def step_work(
         flops += 2.0 * finer * width * (below + 3.0 * _kernel_voxels(stride) * width)
         values += 3.0 * finer * width
     moved = _ACCESSES * values * (2 if is_half else 4) + _LOSS_BYTES * whole * num_outputs
-    return StepWork(flops=_PASSES * flops, bytes=moved)
+    return StepDemand(flops=_PASSES * flops, bytes=moved)
 
 
-def forecast_step_s(work: StepWork, machine: Machine, *, batch_size: int, is_half: bool) -> tuple[float, float]:
+def forecast_step_s(work: StepDemand, machine: Machine, *, batch_size: int, is_half: bool) -> tuple[float, float]:
     """Expected seconds of a step on this many patches on one GPU of the machine, and of the device alone in it.
 
     The device takes the sum of the times of its convolutions and its memory traffic; a step takes at least what the

@@ -5,8 +5,10 @@ The times are kept in the user's cache folder, so that each network is measured 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from voxelocity.core.batch import Batch
-from voxelocity.core.device import numbered
+from voxelocity.core.device import as_current, numbered
 from voxelocity.core.region import Index3
 from voxelocity.observe import Clock, cpu_name, system_clock
 from voxelocity.observe.interleaved_timing import MIN_ROUNDS, Times, time_interleaved
@@ -204,15 +206,30 @@ def _timed(
     task: StepTask, ways: Mapping[str, StepVariant], device: torch.device, limit_s: float, clock: Clock, done: list[str]
 ) -> Times:
     """Times by way; `done` names each step of the whole batch that finished."""
+    on_cuda = device.type == "cuda"
+    begin_s = clock() if on_cuda else 0.0
+    with contextlib.ExitStack() as stack:
+        steps = _steps(task, ways, device, stack)
+        begin_s = begin_s if on_cuda else clock()
+        return _interleaved(task, steps, device, limit_s, clock, begin_s, done)
+
+
+def _interleaved(
+    task: StepTask,
+    steps: Mapping[str, _Step],
+    device: torch.device,
+    limit_s: float,
+    clock: Clock,
+    begin_s: float,
+    done: list[str],
+) -> Times:
+    """Times by way of what `_timed` has built since the clock showed `begin_s`."""
 
     def call(name: str) -> None:
         steps[name](whole)
         done.append(name)
 
     on_cuda = device.type == "cuda"
-    begin_s = clock() if on_cuda else 0.0
-    steps = _steps(task, ways, device)
-    begin_s = begin_s if on_cuda else clock()
     # On a GPU a small step is bound by launches and foretells nothing; the plan asks for no step that takes too long.
     expected_s = 0.0 if on_cuda else _forecast_s(task, next(iter(steps.values())), clock)
     whole = random_batch(
@@ -228,20 +245,61 @@ def _timed(
     )
 
 
-def _steps(task: StepTask, ways: Mapping[str, StepVariant], device: torch.device) -> dict[str, _Step]:
-    """A step for each way. On a GPU weights are drawn there, in a hundredth of the time, and only once."""
+def _steps(
+    task: StepTask, ways: Mapping[str, StepVariant], device: torch.device, stack: contextlib.ExitStack
+) -> dict[str, _Step]:
+    """A step for each way. On a GPU weights are drawn there, in a hundredth of the time, and only once.
+
+    Args:
+        task: the step.
+        ways: by name.
+        device: where it runs.
+        stack: ends their threads.
+    """
     build = partial(build_network, task.network, num_channels=task.num_channels, num_classes=task.num_outputs, seed=0)
-    if device.type == "cpu":
+    if not _is_kept_by_thread(device):
         return {name: _Step(task, way, device, build().train()) for name, way in ways.items()}
     with device:
         network = build().train()
-    return {name: _Step(task, way, device, copy.deepcopy(network)) for name, way in ways.items()}
+    return {
+        name: _Step(
+            task,
+            way,
+            device,
+            copy.deepcopy(network),
+            stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="voxelocity-timing", initializer=_alone)),
+        )
+        for name, way in ways.items()
+    }
+
+
+def _is_kept_by_thread(device: torch.device) -> bool:
+    """Whether a thread keeps how an operation was computed there."""
+    return device.type == "cuda"
+
+
+def _alone() -> None:
+    """Makes backward passes of the calling thread run in it, not in the one that all share."""
+    torch.autograd.set_multithreading_enabled(False)
 
 
 class _Step:
-    """One way to compute the step: a network with its optimizer, and its switches."""
+    """One way to compute the step: a network with its optimizer, and its switches.
 
-    def __init__(self, task: StepTask, way: StepVariant, device: torch.device, network: torch.nn.Module) -> None:
+    On a GPU in a thread of its own, backward pass included: torch keeps how cuDNN computes a convolution for each
+    thread, and does not tell apart whether cuDNN has tried its algorithms. In one thread, the way that runs first would
+    decide for all, and for the training after them.
+    """
+
+    def __init__(
+        self,
+        task: StepTask,
+        way: StepVariant,
+        device: torch.device,
+        network: torch.nn.Module,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self._thread = thread
         self.device, self._way, self._rate = device, way, task.optimizer.learning_rate
         self._step = TrainingStep(
             network,
@@ -252,10 +310,17 @@ class _Step:
         )
 
     def __call__(self, batch: Batch) -> None:
+        if self._thread is None:
+            self._run(batch)
+        else:
+            self._thread.submit(self._run, batch).result()
+
+    def _run(self, batch: Batch) -> None:
         set_backend(self._way.backend, self.device)
-        self._step(batch, self._rate)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        with as_current(self.device):
+            self._step(batch, self._rate)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
 
 
 def _forecast_s(task: StepTask, step: _Step, clock: Clock) -> float:

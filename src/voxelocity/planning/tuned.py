@@ -1,17 +1,21 @@
-"""What `voxelocity tune` found on this machine, kept for the plan: a readable file for each machine, network and data.
+"""What `voxelocity tune` found on this machine, kept for the plan as readable files.
 
-The file may be removed at any time; the rules then choose again.
+Settings that change speed alone hold for a machine, a network and the shape of data. Those that change what is learned
+hold only where they were measured: for one data set, optimizer, loss and schedule. The files may be removed at any
+time; the rules then choose again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from voxelocity.core.config import check_key, check_value
+from voxelocity.core.config import Config, check_key, check_value
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import bytes_text
@@ -22,9 +26,19 @@ from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_timing import machine_key
-from voxelocity.step import NetworkConfig
+from voxelocity.step import LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig
+
+CHANGE_RESULTS = (
+    "data.batch_size",
+    "data.patch.draws_per_case",
+    "optimizer.learning_rate",
+    "precision.compute",
+    "backend.tf32",
+)
+"""Keys that change what is learned: compared by the Dice that trainings reach with them, never by throughput alone."""
 
 _FORMAT_VERSION = 1
+_RATE = "learning_rate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +82,8 @@ class Tuned:
 
     def reason(self, key: str) -> str:
         """Why the plan takes the value of `key`, in words."""
-        return f"{self.found(key)}; --no-tuned leaves it to the rules"
+        where = "data set, optimizer, loss and schedule" if key in CHANGE_RESULTS else "network and shape of the data"
+        return f"{self.found(key)}; found for this {where}; --no-tuned leaves it to the rules"
 
     def found(self, key: str) -> str:
         """When the value of `key` was found, for what, and what it brought."""
@@ -95,7 +110,7 @@ class Tuned:
 
 
 def tuned_key(plan: Mapping[str, Any], data: DatasetFingerprint, machine: Machine) -> dict[str, Any]:
-    """What tuned settings are valid for: this machine, network, patch, shape of the data and version of torch.
+    """What settings that change only speed are valid for: this machine, network, patch, shape of the data and torch.
 
     Args:
         plan: nested plain values; `network` and the shape of a patch are settled.
@@ -114,6 +129,31 @@ def tuned_key(plan: Mapping[str, Any], data: DatasetFingerprint, machine: Machin
                 "num_classes": len(data.class_names),
                 "shape_voxel": shapes,
                 "spacing_mm": list(data.spacing_mm.median),
+            },
+        },
+        where="plan",
+    )
+    return about
+
+
+def results_key(plan: Mapping[str, Any], data: DatasetFingerprint, machine: Machine) -> dict[str, Any]:
+    """What tuned values of `CHANGE_RESULTS` are valid for: as `tuned_key`, and one data set, optimizer, loss, schedule.
+
+    Args:
+        plan: nested plain values; `optimizer`, `loss` and `schedule` are settled too.
+        data: of the data set, whose statistics identify it wherever it lies.
+        machine: where it will run.
+    """
+    statistics = {name: value for name, value in data.to_plain().items() if name != "prepare_s"}
+    text = json.dumps(statistics, sort_keys=True)
+    about: dict[str, Any] = plain_data(
+        {
+            **tuned_key(plan, data, machine),
+            "results": {
+                "dataset": hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+                "optimizer": {name: value for name, value in plan["optimizer"].items() if name != _RATE},
+                "loss": plan["loss"],
+                "schedule": plan["schedule"],
             },
         },
         where="plan",
@@ -141,22 +181,42 @@ def read_tuned(folder: Path, about: Mapping[str, Any]) -> Tuned | None:
     return None if record is None else Tuned.from_plain(record)
 
 
-def find_tuned(folder: Path, facts: PlanFacts) -> tuple[Tuned | None, str]:
-    """What was tuned for the plan of these facts, and why it cannot be taken; "" if it can, or if there is nothing."""
+def find_tuned(folder: Path, facts: PlanFacts) -> tuple[dict[str, Tuned], list[str]]:
+    """What was tuned for the plan of these facts, by key, and why some of it cannot be taken, in words.
+
+    Values that change what is learned were measured together. So if the user sets one of them to another value, the
+    others are left to the rules.
+    """
+    parts: dict[str, type[Config]] = {
+        "network": NetworkConfig,
+        "optimizer": OptimizerConfig,
+        "loss": LossConfig,
+        "schedule": ScheduleConfig,
+    }
     try:
-        network = NetworkConfig.parse(facts.section("network"))
+        plan = {name: kind.parse(facts.section(name)).to_plain() for name, kind in parts.items()}
     except ConfigError:
         # The user's keys do not fit together, which the check of the whole plan reports.
-        return None, ""
-    plan = {"network": network.to_plain(), "data": facts.settled["data"]}
-    tuned = read_tuned(folder, tuned_key(plan, facts.data, facts.machine))
-    if tuned is None or not tuned.values:
-        return None, ""
+        return {}, []
+    plan["data"] = facts.settled["data"]
     machine = facts.machine
     free_bytes = machine.memory_bytes if machine.device == "cpu" else machine.device_free_bytes
-    if tuned.peak_bytes > free_bytes:
-        return None, (
-            f"plan: settings were tuned on {tuned.date}, but took {bytes_text(tuned.peak_bytes)} and only "
-            f"{bytes_text(free_bytes)} are free, so the rules choose; tune again, or free memory"
+    found: dict[str, Tuned] = {}
+    why_not: list[str] = []
+    for key_of, is_of_results in ((tuned_key, False), (results_key, True)):
+        tuned = read_tuned(folder, key_of(plan, facts.data, machine))
+        values = (
+            {} if tuned is None else {k: v for k, v in tuned.values.items() if (k in CHANGE_RESULTS) == is_of_results}
         )
-    return tuned, ""
+        if tuned is None or not values:
+            continue
+        if is_of_results and any(facts.overrides.get(key, value) != value for key, value in values.items()):
+            continue
+        if tuned.peak_bytes > free_bytes:
+            why_not.append(
+                f"plan: settings were tuned on {tuned.date}, but took {bytes_text(tuned.peak_bytes)} and only "
+                f"{bytes_text(free_bytes)} are free, so the rules choose; tune again, or free memory"
+            )
+            continue
+        found |= dict.fromkeys(values, tuned)
+    return found, why_not

@@ -41,6 +41,7 @@ from voxelocity.step import (
 from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.opening import sampled
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 
@@ -141,6 +142,8 @@ def open_run(
                 name=out.name, folder=folder.tracking, config=record, environment=environment(), told=earlier
             )
             log.listen(stack.enter_context(Outlets(call.sinks, start, earlier=earlier, warn=run.warn)).write)
+            # Nothing else reads them.
+            stack.enter_context(sampled(log))
         if world.is_leader and notice:
             run.warn(notice)
         log.write("run_started", is_resumed=is_resumed, device=str(call.device), record=dict(record))
@@ -404,7 +407,10 @@ class _Copier:
 
     def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:
         self._make, self._device = make, device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        # First in line, as the streams of `voxelocity train`'s feed: a copy would wait behind a step's kernels.
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def __call__(self, step: int) -> tuple[Batch, torch.cuda.Event | None]:
         batch = self._make(step)

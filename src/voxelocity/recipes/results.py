@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.links import check_links
 from voxelocity.core.plain import read_mapping
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.recipes.call import Call
@@ -44,11 +45,13 @@ def results_call(call: Call, trained: Path | None) -> Call:
 
     Raises:
         ConfigError: that folder has the results of yet another data set of this name, which are not to be replaced.
+        OutputError: that folder, or something in it, is a link to elsewhere.
     """
     if is_same(call.data, trained):
         return call
     place = os.path.realpath(call.data)
     folder = call.out / f"predicted_{name_of(call.data)}"
+    check_links(call.out, (folder.name,), where="recipe")
     source = folder / _SOURCE
     before = (
         read_mapping(source, where="recipe", holds="the source of results").get("data") if source.exists() else None
@@ -61,7 +64,8 @@ def results_call(call: Call, trained: Path | None) -> Call:
     folder.mkdir(parents=True, exist_ok=True)
     put_in_place(source, (json.dumps({"data": place}) + "\n").encode())
     call.console.print(
-        f"{call.data} is not what this run was trained on ({trained}), so its results go into {folder}",
+        f"{call.data} is not the place of the data that this run was trained on ({trained}), so its results go into "
+        f"{folder}",
         highlight=False,
         soft_wrap=True,
     )

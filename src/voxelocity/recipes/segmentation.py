@@ -13,8 +13,9 @@ from voxelocity.core.config import AUTO
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import PREDICTIONS_PAGE
-from voxelocity.infer import SPEC_NAME, predict_files
-from voxelocity.infer.models.spec import read_object
+from voxelocity.core.volume import VolumeRef
+from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_files
+from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.observe import cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.raced import race_on
@@ -63,6 +64,38 @@ def check_trained(out: Path) -> None:
         raise InputError(
             f"recipe: the model in {out} is one of the recipe {other}; name the folder of this one with -o"
         )
+
+
+def division_of(call: Call) -> CaseDivision:
+    """Which cases the model in `call.out` was trained on, and which were held out, by its own record.
+
+    Raises:
+        InputError: the model does not say.
+    """
+    division = read_spec(call.out / SPEC_NAME).division
+    if division is None:
+        raise InputError(
+            f"recipe: the model in {call.out} does not say which cases it was trained on, so none can be called held "
+            "out; train it again, or predict scans of your choice with voxelocity predict"
+        )
+    return division
+
+
+def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
+    """The labeled cases that the model in `call.out` has not seen, by its own record; what to know is printed.
+
+    Raises:
+        InputError: the model does not say what it was trained on, or was trained on all of them.
+    """
+    unseen, notices = held_out_cases(division_of(call), cases.refs)
+    for notice in notices:
+        call.console.print(f"warning: {call.data}: {notice}", style="yellow", highlight=False, soft_wrap=True)
+    if not unseen:
+        raise InputError(
+            f"recipe: the model in {call.out} was trained on every labeled case or patient of {call.data}, so none is "
+            "held out; name other data, or predict these with voxelocity predict"
+        )
+    return unseen
 
 
 def predict_with_pictures(call: Call, scans: Sequence[Path], *, results: Call) -> None:

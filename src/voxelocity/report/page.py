@@ -79,7 +79,10 @@ _UNLEARNED = (
     "has learned next to nothing; train for longer before you use, compare or report them."
 )
 
-_ABOUT_KEPT = "Predictions keep only the largest component of a class whose mean Dice rises that way:"
+_ABOUT_KEPT = (
+    "Predictions keep only the largest component of a class whose mean Dice rises that way. This was chosen on the "
+    "cases that are scored here, so scores with it are somewhat higher than those of new scans:"
+)
 _HOW_TO_SWITCH_OFF = "`voxelocity predict --no-postprocess` keeps all components, as the slices above show them."
 _ABOUT_SCORES = (
     "Each case on its own grid, against the unchanged label file. HD95 is the 95th percentile of the distance between "

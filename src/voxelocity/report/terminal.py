@@ -294,6 +294,8 @@ def _placement_text(fingerprint: Mapping[str, Any]) -> str:
         texts.append(f"{count_text(num, 'case')} with qform_code and sform_code 0, so left and right are a guess")
     if num := int(fingerprint.get("num_placed_twice", 0)):
         texts.append(f"{count_text(num, 'case')} where sform and qform differ; the sform is used")
+    if num := int(fingerprint.get("num_spaced_twice", 0)):
+        texts.append(f"{count_text(num, 'case')} whose pixdim is not the spacing of the affine; the affine is used")
     return "; ".join(texts)
 
 

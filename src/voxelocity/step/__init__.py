@@ -16,13 +16,12 @@ if TYPE_CHECKING:
         learning_rate_at,
     )
     from voxelocity.step.precision import (
-        BackendConfig,
         autocast,
         backend_as_found,
         check_compiler,
         set_backend,
     )
-    from voxelocity.step.precision_config import PrecisionConfig, precision_on
+    from voxelocity.step.precision_config import BackendConfig, PrecisionConfig, precision_on
     from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
@@ -52,8 +51,8 @@ __getattr__ = first_use(
         "network": ("build_network",),
         "network_config": ("NetworkConfig",),
         "optimizer": ("OptimizerConfig", "RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
-        "precision": ("BackendConfig", "autocast", "backend_as_found", "check_compiler", "set_backend"),
-        "precision_config": ("PrecisionConfig", "precision_on"),
+        "precision": ("autocast", "backend_as_found", "check_compiler", "set_backend"),
+        "precision_config": ("BackendConfig", "PrecisionConfig", "precision_on"),
         "training_step": ("TrainingStep",),
     },
 )

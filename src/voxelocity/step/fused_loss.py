@@ -14,13 +14,14 @@ import torch
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.device import as_current
+from voxelocity.core.kernels import Launch, described, launch
 from voxelocity.step.fused import has_triton, is_fused
 
 if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_REGIONS = 32
+MOST_REGIONS = 32
 """Bits of a row of `regions`."""
 _MOST_VOXELS = 2**31 - 2**16
 """Of a patch: the kernels count them in int32."""
@@ -29,7 +30,7 @@ _SUMMING_WARPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiling:
+class LossTiling:
     """How a kernel divides a patch among its threads.
 
     Attributes:
@@ -56,7 +57,7 @@ class Tiling:
         return max(1, self.block * lanes // (32 * self.num_warps))
 
 
-def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> Tiling:
+def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> LossTiling:
     """Up to 32 logits a thread; where registers and addresses allow it, a thread has all classes of its voxels.
 
     Only read from the machine code and from arithmetic (`benchmarks/triton_kernels.py`, `benchmarks/gpu/e05_loss.py`).
@@ -65,14 +66,14 @@ def tiling(num_classes: int, *, is_channels_last: bool, is_gradient: bool) -> Ti
     if is_channels_last and padded <= (4 if is_gradient else 16):
         # Reads of the classes one after another meet in the cache. Writes do not: they cost a sector each.
         is_by_thread = num_classes != padded
-        return Tiling(block=2048 // padded, align=1, num_warps=4, programs=8, is_by_thread=is_by_thread)
+        return LossTiling(block=2048 // padded, align=1, num_warps=4, programs=8, is_by_thread=is_by_thread)
     if is_channels_last:
         # The warps of a program share out classes before voxels, and would have to exchange sums in shared memory.
-        return Tiling(block=max(4, 512 // padded), align=1, num_warps=1, programs=32)
+        return LossTiling(block=max(4, 512 // padded), align=1, num_warps=1, programs=32)
     if padded <= 16:
         align = min(8, 32 // padded)
-        return Tiling(block=128 * align, align=align, num_warps=4, programs=8)
-    return Tiling(block=max(8, 4096 // padded), align=4, num_warps=4, programs=8)
+        return LossTiling(block=128 * align, align=align, num_warps=4, programs=8)
+    return LossTiling(block=max(8, 4096 // padded), align=4, num_warps=4, programs=8)
 
 
 def _padded(num_classes: int) -> int:
@@ -95,7 +96,7 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and label.shape == (logits.shape[0], *logits.shape[2:])
         and 0 < logits[0, 0].numel() <= _MOST_VOXELS
         and len(logits) < 2**16
-        and (0 < logits.shape[1] <= _MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
+        and (0 < logits.shape[1] <= MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
         and config.boundary_weight == 0.0
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -112,7 +113,7 @@ def _term(config: LossConfig) -> int:
     return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(config.name, triton_loss.ENTROPY)
 
 
-def _order(tiling: Tiling, *, is_channels_last: bool) -> int:
+def _order(tiling: LossTiling, *, is_channels_last: bool) -> int:
     from voxelocity.step import triton_loss
 
     if not is_channels_last:
@@ -138,7 +139,7 @@ class FusedLoss:
         *,
         regions: Sequence[Sequence[int]] = (),
         ignored: int | None = None,
-        tilings: tuple[Tiling, Tiling] | None = None,
+        tilings: tuple[LossTiling, LossTiling] | None = None,
     ) -> None:
         self.config = config
         self.ignored = ignored
@@ -219,7 +220,8 @@ class _Call:
     def sums(self) -> torch.Tensor:
         sums = self.empty(self.batch * self.chunks * (3 * self.adding["KP"] + 2))
         fold = self._tiling.fold(self.num_classes, is_channels_last=self._is_channels_last)
-        self.kernels.loss_sums[(self.chunks, self.batch)](
+        launch(
+            self.kernels.loss_sums, (self.chunks, self.batch),
             self.logits, self.label, self._regions, sums, self.units, 1, self._ignored, self.loss.config.focal_gamma,
             FOLD=fold, **self.shared,
         )  # fmt: skip
@@ -227,7 +229,8 @@ class _Call:
 
     def gradient(self, factors: torch.Tensor, outer: torch.Tensor, *, is_shared: bool) -> torch.Tensor:
         gradient = torch.empty_like(self.logits)
-        self.kernels.loss_gradient[(self.chunks, self.batch)](
+        launch(
+            self.kernels.loss_gradient, (self.chunks, self.batch),
             self.logits, self.label, self._regions, factors, outer, gradient,
             self.units, 0 if is_shared else 1, 1, self._ignored, self.loss.config.focal_gamma, **self.shared,
         )  # fmt: skip
@@ -251,8 +254,9 @@ class _Loss(torch.autograd.Function):
         first = 0 if loss.has_regions or config.include_background or call.num_classes == 1 else 1
         with call.on_device():
             sums = call.sums()
-            call.kernels.loss_of_sums[(1,)](
-                sums, value, factors, call.batch, call.chunks, call.units, config.smooth, call.alpha,
+            launch(
+                call.kernels.loss_of_sums, (1,), sums, value, factors, call.batch, call.chunks, call.units,
+                config.smooth, call.alpha,
                 ROWS=call.rows, FIRST=first, OVER_BATCH=config.dice_over_batch, REGIONS=loss.has_regions,
                 TERM=call.term, num_warps=_SUMMING_WARPS, **call.adding,
             )  # fmt: skip
@@ -280,17 +284,10 @@ class _Sums(torch.autograd.Function):
         sizes, terms = call.empty(2, call.batch, call.num_classes), call.empty(2, call.batch)
         with call.on_device():
             sums = call.sums()
-            call.kernels.add_sums[(call.batch,)](
-                sums,
-                sizes,
-                terms,
-                call.chunks,
-                call.units,
-                call.alpha,
-                ROWS=call.rows,
-                num_warps=_SUMMING_WARPS,
-                **call.adding,
-            )
+            launch(
+                call.kernels.add_sums, (call.batch,), sums, sizes, terms, call.chunks, call.units, call.alpha,
+                ROWS=call.rows, num_warps=_SUMMING_WARPS, **call.adding,
+            )  # fmt: skip
         term, known = terms.sum(1)
         weight = 1.0 / (known.clamp_min(1.0) * (call.num_classes if loss.has_regions else 1))
         context.save_for_backward(logits, label, weight)
@@ -322,17 +319,69 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def possible_launches(
+    num_classes: int,
+    dtype: torch.dtype,
+    *,
+    num_voxels: int,
+    is_channels_last: bool,
+    config: LossConfig,
+    has_regions: bool,
+    has_ignored: bool,
+    is_shared: bool,
+) -> list[Launch]:
+    """What a loss that `can_fuse` launches for logits of this kind, forward and backward, each once.
+
+    Args:
+        num_classes: channels of the logits.
+        dtype: of the logits.
+        num_voxels: of a patch.
+        is_channels_last: whether logits are, in memory; those of one class are not.
+        config: which loss.
+        has_regions: whether classes overlap.
+        has_ignored: whether some voxels count in no term.
+        is_shared: whether several ranks make a batch together.
+    """
+    from voxelocity.step import triton_loss
+
+    # Numbers stand for any others.
+    numbers = {
+        **dict.fromkeys(("units", "step", "ignored", "batch", "chunks", "group_step"), 7),
+        **dict.fromkeys(("gamma", "smooth", "alpha"), 0.5),
+    }
+    tensors = {"logits": dtype, "gradient": dtype, "label": torch.uint8, "regions": torch.int32}
+    left_out = "loss_of_sums" if is_shared else "add_sums"
+    found = []
+    for name, constants, num_warps in forms(
+        num_classes, is_channels_last=is_channels_last, config=config, has_regions=has_regions, has_ignored=has_ignored,
+        num_voxels=num_voxels,
+    ):  # fmt: skip
+        kernel = vars(triton_loss)[name]
+        arguments = [{**tensors, **numbers}.get(each, torch.float32) for each in kernel.arg_names]
+        if name != left_out:
+            some = [value for each, value in zip(kernel.arg_names, arguments, strict=True) if each not in constants]
+            found.append(described(kernel, some, {**constants, "num_warps": num_warps}))
+    return found
+
+
 def forms(
-    num_classes: int, *, is_channels_last: bool, config: LossConfig, has_regions: bool, has_ignored: bool
+    num_classes: int,
+    *,
+    is_channels_last: bool,
+    config: LossConfig,
+    has_regions: bool,
+    has_ignored: bool,
+    num_voxels: int = 0,
 ) -> list[tuple[str, dict[str, Any], int]]:
     """Kernel, compile-time arguments and warps of a program, to compile them before logits are at hand.
 
-    They are those of patches whose number of voxels the tiling's `align` divides; nothing else depends on sizes.
+    Nothing depends on sizes but whether the tiling's `align` divides the number of voxels of a patch.
     """
     made = []
     for is_gradient in (False, True):
         tiles = tiling(num_classes, is_channels_last=is_channels_last, is_gradient=is_gradient)
-        adding = {"K": num_classes, "KP": _padded(num_classes), "ALIGN": tiles.align, "HAS_IGNORED": has_ignored}
+        align = tiles.align if num_voxels % tiles.align == 0 else 1
+        adding = {"K": num_classes, "KP": _padded(num_classes), "ALIGN": align, "HAS_IGNORED": has_ignored}
         term = {"REGIONS": has_regions, "TERM": _term(config)}
         shared = {**adding, **term, "BLOCK": tiles.block, "ORDER": _order(tiles, is_channels_last=is_channels_last)}
         if is_gradient:

@@ -5,8 +5,7 @@ torch's instance norm leaves channels_last: it copies its input, and the next co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from voxelocity.core import kernels as launches
 from voxelocity.core.device import as_current
 from voxelocity.step.fused import has_triton, is_fused
 
@@ -28,7 +28,7 @@ _FAKE = "FakeTensor"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class NormLaunch:
     """How much each program of a kernel does.
 
     Attributes:
@@ -42,7 +42,7 @@ class Launch:
     num_programs: int = 1024
 
 
-LAUNCH = Launch()
+LAUNCH = NormLaunch()
 
 
 def can_fuse(features: torch.Tensor) -> bool:
@@ -74,7 +74,7 @@ def norm_act(
     *,
     eps: float,
     slope: float,
-    launch: Launch = LAUNCH,
+    launch: NormLaunch = LAUNCH,
 ) -> torch.Tensor:
     """Leaky ReLU of the instance norm, in the dtype and memory of `features`; statistics are float32.
 
@@ -130,26 +130,22 @@ def use_own_norms(network: nn.Module) -> None:
             module.__class__ = InstanceNorm
 
 
-def compile_ahead(network: nn.Module, dtype: torch.dtype, device: torch.device, *, num_threads: int = 4) -> int:
-    """Compiles the kernels that the network's norms need for features of this dtype, in threads; returns how many.
+def possible_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.Launch]:
+    """What the network's norms launch for features of this dtype in channels_last, forward and backward, each once.
 
-    Without it they are compiled by the first step, one after another. Takes seconds of CPU time if Triton's cache on
-    disk lacks them. Does nothing where kernels are not used. The calling thread waits.
+    Args:
+        network: on any device, "meta" included.
+        dtype: of the features, which is that of autocast.
     """
-    if device.type not in _DEVICES or not is_fused("norm") or not has_triton():
-        return 0
     norms = [module for module in network.modules() if isinstance(module, InstanceNorm)]
-    forms = {(*width_and_unit(norm.num_features), bool(norm.affine)) for norm in norms}
-    work = [found for form in forms for found in _forms(*form, dtype)]
+    forms = dict.fromkeys((*width_and_unit(norm.num_features), bool(norm.affine)) for norm in norms)
+    return [found for form in forms for found in _forms(*form, dtype)]
 
-    def compile_one(found: tuple[Any, list[Any]]) -> None:
-        kernel, arguments = found
-        with as_current(device):
-            kernel.warmup(*arguments, grid=(1,), num_warps=LAUNCH.num_warps)
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(compile_one, work))
-    return len(work)
+def forward_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.Launch]:
+    """The same of a network that is not trained."""
+    found = possible_launches(network, dtype)
+    return [one for one in found if one.kernel.__name__ in ("norm_measure", "norm_apply")]
 
 
 class _NormAct(torch.autograd.Function):
@@ -161,7 +157,7 @@ class _NormAct(torch.autograd.Function):
         bias: torch.Tensor | None,
         eps: float,
         slope: float,
-        launch: Launch,
+        launch: NormLaunch,
     ) -> torch.Tensor:
         division = _Division.of(x, launch)
         y = torch.empty_like(x, memory_format=torch.channels_last_3d)
@@ -173,9 +169,9 @@ class _NormAct(torch.autograd.Function):
             # Never read where there is no weight.
             given = (moments, moments) if weight is None else (weight, bias)
             with as_current(x.device):
-                kernels.norm_measure[division.grid()](x, parts, *division.sizes, **division.constants)
-                kernels.norm_apply[division.grid()](
-                    x, parts, *given, y, moments, *division.sizes, eps, slope,
+                launches.launch(kernels.norm_measure, division.grid(), x, parts, *division.sizes, **division.constants)
+                launches.launch(
+                    kernels.norm_apply, division.grid(), x, parts, *given, y, moments, *division.sizes, eps, slope,
                     IS_AFFINE=weight is not None, **division.constants,
                 )  # fmt: skip
         ctx.save_for_backward(x, weight, bias, moments)
@@ -197,12 +193,14 @@ class _NormAct(torch.autograd.Function):
             given = (weight, bias) if is_affine else (moments, moments)
             constants = {"IS_AFFINE": is_affine, **division.constants}
             with as_current(x.device):
-                kernels.norm_measure_back[division.grid()](
-                    x, dy, moments, *given, parts, *division.sizes, ctx.slope, **constants
-                )
-                kernels.norm_apply_back[division.grid(extra=1)](
-                    x, dy, moments, parts, *given, dx, dweights, *division.sizes, len(x), ctx.slope, **constants
-                )
+                launches.launch(
+                    kernels.norm_measure_back, division.grid(), x, dy, moments, *given, parts, *division.sizes,
+                    ctx.slope, **constants,
+                )  # fmt: skip
+                launches.launch(
+                    kernels.norm_apply_back, division.grid(extra=1), x, dy, moments, parts, *given, dx, dweights,
+                    *division.sizes, len(x), ctx.slope, **constants,
+                )  # fmt: skip
         if not is_affine:
             return dx, None, None, None, None, None
         return dx, dweights[1].to(weight.dtype), dweights[0].to(bias.dtype), None, None, None
@@ -229,7 +227,7 @@ class _Division:
     constants: dict[str, int]
 
     @staticmethod
-    def of(x: torch.Tensor, launch: Launch) -> _Division:
+    def of(x: torch.Tensor, launch: NormLaunch) -> _Division:
         num_samples, num_channels = x.shape[:2]
         num_rows = x.shape[2] * x.shape[3] * x.shape[4]
         width, unit = width_and_unit(num_channels)
@@ -264,16 +262,18 @@ def width_and_unit(num_channels: int) -> tuple[int, int]:
     return (unit if unit in (32, _MAX_WIDTH) else _MAX_WIDTH), unit
 
 
-def _constants(width: int, unit: int, launch: Launch) -> dict[str, int]:
+def _constants(width: int, unit: int, launch: NormLaunch) -> dict[str, int]:
     return {"UNIT": unit, "ROWS": max(1, launch.tile // width), "WIDTH": width, "num_warps": launch.num_warps}
 
 
-def _forms(width: int, unit: int, is_affine: bool, dtype: torch.dtype) -> Iterable[tuple[Any, list[Any]]]:
-    """The four kernels with arguments as `warmup` takes them, where a dtype stands for a tensor of it."""
+def _forms(width: int, unit: int, is_affine: bool, dtype: torch.dtype) -> Iterator[launches.Launch]:
+    """The four kernels; sizes and numbers stand for any others."""
     from voxelocity.step import triton_norm as kernels
 
-    constants = _constants(width, unit, LAUNCH) | {"IS_AFFINE": is_affine}
+    constants = _constants(width, unit, LAUNCH)
     numbers = {"num_rows": 4096, "size": 4096, "num_units": 4, "num_samples": 2, "eps": 1e-5, "slope": 0.01}
-    given = {**dict.fromkeys(("x", "y", "dy", "dx"), dtype), **numbers, **constants}
+    given = {**dict.fromkeys(("x", "y", "dy", "dx"), dtype), **numbers}
     for kernel in (kernels.norm_measure, kernels.norm_apply, kernels.norm_measure_back, kernels.norm_apply_back):
-        yield kernel, [given.get(name, torch.float32) for name in kernel.arg_names]
+        own = constants if kernel is kernels.norm_measure else constants | {"IS_AFFINE": is_affine}
+        tensors = [given.get(name, torch.float32) for name in kernel.arg_names if name not in own]
+        yield launches.described(kernel, tensors, own)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from voxelocity.core.device import is_out_of_memory, numbered
+from voxelocity.core.kernels import refuse_compiling_in_captures
 from voxelocity.observe import span
 from voxelocity.parallel import Sharding, World
 from voxelocity.step.precision_config import PrecisionConfig
@@ -26,7 +27,7 @@ WARM_UP_STEPS = 3
 """Eager steps before a capture: they make the optimizer's state, compile kernels, and let cuDNN choose algorithms."""
 _MOST_GRAPHS = 4
 """Kept at once, one for each shape of a batch; beyond them the one used longest ago is dropped."""
-_LARGE_SHARE = 0.4
+LARGE_SHARE = 0.4
 """Of a device's memory: with more in recordings, a validation might not find enough."""
 _MOST_CAPTURES = 24
 """A training whose shapes keep changing would record more than it replays."""
@@ -101,6 +102,7 @@ class CudaRecorder:
         graph, reserved = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
         numbers = torch.cuda.default_generators[self._device.index]
         found = numbers.get_state()
+        refuse_compiling_in_captures()
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -258,7 +260,7 @@ class StepGraphs:
     @property
     def is_large(self) -> bool:
         """Whether recordings hold a large part of the device's memory."""
-        return self._recorder.share > _LARGE_SHARE
+        return self._recorder.share > LARGE_SHARE
 
     def stop(self, why: str, *, is_said: bool = False) -> None:
         """Steps are eager from now on.

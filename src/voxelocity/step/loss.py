@@ -73,14 +73,14 @@ def build_loss(
     """
     # Dice is the Tversky index with both kinds of wrong voxels weighted equally.
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
-    fused = FusedLoss(config, regions=regions, ignored=ignored)
+    fused, table = FusedLoss(config, regions=regions, ignored=ignored), _RegionTable(regions)
 
     def summed(logits: torch.Tensor, label: torch.Tensor) -> Sums:
         if can_fuse(logits, label, config, len(regions)):
             return fused.sums(logits, label)
         is_known = None if ignored is None else label != ignored
         probability, is_class, mean = (
-            _overlapping(logits.float(), label, is_known, regions, config)
+            _overlapping(logits.float(), label, is_known, table, config)
             if regions
             else _exclusive(logits.float(), label, is_known, config)
         )
@@ -111,6 +111,26 @@ def build_loss(
         return _over_ranks(total, sizes[:0], mean, count)[1] + _over_ranks(total, sizes[:0], overlap, patches)[1]
 
     return loss
+
+
+class _RegionTable:
+    """Which class indices are in which region, (regions, classes) bool; copied to each device once, so that a step that
+    is recorded as a CUDA graph needs no memory of the host."""
+
+    def __init__(self, regions: Sequence[Sequence[int]]) -> None:
+        self._regions = regions
+        self._copies: dict[torch.device, torch.Tensor] = {}
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        if device in self._copies:
+            return self._copies[device]
+        table = torch.zeros(len(self._regions), MAX_CLASSES, dtype=torch.bool)
+        for row, indices in enumerate(self._regions):
+            table[row, list(indices)] = True
+        table = table.to(device)
+        if not torch.compiler.is_compiling():
+            self._copies[device] = table
+        return table
 
 
 def _over_ranks(
@@ -155,14 +175,11 @@ def _overlapping(
     logits: torch.Tensor,
     label: torch.Tensor,
     is_known: torch.Tensor | None,
-    regions: Sequence[Sequence[int]],
+    table: _RegionTable,
     config: LossConfig,
 ) -> Parts:
-    table = torch.zeros(len(regions), MAX_CLASSES, dtype=torch.bool)
-    for row, indices in enumerate(regions):
-        table[row, list(indices)] = True
     # (b, k, v).
-    is_class = table.to(label.device)[:, label.flatten(1).long()].transpose(0, 1)
+    is_class = table.on(label.device)[:, label.flatten(1).long()].transpose(0, 1)
     mean = logits.new_zeros(())
     if config.name != "dice":
         flat = logits.flatten(2)

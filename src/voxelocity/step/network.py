@@ -40,6 +40,16 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
         return _BUILDERS[config.name](config, num_channels, num_classes)
 
 
+def build_blank(config: NetworkConfig, *, num_channels: int, num_classes: int) -> torch.nn.Module:
+    """The network on the device "meta", whose tensors have no values; draws no numbers. Arguments as `build_network`.
+
+    Not for a user's own network, which may need values.
+    """
+    assert config.name != "custom", "a user's own network is built only to be used"
+    with torch.device("meta"):
+        return _BUILDERS[config.name](config, num_channels, num_classes)
+
+
 def _build_unet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     return UNet(
         num_channels=num_channels,

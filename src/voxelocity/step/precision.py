@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
 from voxelocity.step.fused import is_fused, set_fused
-from voxelocity.step.precision_config import CompileMode, PrecisionConfig
+from voxelocity.step.precision_config import BackendConfig, CompileMode, PrecisionConfig
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -25,6 +24,11 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
     if config.compute == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[config.compute])
+
+
+def compute_dtype(config: PrecisionConfig) -> torch.dtype:
+    """What convolutions return within `autocast`."""
+    return _DTYPES.get(config.compute, torch.float32)
 
 
 def compiled(
@@ -63,24 +67,6 @@ def check_compiler(mode: CompileMode, device: torch.device) -> None:
             f"step: precision.compile={mode} needs Triton on a CUDA device, which is not installed; install the "
             "package triton that belongs to this torch, or leave precision.compile=none"
         )
-
-
-class BackendConfig(Config):
-    """How cuDNN and cuBLAS compute on a GPU; torch keeps these switches for the whole process."""
-
-    tf32: bool = True
-    """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
-    cudnn_benchmark: bool = False
-    """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may differ."""
-    expandable_segments: bool = False
-    """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
-    taken after it is set. Does not change results."""
-    fused_loss: bool = True
-    """Whether the loss and its gradient are computed in two passes over the logits by kernels of our own, where Triton
-    can run them; if not, by torch's operations, which they agree with up to roundings."""
-    fused_norm: bool = True
-    """Whether instance norms of DynUNet and UNet in channels_last_3d use our own kernel, which also does DynUNet's
-    leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Number formats, memory format and compilation, as data. Importing it imports no torch."""
+"""Number formats, memory format, compilation and switches, as data. Importing it imports no torch."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ class PrecisionConfig(Config):
         import torch
 
         return torch.channels_last_3d if self.channels_last else torch.contiguous_format
+
+
+class BackendConfig(Config):
+    """How cuDNN and cuBLAS compute on a GPU; torch keeps these switches for the whole process."""
+
+    tf32: bool = True
+    """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may differ."""
+    expandable_segments: bool = False
+    """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
+    taken after it is set. Does not change results."""
+    fused_loss: bool = True
+    """Whether the loss and its gradient are computed in two passes over the logits by kernels of our own, where Triton
+    can run them; if not, by torch's operations, which they agree with up to roundings."""
+    fused_norm: bool = True
+    """Whether instance norms of DynUNet and UNet in channels_last_3d use our own kernel, which also does DynUNet's
+    leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
 
 
 def precision_on(config: PrecisionConfig, device: Device) -> PrecisionConfig:

@@ -125,4 +125,5 @@ def summed(parts: Sequence[CachingFacts], *, seconds: float) -> CachingFacts:
         seconds=seconds,
         num_kept=sum(part.num_kept for part in parts),
         num_with_foreground=sum(part.num_with_foreground for part in parts),
+        classes={case_id: found for part in parts for case_id, found in part.classes.items()},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,14 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.core.quantities import bytes_text, count_text, duration_text
-from voxelocity.core.volume import VolumeSpec
-from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws, compile_kernels
+from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
+from voxelocity.planning import absent_classes
+from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
 
 SKIPPED = "skipped"
 """The event of a case that was left out; resumed runs leave it out too."""
-_USUAL_DTYPE = "int16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
     )
     # Ranks may prepare different cases.
     broken = {case_id: error for each in world.gather(filled.broken) for case_id, error in each.items()}
-    num_with_foreground = max(world.gather(filled.num_with_foreground))
+    classes = {case_id: found for each in world.gather(filled.classes) for case_id, found in each.items()}
     for case_id, error in broken.items():
         session.log.write(SKIPPED, case_id=case_id)
         session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")
@@ -69,7 +69,10 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         training, held = (_without(cases, broken) for cases in (training, held))
         _check_left(session, len(training), len(held), num_skipped=len({*skipped, *broken}))
     if filled.num_first:
-        _check_foreground(session, num_with_foreground, filled.num_first - len(broken), filled.num_cases)
+        _check_foreground(session, any(classes.values()), filled.num_first - len(broken), filled.num_cases)
+    if len(classes) + len(broken) == filled.num_cases:
+        for text in absent_classes(session.planned.cases, session.planned.fold, classes):
+            session.warn(f"train: {text}")
     # Evenly chosen, so that intermediate validations stay quick; always the same ones.
     count = len(held)
     most = min(count, session.plan.train.validation_cases or count)
@@ -86,7 +89,7 @@ class _Filled:
         held: those of the final validation.
         num_cases: of the run.
         num_first: of them, those that this rank needs before training.
-        num_with_foreground: of these.
+        classes: indices of the classes that each of these has, without the background, by case id.
         broken: those that cannot be used.
         load_s: as in `FilledCases`.
     """
@@ -95,7 +98,7 @@ class _Filled:
     held: PreparedCases
     num_cases: int
     num_first: int
-    num_with_foreground: int
+    classes: Mapping[str, tuple[int, ...]]
     broken: dict[str, ScanError]
     load_s: float | None
 
@@ -109,10 +112,10 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
             "do; add --set data.cache.tier=disk, or correct the data"
         )
     training, held, both = prepared_cases(session, skipped)
-    compiling = _Compiling(session)
+    compiling = Compiling(session)
     first = _needed_first(session, both, training, first_step=first_step)
     broken: dict[str, ScanError] = {}
-    load_s, num_with_foreground = None, 0
+    load_s, classes = None, dict[str, tuple[int, ...]]()
     with CacheProgress(session.console, cache.tier, len(first)) as progress, session.stage("cache"):
         if len(first):
             facts = first.fill(
@@ -125,14 +128,14 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
             )
             progress.finish(facts)
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
-            num_with_foreground = facts.num_with_foreground
+            classes = dict(facts.classes)
     session.stop.check()
     return _Filled(
         training=training,
         held=held,
         num_cases=len(both),
         num_first=len(first),
-        num_with_foreground=num_with_foreground,
+        classes=classes,
         broken=broken,
         load_s=load_s,
     )
@@ -201,8 +204,8 @@ def _needed_first(session: Session, both: PreparedCases, training: PreparedCases
     return training.part(draws.cases_from(first_step))
 
 
-def _check_foreground(session: Session, num_with_foreground: int, num_filled: int, num_cases: int) -> None:
-    if num_with_foreground > 0:
+def _check_foreground(session: Session, has_foreground: bool, num_filled: int, num_cases: int) -> None:
+    if has_foreground:
         return
     where = f"of {session.planned.cases.root}"
     if num_filled == num_cases:
@@ -214,33 +217,6 @@ def _check_foreground(session: Session, num_with_foreground: int, num_filled: in
         f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
         "background, so nothing is learned before others replace them; are these the right label files?"
     )
-
-
-class _Compiling:
-    """The kernels of the feed, compiled while cases are being cached; does nothing without a CUDA device.
-
-    Begins with what nearly all scans are stored as, and corrects itself when the first case is ready.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._known: set[tuple[str, int]] = set()
-        self._compile(_USUAL_DTYPE, len(session.spec.channels))
-
-    def begin(self, spec: VolumeSpec) -> None:
-        """A case of this kind is among those that batches are made from."""
-        self._compile(spec.dtype, spec.num_channels)
-
-    def _compile(self, dtype: str, num_channels: int) -> None:
-        if (dtype, num_channels) not in self._known:
-            self._known.add((dtype, num_channels))
-            compile_kernels(
-                self._session.plan.data,
-                num_channels=num_channels,
-                dtypes=[dtype],
-                class_names=self._session.planned.cases.class_names,
-                device=self._session.device,
-            )
 
 
 class CacheProgress:

@@ -45,7 +45,7 @@ class Checkpoints:
                 raise
             raise OutputError(
                 f"train: cannot write the checkpoint {path} ({error.strerror}); free the path, then repeat the same "
-                "command: the run resumes from its last checkpoint"
+                "command with --resume: the run continues from its last checkpoint"
             ) from error
         for old in self.paths()[: -self._keep]:
             old.unlink(missing_ok=True)

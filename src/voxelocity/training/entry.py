@@ -204,7 +204,9 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
     if session.start is not None and checkpoints.latest_step() == 0:
-        session.start.copy_into(network, spec, say=session.warn)
+        session.start.copy_into(
+            network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
+        )
     sharding = sharded(session, network)
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone

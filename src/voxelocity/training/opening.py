@@ -104,10 +104,15 @@ def start_of(
     if saved is not None and resume:
         check_code(saved.plan, overrides, where=str(folder.record))
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, resumed_keys(saved, overrides)
+        fold, time_budget_s, seed, overrides = (
+            saved.fold,
+            AUTO,
+            AUTO,
+            resumed_keys(saved, overrides, where=str(folder.record)),
+        )
     point = starting_point(start_from, saved, overrides=overrides, folder=folder)
     if point is not None and saved is None:
-        check_held_out(point.folder, cases, 0 if fold == AUTO else fold)
+        check_held_out(point, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,
@@ -243,6 +248,11 @@ def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: C
     folder.write_record({**begin, **saved_run_record(start.planned)})
 
 
+def sampled(log: EventLog) -> Sampler:
+    """System metrics of this program and its GPUs, written into the log within the block, for sinks."""
+    return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+
+
 @contextmanager
 def _announced(
     session: Session,
@@ -263,7 +273,7 @@ def _announced(
     samples: AbstractContextManager[object] = nullcontext()
     if sinks:
         # Nothing else reads them.
-        samples = Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+        samples = sampled(log)
     with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
         log.listen(outlets.write)
         log.write("run_started", environment=machine)

@@ -13,12 +13,14 @@ from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, flatten
+from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml, shortened
 from voxelocity.core.quantities import count_text, duration_text, listed
+from voxelocity.core.remote import remote_url
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import cpu_budget
-from voxelocity.planning import Plan, Planned, read_overrides
+from voxelocity.planning import PLACES, Plan, Planned, read_overrides, without_places
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
@@ -94,11 +96,16 @@ class SavedRun:
         """Where the data set of the run was.
 
         Raises:
-            ConfigError: it was not stored.
+            ConfigError: it was not stored, or is on a server, to which nobody asked to connect.
         """
         path = self.dataset.get("path")
         if not isinstance(path, str) or not path:
             raise ConfigError(f"train: {where} names no data set; give it: voxelocity train DATASET -o RUN --resume")
+        if url := remote_url(path):
+            raise ConfigError(
+                f"train: {where} names a data set on a server ({hide_credentials(url)}), and may come from someone "
+                "else; if you want to connect there, name it: voxelocity train URL -o RUN --resume"
+            )
         return Path(path)
 
 
@@ -253,14 +260,20 @@ def conflicting_options(
     return lines
 
 
-def resumed_keys(saved: SavedRun, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of the run, with those that may change when it continues as they are given now."""
+def resumed_keys(saved: SavedRun, overrides: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """All keys of the run, with those that may change when it continues as they are given now.
+
+    Args:
+        saved: the run.
+        overrides: of the command.
+        where: the file of the run, for messages.
+    """
     given = {key: value for key, value in flatten(Plan, overrides).items() if _is_free(key)}
-    return {**flatten(Plan, saved.plan.to_plain()), **given}
+    return {**without_places(flatten(Plan, saved.plan.to_plain()), given, where=where), **given}
 
 
 def _is_free(key: str) -> bool:
-    return key.partition(".")[0] in _FREE_SECTIONS
+    return key.partition(".")[0] in _FREE_SECTIONS or key in PLACES
 
 
 def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import OutputError
 from voxelocity.core.learning import UNLEARNED
+from voxelocity.core.links import check_links
 from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
@@ -28,6 +29,9 @@ _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4096
 # Below the folder: "checkpoints/" and the hidden name of a file that is being written.
 _LONGEST_INSIDE_BYTES = 100
+# What a run writes in place, and the folders that it writes into; of those of trackers, their own links stay theirs.
+_WRITTEN = ("events*.jsonl", ".lock", "checkpoints")
+_TRACKED = ("tracking", "tracking/*", "tracking/mlflow/*", "tracking/tensorboard/*", "tracking/wandb/offline-run-*")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -74,7 +78,8 @@ class RunFolder:
         """Refuses, before any work is done, a folder that `open` would refuse later; creates and writes nothing.
 
         Raises:
-            OutputError: it is below a file, cannot be written, or holds something that is not a run.
+            OutputError: it is below a file, cannot be written, holds something that is not a run, or a link in it leads
+                elsewhere.
         """
         place = self.path.absolute()
         while not os.path.exists(place):
@@ -88,6 +93,8 @@ class RunFolder:
             raise OutputError(
                 f"train: the folder {self.path} is not empty and holds no run; choose another with -o, or empty it"
             )
+        check_links(self.path, _WRITTEN, where="train")
+        check_links(self.path, _TRACKED, where="train", deep=False)
 
     def open(self) -> None:
         """Creates the folder and checks that it can be written.

@@ -102,6 +102,9 @@ class Session:
     def __post_init__(self) -> None:
         self.plan = self.planned.plan
         self.spec = model_spec(self.planned)
+        before = self.start.spec.division if self.start else None
+        if before is not None and self.spec.division is not None:
+            self.spec = self.spec.model_copy(update={"division": self.spec.division.joined(before)})
         self.device = self.planned.machine.torch_device
         self.num_threads = self.planned.machine.num_cpus
 

@@ -7,7 +7,7 @@ for any run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,22 @@ class StartingPoint:
         """What `run.yaml` keeps, so that a resumed run starts from the same weights."""
         return {"folder": str(self.folder.resolve()), "weights_sha256": self.spec.weights_sha256}
 
-    def copy_into(self, network: torch.nn.Module, spec: PredictionSpec, *, say: Callable[[str], None]) -> None:
+    def copy_into(
+        self,
+        network: torch.nn.Module,
+        *,
+        class_names: Sequence[str],
+        channels: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        say: Callable[[str], None],
+    ) -> None:
         """Copies every weight that fits; the first and last layer keep new ones if the channels or classes are others.
 
         Args:
             network: the new one, of the same configuration.
-            spec: of the new one.
+            class_names: of the new one, the background first.
+            channels: of the new one; empty if their names are not known.
+            regions: of the new one, if it has overlapping classes.
             say: called with what was not copied, or may mean something else.
         """
         weights, new = self.network.state_dict(), network.state_dict()
@@ -107,12 +117,13 @@ class StartingPoint:
                 f"{len(self.spec.channels)} channels and {len(self.spec.labels)} classes, and are initialized again: "
                 f"{', '.join(other)}"
             )
+        outputs = ("overlapping regions", *regions) if regions else ("classes", *class_names)
         for layer, before, now in (
-            ("first", ("channels", *self.spec.channels), ("channels", *spec.channels)),
-            ("last", _outputs(self.spec), _outputs(spec)),
+            ("first", ("channels", *self.spec.channels), ("channels", *(channels or ["without names"]))),
+            ("last", _outputs(self.spec, have_names=bool(regions)), outputs),
         ):
             # Weights of other shapes were not copied.
-            if before != now and len(before) == len(now):
+            if before != now and (len(before) == len(now) or (layer == "first" and not channels)):
                 say(
                     f"train: the {before[0]} of {self.folder} are {', '.join(before[1:])}, those of this data set the "
                     f"{now[0]} {', '.join(now[1:])}; the weights of the {layer} layer are taken over in this order"
@@ -165,25 +176,39 @@ def check_start(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
         )
 
 
-def _outputs(spec: PredictionSpec) -> tuple[str, ...]:
-    """What the last layer's channels are, after the kind of these."""
-    if not spec.regions:
+def _outputs(spec: PredictionSpec, *, have_names: bool) -> tuple[str, ...]:
+    """What the last layer's channels are, after their kind: regions by name, or by the classes drawn for them."""
+    if not spec.region_order:
         return ("classes", *spec.class_names)
-    return ("overlapping regions", *spec.regions)
+    return (
+        "overlapping regions",
+        *(spec.regions if have_names else map(spec.class_names.__getitem__, spec.region_order)),
+    )
 
 
-def check_held_out(source: Path, cases: Cases, fold: Fold) -> None:
-    """Refuses to hold out cases that the run in `source`, or one that it was started from itself, was trained on.
+def check_held_out(start: StartingPoint, cases: Cases, fold: Fold) -> None:
+    """Refuses to hold out cases that the run of `start`, or one that it was started from itself, was trained on.
 
-    Cases are told apart by their ids within one data set. Where another data set has cases of the same names, the user
-    is warned.
+    Cases are known by id and size wherever the data set lies; in models that do not keep them, by their ids within one
+    data set. Where only names are the same, the user is warned.
 
     Raises:
         InputError: weights have learned from cases that would judge them.
     """
     split = cases.split(fold)
-    held_out = {ref.case_id for ref in split.validation} if split.held_out else set()
-    place: Path | None = source
+    refs = split.validation if split.held_out else ()
+    held_out = {ref.case_id for ref in refs}
+    division = start.spec.division
+    if division is not None:
+        _check_seen(
+            start.folder,
+            [ref.case_id for ref in refs if division.side(ref) == "trained on"],
+            sorted(held_out & division.training.keys()),
+            num_held_out=len(held_out),
+        )
+        # What that run was started from is among them.
+        return
+    place: Path | None = start.folder
     for _ in range(_MOST_STARTS):
         record = None if place is None else RunFolder(place).record
         if place is None or record is None or not held_out:
@@ -196,23 +221,29 @@ def check_held_out(source: Path, cases: Cases, fold: Fold) -> None:
             )
             return
         saved = SavedRun.read(record)
-        seen = sorted(held_out & {*saved.case_ids.get("training", ())})
-        if seen and not other_path(saved, cases):
-            own = "" if saved.fold == "all" else f"--fold {saved.fold}, which it held out too, "
-            raise InputError(
-                f"train: {place} was trained on {len(seen)} of the {len(held_out)} cases that would be held out "
-                f"({listed(seen, 3)}), so the scores would be too high; give {own}--fold all, or --from a run of this "
-                "fold"
-            )
-        if 2 * len(seen) > len(held_out):
-            warnings.warn(
-                f"train: {place} was trained on cases with the names of {len(seen)} of the {len(held_out)} cases that "
-                f"are held out now ({listed(seen, 3)}), in another folder; if they are the same, every score of "
-                "this run is too high",
-                stacklevel=2,
-            )
+        names = sorted(held_out & {*saved.case_ids.get("training", ())})
+        _check_seen(place, [] if other_path(saved, cases) else names, names, num_held_out=len(held_out))
         before = saved.start.get("folder")
         place = Path(before) if isinstance(before, str) and before else None
+
+
+def _check_seen(place: Path, seen: Sequence[str], names: Sequence[str], *, num_held_out: int) -> None:
+    """Refuses cases that `place` has seen, and warns of as many other ones with the names of some."""
+    if seen:
+        record = RunFolder(place).record
+        fold = SavedRun.read(record).fold if record.is_file() else "all"
+        own = "" if fold == "all" else f"--fold {fold}, which it held out too, "
+        raise InputError(
+            f"train: {place} was trained on {len(seen)} of the {num_held_out} cases that would be held out "
+            f"({listed(seen, 3)}), so the scores would be too high; give {own}--fold all, or --from a run of this fold"
+        )
+    if 2 * len(names) > num_held_out:
+        warnings.warn(
+            f"train: {place} was trained on cases with the names of {len(names)} of the {num_held_out} cases that are "
+            f"held out now ({listed(names, 3)}), of other files; if they are the same, every score of this run is too "
+            "high",
+            stacklevel=3,
+        )
 
 
 def source_of_fold(start_from: Path | str | None, fold: int) -> Path | str | None:

@@ -17,7 +17,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor, WindowConfig
-from voxelocity.infer.resident import Residents, ResidentVolume
+from voxelocity.infer.resident import HeldOutVolume, Residents
 from voxelocity.metrics import DiceCounts, case_score, summarize
 from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
@@ -61,7 +61,7 @@ def score_prepared(
     predictor = Predictor(network, spec, spec.preparation(), device=device, on_windows=on_windows)
     scored = spec.scored
 
-    def volume_of(index: int) -> Volume | ResidentVolume:
+    def volume_of(index: int) -> Volume | HeldOutVolume:
         load = prepared[index].load
         return load() if residents is None else residents.volume(prepared.refs[index].case_id, load)
 

@@ -13,12 +13,12 @@ from voxelocity.core.quantities import count_text, dice_text, duration_text, val
 from voxelocity.planning import Planned
 from voxelocity.report import Document, comparison_document, write_figures, write_page
 from voxelocity.report.document import Block, Code, Section, Table, Text
-from voxelocity.tuning.dice import RUNS_FOLDER, DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
+from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves
 from voxelocity.tuning.result import PAGE, RECORD
 from voxelocity.tuning.space import Settings
-from voxelocity.tuning.study import locked
+from voxelocity.tuning.study import RUNS_FOLDER, locked
 from voxelocity.tuning.trial import TrialLimits
 
 
@@ -141,7 +141,10 @@ def dice_document(tuning: DiceTuning) -> Document:
 def _notice(found: DiceResult) -> str:
     what = ", ".join(f"{key} {value_text(value, key)}" for key, value in found.candidate.items())
     if found.is_taken:
-        return f"Taken: {what}."
+        return (
+            f"Taken: {what}. It was chosen by the Dice of cases that are held out, so later scores on these cases are "
+            "somewhat higher than on new ones."
+        )
     return f"Not taken: {what} is neither clearly better nor the same and clearly sooner there."
 
 

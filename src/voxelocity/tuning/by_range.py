@@ -123,7 +123,10 @@ def rate_document(result: RateResult) -> Document:
     set_option = f"--set {KEY}={chosen}"
     use: list[Block] = []
     if test.chosen is not None:
-        taken = "Later plans on this machine for this network and data take it; --no-tuned leaves it out."
+        taken = (
+            "Later plans on this machine for this network, data set, optimizer, loss and schedule take it; --no-tuned "
+            "leaves it out."
+        )
         left = "The plan keeps its own rate. A run takes this one with the option below; with --keep, later plans do."
         use = [Text(text=taken if result.kept else left), Code(text=set_option)]
     return Document(

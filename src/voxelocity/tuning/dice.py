@@ -31,9 +31,9 @@ from voxelocity.report import (
     scores_to_compare,
 )
 from voxelocity.tuning.space import Settings
+from voxelocity.tuning.study import RUNS_FOLDER
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
 
-RUNS_FOLDER = "runs"
 # A run that is not done after this many times its length hangs.
 _TIMES_LENGTH = 4.0
 _START_UP_S = 120.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from voxelocity.core.config import flatten
 from voxelocity.observe.measured import FOLDER_NAME
-from voxelocity.planning import Plan, Planned, Tuned, keep_tuned, read_tuned, tuned_key
+from voxelocity.planning import CHANGE_RESULTS, Plan, Planned, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 
 def keep_settings(
@@ -26,6 +26,9 @@ def keep_settings(
 ) -> Path | None:
     """Keeps tuned settings for later plans; returns the file, None if it cannot be written.
 
+    Those that change what is learned are in a file of their own, which holds for less (`results_key`); it is the one
+    returned if both are written.
+
     Of what an earlier tuning found, the keys that this one did not search stay, and those that it began with and left.
 
     Args:
@@ -37,34 +40,51 @@ def keep_settings(
         peak_bytes: the most memory that they took.
         cache: the cache folder.
     """
-    about, own = _about(planned), flatten(Plan, planned.plan.to_plain())
+    kept: Path | None = None
+    for is_of_results in (False, True):
+        keys = [key for key in {*values, *searched} if (key in CHANGE_RESULTS) == is_of_results]
+        if not keys:
+            continue
+        tuned = Tuned(
+            values={key: value for key, value in values.items() if key in keys},
+            date=time.strftime("%Y-%m-%d"),
+            goal=goal,
+            ratio=statistics.median(ratios) if ratios else 1.0,
+            low=min(ratios, default=1.0),
+            high=max(ratios, default=1.0),
+            rounds=len(ratios),
+            peak_bytes=peak_bytes,
+        )
+        kept = _keep(planned, tuned, keys, cache, is_of_results=is_of_results)
+    return kept
+
+
+def _keep(
+    planned: Planned, tuned: Tuned, searched: Collection[str], cache: Path, *, is_of_results: bool
+) -> Path | None:
+    """Keeps `tuned` with what an earlier tuning found for other keys."""
+    about, own = _about(planned, is_of_results=is_of_results), flatten(Plan, planned.plan.to_plain())
     before = read_tuned(cache / FOLDER_NAME, about)
     stays = {
         key: value
         for key, value in ({} if before is None else before.values).items()
-        if key not in values and (key not in searched or own.get(key) == value)
+        if key not in tuned.values and (key not in searched or own.get(key) == value)
     }
-    tuned = Tuned(
-        values={**stays, **values},
-        date=time.strftime("%Y-%m-%d"),
-        goal=goal,
-        ratio=statistics.median(ratios) if ratios else 1.0,
-        low=min(ratios, default=1.0),
-        high=max(ratios, default=1.0),
-        rounds=len(ratios),
-        peak_bytes=peak_bytes,
-    )
     if before is not None and stays:
         reasons = {key: before.found(key) for key in stays}
-        tuned = replace(tuned, reasons=reasons, peak_bytes=max(peak_bytes, before.peak_bytes))
-        # Nothing that this tuning measured is taken.
-        tuned = tuned if values else replace(before, values=stays)
+        values, most_bytes = {**stays, **tuned.values}, max(tuned.peak_bytes, before.peak_bytes)
+        # Without values of its own, nothing that this tuning measured is taken.
+        tuned = (
+            replace(tuned, values=values, reasons=reasons, peak_bytes=most_bytes)
+            if tuned.values
+            else replace(before, values=stays)
+        )
     return keep_tuned(cache / FOLDER_NAME, about, tuned)
 
 
 def keep_value(planned: Planned, key: str, value: Any, *, reason: str, cache: Path) -> Path | None:
     """Keeps a single value next to those that were tuned before; the file, None if it cannot be written."""
-    about = _about(planned)
+    about = _about(planned, is_of_results=key in CHANGE_RESULTS)
     date = time.strftime("%Y-%m-%d")
     none = Tuned(values={}, date=date, goal="", ratio=1.0, low=1.0, high=1.0, rounds=0, peak_bytes=0)
     before = read_tuned(cache / FOLDER_NAME, about) or none
@@ -73,5 +93,6 @@ def keep_value(planned: Planned, key: str, value: Any, *, reason: str, cache: Pa
     return keep_tuned(cache / FOLDER_NAME, about, tuned)
 
 
-def _about(planned: Planned) -> dict[str, Any]:
-    return tuned_key(planned.plan.to_plain(), planned.fingerprint, planned.machine)
+def _about(planned: Planned, *, is_of_results: bool) -> dict[str, Any]:
+    key_of = results_key if is_of_results else tuned_key
+    return key_of(planned.plan.to_plain(), planned.fingerprint, planned.machine)

@@ -9,20 +9,11 @@ from typing import Any, Literal
 
 from voxelocity.core.config import flatten
 from voxelocity.core.errors import ConfigError
-from voxelocity.planning import Machine, Plan, Planned
+from voxelocity.planning import CHANGE_RESULTS, Machine, Plan, Planned
 from voxelocity.tuning.space import Knob, only, sizes
 
 Goal = Literal["throughput", "memory", "time-to-dice"]
 GOALS: tuple[Goal, ...] = ("throughput", "memory", "time-to-dice")
-
-CHANGE_RESULTS = (
-    "data.batch_size",
-    "data.patch.draws_per_case",
-    "optimizer.learning_rate",
-    "precision.compute",
-    "backend.tf32",
-)
-"""Keys that are only compared by the Dice that trainings reach with them, never by throughput alone."""
 
 ROUNDINGS = ("precision.channels_last", "precision.compile", "backend.cudnn_benchmark")
 """Keys that change results by roundings alone, as another machine does."""

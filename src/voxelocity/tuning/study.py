@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.core.links import check_links
 from voxelocity.observe import Clock, system_clock
 from voxelocity.tuning.space import Knob, Settings, default_settings, is_hopeless, single_changes
 from voxelocity.tuning.store import STUDY_FILE, Phase, TrialRecord, opened
@@ -24,9 +25,10 @@ from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
 
 Ended = Literal["trials", "time", "exhausted"]
 
-TRIALS_FOLDER = "trials"
-"""Below the study's folder: what each trial printed and measured."""
+TRIALS_FOLDER, RUNS_FOLDER = "trials", "runs"
+"""Below the study's folder: what each trial printed and measured; the trainings of a tuning by Dice."""
 
+_WRITTEN = (f"{STUDY_FILE}*", TRIALS_FOLDER, RUNS_FOLDER, "own.*")
 # TPE may propose what is known already; after this many such proposals the search has come to an end.
 _MAX_KNOWN = 15
 # A trial hangs that takes this many times as long as the default settings did, and at least this long.
@@ -154,7 +156,8 @@ class Study:
         search = self.search
         with locked(self.folder):
             if self._overwrite:
-                (self.folder / STUDY_FILE).unlink(missing_ok=True)
+                for ending in ("", "-journal", "-wal", "-shm"):
+                    (self.folder / f"{STUDY_FILE}{ending}").unlink(missing_ok=True)
                 shutil.rmtree(self.folder / TRIALS_FOLDER, ignore_errors=True)
             (self.folder / TRIALS_FOLDER).mkdir(exist_ok=True)
             with opened(self.folder, search.knobs, about=search.about, seed=search.seed) as self._store:
@@ -340,16 +343,20 @@ def cost_ratios(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> t
 
 
 @contextmanager
-def locked(folder: Path, *, cure: str = "choose another folder with -o") -> Iterator[None]:
+def locked(
+    folder: Path, *, written: Sequence[str] = _WRITTEN, cure: str = "choose another folder with -o"
+) -> Iterator[None]:
     """Keeps other tunings out of the folder, which is created; the system frees the lock if this process dies.
 
     Args:
         folder: of one study, or of what several tune.
+        written: names or patterns of what is written there.
         cure: what else can be done where it cannot be had.
 
     Raises:
-        OutputError: another process is tuning there, or the folder cannot be written.
+        OutputError: another process is tuning there, the folder cannot be written, or a link in it leads elsewhere.
     """
+    check_links(folder, written, where="tune")
     lock = FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)

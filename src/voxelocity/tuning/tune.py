@@ -25,18 +25,27 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Clock, cpu_budget, default_cache_folder, system_clock
 from voxelocity.observe.environment import python_path
 from voxelocity.parallel import joined, read_place
-from voxelocity.planning import DeviceChoice, Machine, Plan, Planned, make_plan, read_overrides, tuned_key
+from voxelocity.planning import (
+    DeviceChoice,
+    Machine,
+    Plan,
+    Planned,
+    make_plan,
+    read_overrides,
+    tuned_key,
+    without_places,
+)
 from voxelocity.report import RunFacts
 from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
-from voxelocity.tuning.dice import RUNS_FOLDER, Length, TrialTrainer
+from voxelocity.tuning.dice import Length, TrialTrainer
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
 from voxelocity.tuning.page import write_tuning_page
 from voxelocity.tuning.result import TuneResult, changed_values, machine_text, trial_line
 from voxelocity.tuning.space import Knob, Settings
-from voxelocity.tuning.study import Cost, Search, Study
+from voxelocity.tuning.study import RUNS_FOLDER, Cost, Search, Study
 from voxelocity.tuning.task import MeasureTask
 from voxelocity.tuning.trial import TrialLimits
 
@@ -216,7 +225,7 @@ def plan_to_tune(
     use_tuned: bool = False,
 ) -> Planned:
     """The plan that a tuning begins with: the rules', or that of a run, with the user's keys."""
-    keys = {} if base is None else flatten(Plan, base.to_plain())
+    keys = {} if base is None else without_places(flatten(Plan, base.to_plain()), overrides, where="the run")
     keys |= read_overrides(overrides)
     if not use_tuned:
         keys["planner.use_tuned"] = False

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import voxelocity
+from shared.limits import HANGS_S
 from voxelocity.bench.body import make_bodies
 from voxelocity.bench.race import monai_script
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
@@ -51,7 +52,7 @@ def run(job: dict[str, Any], out: Path, *arguments: str) -> dict[str, Any]:
     path = out.with_suffix(".job.json")
     path.write_text(json.dumps(job))
     command = [sys.executable, "-I", str(SCRIPT), str(path), "--out", str(out)]
-    subprocess.run([*command, *arguments], check=True, cwd=out.parent, timeout=240)
+    subprocess.run([*command, *arguments], check=True, cwd=out.parent, timeout=HANGS_S)
     record: dict[str, Any] = json.loads(out.read_text())
     return record
 

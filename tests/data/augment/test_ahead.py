@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 
 import triton
 
+from voxelocity.core import compiling, kernels
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
@@ -29,7 +30,7 @@ from voxelocity.data.augment import (
     sample,
     triton_crop,
     triton_intensity,
-    triton_launch,
+    triton_sizes,
     triton_tone,
     triton_warp,
 )
@@ -87,7 +88,7 @@ def launched(config, *, seed, patch=(9, 8, 12), resident=False, runs=False):
     else:
         source = Source(image=np.zeros((2, *shape), np.int16), label=np.zeros(shape, np.uint8), start=(0, 0, 0))
     region = Region((1, 1, 1), tuple(side + 1 for side in patch))
-    with triton_launch.recorded(runs=runs) as launches:
+    with kernels.recorded(runs=runs) as launches:
         augment_batch([source, source], [region, region], params, image, label)
     return {launch.form for launch in launches}
 
@@ -129,7 +130,7 @@ def test_triton_specializes_no_kernel_for_a_size():
         for kernel in vars(module).values():
             if isinstance(kernel, triton.JITFunction) and not kernel.__name__.startswith("_"):
                 for parameter in kernel.params:
-                    assert parameter.do_not_specialize == (parameter.name in triton_launch.SIZES), kernel.__name__
+                    assert parameter.do_not_specialize == (parameter.name in triton_sizes.SIZES), kernel.__name__
 
 
 def test_nothing_happens_on_a_cpu():
@@ -153,8 +154,8 @@ def test_each_kernel_is_compiled_once_and_a_failure_waits_for_its_launch(monkeyp
         return 0.5
 
     monkeypatch.setattr(ahead, "chosen_engine", lambda engine, device: "triton")
-    monkeypatch.setattr(ahead, "_begun", set())
-    monkeypatch.setattr(triton_launch, "compile_one", compile_one)
+    monkeypatch.setattr(compiling, "_begun", set())
+    monkeypatch.setattr(compiling, "compile_one", compile_one)
     device, config = torch.device("cuda", 0), AugmentConfig()
     seconds = compile_ahead(config, **KINDS, device=device).result(WAIT_S)
     assert set(compiled) == forms(config)
@@ -179,10 +180,10 @@ def test_a_launch_waits_for_its_own_kernel_only(monkeypatch):
 
     monkeypatch.setattr(triton.JITFunction, "run", run)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(triton_launch.launch, triton_crop.crop, (1,))
+        first = pool.submit(kernels.launch, triton_crop.crop, (1,))
         assert is_compiling.wait(WAIT_S)
-        second = pool.submit(triton_launch.launch, triton_crop.crop, (1,))
-        triton_launch.launch(triton_warp.swap_classes, (1,))
+        second = pool.submit(kernels.launch, triton_crop.crop, (1,))
+        kernels.launch(triton_warp.swap_classes, (1,))
         assert ended == ["swap_classes"]
         assert not second.done()
         may_end.set()

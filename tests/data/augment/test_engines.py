@@ -13,6 +13,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shared.limits import HANGS_S
 from voxelocity.core.batch import Draw
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Region
@@ -352,7 +353,7 @@ def test_threads_that_begin_at_once_fill_the_batches_that_one_thread_fills(engin
     begin = threading.Barrier(num_threads)
 
     def fill(_):
-        begin.wait(60)
+        begin.wait(HANGS_S)
         return augmented(volume, regions, params, engine)
 
     with ThreadPoolExecutor(num_threads) as pool:

@@ -19,6 +19,7 @@ import triton
 from triton.runtime.jit import KernelInterface
 
 import triton_kernels
+from shared.limits import HANGS_S
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
@@ -135,7 +136,7 @@ def test_eight_threads_that_begin_at_once_compile_each_kernel_once(monkeypatch):
 
     def fill(_):
         made = torch.empty((1, 2, 24, 24, 24), device="cuda"), torch.empty((1, 24, 24, 24), device="cuda").byte()
-        begin.wait(60)
+        begin.wait(HANGS_S)
         with torch.cuda.stream(torch.cuda.Stream()):
             augment([source], [region], params, *made, engine="triton")
             torch.cuda.current_stream().synchronize()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shared.forked import run_python
+from shared.limits import HANGS_S
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
 from voxelocity.core.region import Region
 from voxelocity.data.cache import LmdbTier, lmdb_file, open_lmdb_file
@@ -267,7 +268,7 @@ def test_a_forked_process_opens_the_file_that_its_parent_has_open(tmp_path):
     process.start()
     assert receiver.poll(60)
     assert receiver.recv() == b"one"
-    process.join(60)
+    process.join(HANGS_S)
     assert process.exitcode == 0
     assert file.keys() == ["a", "b"]
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import SmartCacheDataset
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ScanError
 from voxelocity.data.cache import RotatingCache, RotatingSchedule
 
@@ -83,7 +84,7 @@ class Volumes:
         if case in self.kept:
             return self.kept[case]
         if case in self.held_back:
-            assert self.held_back[case].wait(30)
+            assert self.held_back[case].wait(HANGS_S)
         self.prepared.append(case)
         if case in self.failing:
             raise self.failing[case]
@@ -239,7 +240,7 @@ def test_close_ends_the_threads_with_work_still_to_do(volumes):
     while not cache._works[3]._is_withdrawn:
         threading.Event().wait(0.001)
     volumes.held_back[0].set()
-    closing.join(30)
+    closing.join(HANGS_S)
     assert not any(thread.is_alive() for thread in cache._threads)
     assert volumes.prepared in ([], [0])
 
@@ -252,5 +253,5 @@ def test_forgotten_cache_ends_its_threads(volumes):
     del cache
     gc.collect()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANGS_S)
     assert not any(thread.is_alive() for thread in threads)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import nibabel as nib
@@ -8,7 +9,8 @@ import pytest
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import read_case
+from voxelocity.data.decode import label_values_in, read_case
+from voxelocity.data.decode.labels import read_labels
 
 SHAPE = (6, 5, 4)
 LABEL = np.zeros(SHAPE, np.uint8)
@@ -70,11 +72,50 @@ def test_label_elsewhere_in_space_is_refused_with_the_distance(save) -> None:
         read_case(ref, label_values=(0, 1))
 
 
-def test_label_of_a_cube_with_exchanged_axes_is_refused(save) -> None:
-    cube = np.zeros((5, 5, 5), np.uint8)
-    ref = _ref(save("a.nii", cube), label=save("l.nii", cube, np.eye(4)[[1, 0, 2, 3]]))
-    with pytest.raises(ScanError, match=r"lie up to 5\.65\d* mm apart"):
-        read_case(ref, label_values=(0,))
+def _ordered_in_space(voxels: np.ndarray, affine: np.ndarray, codes: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same places of space in another order of axes, as nibabel turns them."""
+    image = nib.Nifti1Image(voxels, affine)
+    wanted = nib.orientations.axcodes2ornt(codes)
+    turned = image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(affine), wanted))
+    return np.asarray(turned.dataobj), turned.affine
+
+
+LPS = np.array([[-0.8, 0.1, 0, 10], [-0.1, -0.9, 0, 20], [0, 0, 2.5, 30], [0, 0, 0, 1.0]])
+
+
+@pytest.mark.parametrize("codes", ["RAS", "PIR", "SAL", "LPI"])
+def test_a_label_in_another_order_of_axes_is_turned_and_that_is_said_once(save, tmp_path: Path, codes: str) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    truth = np.random.default_rng(0).integers(0, 3, SHAPE).astype(np.uint8)
+    image = save("images/a.nii", np.zeros(SHAPE, np.int16), LPS)
+    label = save("labels/a.nii", *_ordered_in_space(truth, LPS, codes))
+    ref = _ref(image, label=label)
+    with pytest.warns(UserWarning, match=rf"image and label hold the same places.* as LPS, .* as {codes}.*no value"):
+        volume = read_case(ref, label_values=(0, 1, 2))
+    # A second warning would be an error.
+    read_case(ref, label_values=(0, 1, 2))
+    assert np.array_equal(volume.label, truth)
+    assert volume.label.flags.f_contiguous
+
+
+def test_a_channel_in_another_order_of_axes_is_turned(save, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    first = np.arange(120, dtype=np.int16).reshape(SHAPE)
+    second = save("c/b.nii", *_ordered_in_space(first * 2, LPS, "PIR"))
+    with pytest.warns(UserWarning, match="channels hold the same places"):
+        volume = read_case(_ref(save("c/a.nii", first, LPS), second), label_values=(0,))
+    assert np.array_equal(volume.image[1], 2 * volume.image[0])
+    assert np.array_equal(volume.image[0], first)
+
+
+def test_a_turned_label_that_lies_elsewhere_is_refused_without_advice_to_copy_the_affine(save) -> None:
+    turned, affine = _ordered_in_space(LABEL, LPS, "RAS")
+    affine[0, 3] += 1.0
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8), LPS), label=save("l.nii", turned, affine))
+    with pytest.raises(ScanError, match=r"lie up to 1 mm apart, even with the axes .* from RAS to LPS") as refused:
+        read_case(ref, label_values=(0, 1))
+    assert "copy the affine" not in str(refused.value)
 
 
 def test_rounding_of_the_affine_is_not_a_difference(save) -> None:
@@ -175,3 +216,39 @@ def test_voxels_beyond_float32_are_counted_and_placed(save) -> None:
         r"channel 0; rescale the image or leave the case out",
     ):
         read_case(_ref(save("a.nii", image)), label_values=(0, 1))
+
+
+@pytest.mark.parametrize("stored", [np.uint8, np.int16])
+@pytest.mark.parametrize("highest", [1, 2, 7, 40, 200])
+def test_labels_that_nibabel_saved_as_scaled_integers_are_the_whole_numbers(
+    tmp_path: Path, stored, highest: int
+) -> None:
+    truth = (np.arange(512) % (highest + 1)).reshape(8, 8, 8)
+    with_header = nib.Nifti1Image(truth.astype(stored), np.eye(4))
+    # Floating-point values under a header of integers: nibabel fills the range of these by a slope.
+    nib.save(nib.Nifti1Image(truth.astype(float), np.eye(4), with_header.header), tmp_path / "l.nii.gz")
+    assert nib.load(tmp_path / "l.nii.gz").dataobj.slope not in (0, 1)
+    notes: list[str] = []
+    labels, _ = read_labels(tmp_path / "l.nii.gz", where="x", note=lambda kind, text: notes.append(text))
+    assert np.array_equal(labels[0], truth)
+    assert all("scl_slope" in text for text in notes)
+    found = label_values_in(tmp_path / "l.nii.gz", note=lambda kind, text: None)
+    assert found == tuple(range(highest + 1))
+
+
+def test_noise_of_floats_is_rounded_and_more_is_refused(save) -> None:
+    notes: list[str] = []
+    noisy = save("l.nii", (LABEL * 1.9995).astype(np.float32))
+    labels, _ = read_labels(noisy, where="x", note=lambda kind, text: notes.append(text))
+    assert np.array_equal(labels[0], 2 * LABEL)
+    assert [text.partition(" from ")[0] for text in notes] == ["x: the values are up to 0.0005 away"]
+    with pytest.raises(ScanError, match=r"40 values that are not whole numbers, the first is 0\.99;"):
+        read_labels(save("m.nii", (LABEL * 0.99).astype(np.float32)), where="x", note=lambda kind, text: None)
+
+
+def test_probabilities_that_are_stored_scaled_are_no_label(save, patch_header) -> None:
+    path = patch_header(save("p.nii", LABEL * 100), 112, struct.pack("<ff", 1 / 255, 0.0))
+    with pytest.raises(
+        ScanError, match=r"0\.392157; the file stores whole numbers scaled by 0\.0039\d+ \(scl_slope\); if"
+    ):
+        read_labels(path, where="x", note=lambda kind, text: None)

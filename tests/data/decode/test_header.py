@@ -8,9 +8,10 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import SimpleITK
 
 from voxelocity.core.errors import ScanError
-from voxelocity.data.decode import read_header
+from voxelocity.data.decode import read_header, write_scan
 
 OBLIQUE = np.array([[0.9, -0.1, 0.2, -10.0], [0.1, 1.1, 0.1, 5.0], [-0.2, 0.3, 2.0, 7.0], [0, 0, 0, 1.0]])
 VOXELS = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
@@ -168,3 +169,43 @@ def test_header_says_which_form_places_the_voxels_and_how_far_the_other_is(
     placement = read_header(save("a.nii.gz", VOXELS, edit=edit)).placement
     assert placement.form == form
     assert placement.forms_apart_mm == pytest.approx(apart_mm, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*its header gives lengths in:UserWarning")
+@pytest.mark.parametrize(("unit", "mm"), [("mm", 1.0), ("meter", 1e3), ("micron", 1e-3), ("unknown", 1.0)])
+@pytest.mark.parametrize("form", ["sform", "qform"])
+def test_lengths_are_in_the_units_of_the_header_as_itk_reads_them(tmp_path, unit, mm, form):
+    affine = np.diag([-0.5, 0.75, 2.0, 1.0])
+    affine[:3, 3] = 10.0, -20.0, 30.0
+    affine[:3] /= mm
+    image = nib.Nifti1Image(np.zeros((3, 4, 5), np.int16), affine)
+    image.header.set_xyzt_units(unit, "sec")
+    image.set_sform(affine, int(form == "sform"))
+    image.set_qform(affine, int(form == "qform"))
+    nib.save(image, tmp_path / "a.nii.gz")
+    grid = read_header(tmp_path / "a.nii.gz").grid
+    peer = SimpleITK.ReadImage(str(tmp_path / "a.nii.gz"))
+    assert grid.spacing_mm == pytest.approx((0.5, 0.75, 2.0), rel=1e-6)
+    assert grid.spacing_mm == pytest.approx(peer.GetSpacing(), rel=1e-6)
+    assert grid.matrix[:3, 3] == pytest.approx(np.array([-1, -1, 1]) * peer.GetOrigin(), rel=1e-6)
+    header = read_header(tmp_path / "a.nii.gz")
+    assert not header.is_placed_twice
+    assert not header.is_spaced_twice
+    # A file on the same grid is in the same units.
+    write_scan(tmp_path / "b.nii.gz", np.zeros((3, 4, 5), np.uint8), grid, placement=header.placement)
+    assert read_header(tmp_path / "b.nii.gz").grid.is_close(grid)
+
+
+def test_units_of_an_unknown_code_are_warned_of(tmp_path):
+    image = nib.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4))
+    image.header["xyzt_units"] = 5
+    nib.save(image, tmp_path / "a.nii")
+    with pytest.warns(UserWarning, match=r"the unit of length is 'code 5' \(xyzt_units\), which is not known"):
+        assert read_header(tmp_path / "a.nii").grid.spacing_mm == (1, 1, 1)
+
+
+def test_the_halves_of_a_pair_are_named(tmp_path):
+    nib.save(nib.Nifti1Pair(VOXELS, np.eye(4)), tmp_path / "a.img")
+    for name, words in (("a.hdr", "the header of a"), ("a.img", "the voxels of a")):
+        with pytest.raises(ScanError, match=rf"{name}: .*{words} \.hdr/\.img pair; save it as one \.nii\.gz"):
+            read_header(tmp_path / name)

@@ -4,6 +4,7 @@ import threading
 import pytest
 import torch
 
+from shared.limits import HANGS_S
 from voxelocity.data.feed import BufferRing
 
 
@@ -61,7 +62,7 @@ def test_memory_may_come_back_while_the_same_thread_is_inside_the_ring():
     ring._free = Collecting({kind: list(free) for kind, free in ring._free.items()})
     taking = threading.Thread(target=ring.take, args=((4,), torch.uint8), daemon=True)
     taking.start()
-    taking.join(30)
+    taking.join(HANGS_S)
     assert not taking.is_alive(), "the ring waits for itself"
     assert num_free(ring) == 2
 

@@ -8,6 +8,7 @@ from itertools import count, islice
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.data.feed import OrderedPrefetch, ThreadBuffer, ordered
 
 WAIT_S = 20.0
@@ -265,20 +266,20 @@ def test_closing_ends_a_consumer_that_waits_in_another_thread():
 
     def make(index):
         begun.set()
-        go_on.wait(20)
+        go_on.wait(HANGS_S)
         return index
 
     taken = []
     items = OrderedPrefetch(make, num_threads=1, num_ahead=1)
     consumer = threading.Thread(target=lambda: taken.extend(items))
     consumer.start()
-    assert begun.wait(20)
+    assert begun.wait(HANGS_S)
     closer = threading.Thread(target=items.close)
     closer.start()
-    consumer.join(20)
+    consumer.join(HANGS_S)
     assert not consumer.is_alive()
     go_on.set()
-    closer.join(20)
+    closer.join(HANGS_S)
     assert taken == []
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from shared.limits import HANGS_S
 from shared.noted_cases import NotedCases, assert_whole, drawn, fill
 
 COMPRESSED = [pytest.param(f"{tier} blosc2", marks=pytest.mark.nightly) for tier in ("disk", "lmdb")]
@@ -35,7 +36,7 @@ def test_of_two_builders_one_is_killed_while_the_other_waits_for_its_case(
             assert not facts.done()
         assert sorted(cases.prepared) == ["case_3", "case_4"]
         killed.process.send_signal(signal.SIGKILL)
-        assert facts.result(timeout=60).num_found == 2
+        assert facts.result(timeout=HANGS_S).num_found == 2
     assert sorted(cases.prepared) == ["case_2", "case_3", "case_4"]
     assert_whole(held, wanted)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shared.batches import assert_equal_batches
+from shared.limits import HANGS_S
 from shared.noted_cases import NotedCases
 from shared.raising import raising
 from voxelocity.core.batch import Draw
@@ -52,14 +53,22 @@ def test_batches_from_the_device_are_those_from_the_tier_behind_it(blob_refs, in
     assert all(isinstance(feed._supply._front._tier.get(str(case)), ResidentVolume) for case in range(5))
 
 
-def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_refs, in_front):
+def test_a_device_that_was_meant_to_hold_some_cases_changes_no_batch_and_needs_no_word(blob_refs, in_front):
     # Any two of the five cases fit (17,280 to 21,120 bytes), no three do: whichever thread is first.
     ours, feed, told = take(blob_refs, in_front(45_000, num_threads=2), 9)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
     assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 2
+    assert told == []
+
+
+def test_a_device_that_holds_nearly_all_cases_says_so_once(blob_refs, in_front):
+    # Any four of the five.
+    ours, feed, told = take(blob_refs, in_front(84_500, num_threads=2), 9)
+    assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
+    assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 4
     assert len(told) == 1
     assert re.fullmatch(
-        r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left; raise "
+        r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.1 MB are left; raise "
         r"data\.cache\.device_max_bytes; cases that are not there yet are copied from the tier behind it for each "
         r"batch",
         told[0],
@@ -113,7 +122,7 @@ def draws_of(*cases):
 
 def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
     cases = Cases("int16", "uint16", "uint16", "int16")
-    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), warn=cases.warn))
+    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), num_volumes=4, warn=cases.warn))
     for _ in range(2):
         kinds = [isinstance(volume, ResidentVolume) for volume in supply.take(0, draws_of(0, 1, 2, 3))]
         assert kinds == [True, False, False, True]
@@ -126,11 +135,11 @@ def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
 
 def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
     cases = Cases("int16")
-    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), warn=cases.warn))
+    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), num_volumes=4, warn=cases.warn))
     begin = threading.Barrier(8)
 
     def draw(_):
-        begin.wait(30)
+        begin.wait(HANGS_S)
         return supply.take(0, draws_of(0))[0]
 
     with ThreadPoolExecutor(8) as pool:

@@ -9,8 +9,9 @@ from monai.data import MetaTensor
 from monai.transforms import Orientation
 from scipy.spatial.transform import Rotation
 
+from voxelocity.core.axis_order import nearest_ras
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.prepare.orient import OrientToRAS, nearest_ras
+from voxelocity.data.prepare.orient import OrientToRAS
 
 SHAPE = (3, 4, 5)
 

@@ -74,7 +74,70 @@ def test_a_link_to_another_disk_inside_the_folder_is_followed(tmp_path, msd, wri
     (home / "imagesTr").symlink_to(tmp_path / "imagesTr")
     (home / "labelsTr").symlink_to(tmp_path / "labelsTr")
     write_json(msd, "set/dataset.json")
+    with pytest.warns(
+        UserWarning, match=r"6 files listed below .*set are links to files outside of it, such as .*they are read"
+    ):
+        assert len(open_cases(home)) == 3
+
+
+def test_links_within_the_folder_and_those_of_git_annex_are_no_matter(tmp_path, msd, write_json):
+    home = tmp_path / "repository" / "set"
+    (tmp_path / "repository" / ".git" / "annex").mkdir(parents=True)
+    home.mkdir()
+    (tmp_path / "imagesTr").rename(tmp_path / "repository" / ".git" / "annex" / "objects")
+    (home / "imagesTr").mkdir()
+    for file in (tmp_path / "repository" / ".git" / "annex" / "objects").iterdir():
+        (home / "imagesTr" / file.name).symlink_to(file)
+    (tmp_path / "labelsTr").rename(home / "masks")
+    (home / "labelsTr").symlink_to(home / "masks")
+    write_json(msd, "repository/set/dataset.json")
     assert len(open_cases(home)) == 3
+
+
+def test_names_of_nnunet_v1_lack_the_number_of_the_channel(tmp_path, touch, write_json, msd):
+    entries = [{"image": f"./imagesTr/la_{k}.nii.gz", "label": f"./labelsTr/la_{k}.nii.gz"} for k in (1, 2)]
+    for k in (1, 2):
+        touch(f"imagesTr/la_{k}_0000.nii.gz", f"imagesTr/la_{k}_0001.nii.gz", f"labelsTr/la_{k}.nii.gz")
+    write_json(msd | {"training": entries})
+    assert [(ref.case_id, ref.images[0].name) for ref in open_cases(tmp_path)] == [
+        ("la_1", "la_1_0000.nii.gz"),
+        ("la_2", "la_2_0000.nii.gz"),
+    ]
+    write_json(msd | {"training": entries, "modality": {"0": "T1", "1": "T2"}})
+    assert [path.name for path in open_cases(tmp_path).refs[1].images] == ["la_2_0000.nii.gz", "la_2_0001.nii.gz"]
+    # A channel short: the file that is listed is missing.
+    write_json(msd | {"training": entries, "modality": {"0": "T1", "1": "T2", "2": "PD"}})
+    with pytest.raises(DatasetError, match=r"files are missing, the first is .*la_1\.nii\.gz"):
+        open_cases(tmp_path)
+
+
+def test_a_list_of_cases_for_validation_is_not_ignored_without_a_word(tmp_path, msd, write_json):
+    *training, last = msd["training"]
+    write_json(msd | {"training": training, "validation": [last]})
+    with pytest.warns(UserWarning, match=r'the 1 cases under "validation" are not used.*write "fold": 0 into'):
+        assert len(open_cases(tmp_path)) == 2
+    # As the warning says.
+    write_json(msd | {"training": [*training, last | {"fold": 0}]})
+    split = open_cases(tmp_path).split(0)
+    assert ([ref.case_id for ref in split.validation], len(split.training)) == (["c"], 2)
+
+
+def test_a_list_by_another_name_is_found(tmp_path, msd, write_json):
+    write_json(msd, "dataset_0.json")
+    write_json({"objects": {}}, "datastore_v2.json")
+    with pytest.raises(DatasetError, match=r"did you mean .*dataset_0\.json\?") as caught:
+        open_cases(tmp_path)
+    assert len(open_cases(str(caught.value).partition("did you mean ")[2].rstrip("?"))) == 3
+
+
+def test_a_split_that_holds_out_nothing_says_so(tmp_path, msd, write_json):
+    write_json(msd)
+    splits = write_json([{"train": ["a", "b", "c"], "val": []}], "splits_final.json")
+    with pytest.raises(DatasetError, match=r'holds out any of the 3 labeled cases; list some under "val" in splits_f'):
+        open_cases(tmp_path).split(0)
+    assert len(open_cases(tmp_path).split("all").training) == 3
+    splits.unlink()
+    assert len(open_cases(tmp_path).split(0).validation) == 1
 
 
 @pytest.mark.parametrize("listed", ["../elsewhere/x.nii.gz", "imagesTr/../../x.nii.gz", "/etc/passwd"])
@@ -101,7 +164,7 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path, msd, write_json, list
         ({"training": [{"image": "x", "label": "z", "fold": "0"}]}, r"has \"fold\": '0'; write a whole number from 0"),
         ({"training": [{"image": "x", "label": "z", "fold": -1}]}, r'has "fold": -1; write a whole number from 0'),
         ({"training": [{"image": "x", "label": "z", "fold": True}]}, r'has "fold": True; write a whole number from 0'),
-        ({"labels": {"background": "0"}}, r'"labels" has the key "background"; write the voxel value'),
+        ({"labels": {"background": "0"}}, r'"labels" gives "background" the text "0"; write .* "background": 0'),
         ({"labels": ["background"]}, r'"labels" is a list; write it in the form'),
         ({"name": 4}, r'"name" is a number; write it in the form'),
     ],

@@ -137,3 +137,9 @@ def test_256_classes_are_accepted(tmp_path):
 )
 def test_whole_numbers_are_plain_digits(text, number):
     assert whole_number(text) == number
+
+
+def test_values_in_quotes_are_shown_without_them(tmp_path):
+    with pytest.raises(DatasetError, match=r'gives "background" the text "0"; write .* as in "background": 0, for'):
+        _ = described(tmp_path, labels={"background": "0", "liver": "1"}).labels
+    assert described(tmp_path, labels={"background": 0, "liver": 1}).labels == {0: "background", 1: "liver"}

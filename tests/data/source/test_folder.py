@@ -73,8 +73,46 @@ def cases_of(found):
             ("image",),
             {p: (f"{p}/image.nii.gz", f"{p}/label.nii.gz") for p in ("p1", "p2")},
         ),
+        (
+            [f"Training/{name}/{name}000{k}.nii.gz" for name in ("img", "label") for k in (1, 2)],
+            ("image",),
+            {f"000{k}": (f"Training/img/img000{k}.nii.gz", f"Training/label/label000{k}.nii.gz") for k in (1, 2)},
+        ),
+        (
+            [f"P_0{k}/{name}.nii.gz" for k in (1, 2) for name in (f"P_0{k}", "GT")],
+            ("image",),
+            {f"P_0{k}": (f"P_0{k}/P_0{k}.nii.gz", f"P_0{k}/GT.nii.gz") for k in (1, 2)},
+        ),
+        (
+            [f"{kind}/p{k}/{name}.nii.gz" for k in (1, 2) for kind, name in (("images", "ct"), ("labels", "all"))],
+            ("ct",),
+            {f"p{k}": (f"images/p{k}/ct.nii.gz", f"labels/p{k}/all.nii.gz") for k in (1, 2)},
+        ),
+        (
+            [
+                "sub-s1/ses-1/dwi/sub-s1_ses-1_dwi.nii.gz",
+                "sub-s1/ses-1/dwi/sub-s1_ses-1_adc.nii.gz",
+                "derivatives/sub-s1/ses-1/sub-s1_ses-1_msk.nii.gz",
+            ],
+            ("adc", "dwi"),
+            {
+                "sub-s1_ses-1": (
+                    "sub-s1/ses-1/dwi/sub-s1_ses-1_adc.nii.gz",
+                    "sub-s1/ses-1/dwi/sub-s1_ses-1_dwi.nii.gz",
+                    "derivatives/sub-s1/ses-1/sub-s1_ses-1_msk.nii.gz",
+                )
+            },
+        ),
+        (
+            [f"s{k}/mri/{name}.nii.gz" for k in (1, 2) for name in ("orig", "aparc.DKTatlas+aseg.deep")],
+            ("orig",),
+            {f"s{k}": (f"s{k}/mri/orig.nii.gz", f"s{k}/mri/aparc.DKTatlas+aseg.deep.nii.gz") for k in (1, 2)},
+        ),
     ],
-    ids=["two folders", "nnU-Net", "years", "BIDS", "folder a patient", "BraTS", "side by side", "same names"],
+    ids=[
+        *("two folders", "nnU-Net", "years", "BIDS", "folder a patient", "BraTS", "side by side", "same names"),
+        *("BTCV", "SegTHOR", "two trees", "ISLES22", "FastSurfer"),
+    ],
 )
 def test_images_and_labels_of_one_case_are_found(names, channels, cases):
     found = group_files(names)
@@ -100,3 +138,15 @@ def test_what_does_not_fit_is_left_out_with_its_reason():
     assert reasons["p3"] == "no t2"
     assert reasons["p1/odd.nii.gz"] == "most cases have no such file"
     assert reasons["p2"].startswith("2 label files")
+
+
+def test_several_label_files_are_masks_or_the_one_next_to_its_image():
+    names = [f"{p}/{name}.nii.gz" for p in ("p1", "p2") for name in ("ct", "masks/liver", "masks/spleen")]
+    found = group_files(names)
+    assert cases_of(found) == {p: (f"{p}/ct.nii.gz", "") for p in ("p1", "p2")}
+    assert found.masks == {p: (f"{p}/masks/liver.nii.gz", f"{p}/masks/spleen.nii.gz") for p in ("p1", "p2")}
+    assert "--merge-masks" in dict(found.left_out)["p1"]
+    found = group_files([*names, "p1/all_seg.nii.gz", "p2/all_seg.nii.gz"])
+    assert [case.label for case in found.cases] == ["p1/all_seg.nii.gz", "p2/all_seg.nii.gz"]
+    assert dict(found.left_out)["p1/masks/liver.nii.gz"] == "p1/all_seg.nii.gz is the label of its case"
+    assert len(group_files([*names, "p1/all_seg.nii.gz"], are_masks=True).masks["p1"]) == 3

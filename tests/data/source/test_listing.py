@@ -173,7 +173,6 @@ def test_ids_that_are_no_file_names_are_refused(tmp_path, case_id):
             "p1/ct.nii.gz,p1/organs_seg.nii.gz",
         ),
         (["a.nii", "a_mask.nii", "b.nii", "b_mask.nii"], "scans side by side", "a.nii,a_mask.nii"),
-        (["a.nii"], "scans side by side", "a.nii,LABEL FILE OF THIS CASE"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -198,12 +197,45 @@ def test_the_table_that_is_proposed_opens(tmp_path, touch):
     assert [ref.label.parent.name for ref in open_cases(tmp_path)] == ["labels", "labels"]
 
 
+def test_the_table_that_is_proposed_pairs_as_init_does(tmp_path, touch):
+    touch("p1/image.nii.gz", "p2/image.nii.gz", "p2/label.nii.gz", "p3/image.nii.gz", "p3/label.nii.gz")
+    touch("p4/label.nii.gz", "p5/label_a.nii.gz")
+    with pytest.raises(DatasetError) as caught:
+        open_cases(tmp_path)
+    rows = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    assert rows == ["image,label", "p2/image.nii.gz,p2/label.nii.gz", "p3/image.nii.gz,p3/label.nii.gz"]
+
+
+@pytest.mark.parametrize(
+    ("files", "texts"),
+    [
+        (["a.nii"], ["no name of a file or folder says which are labels", "image,label", "a.nii,LABEL FILE"]),
+        (["x.nii", "masks/y.nii"], ["no label shares its name", "image,label", "x.nii,LABEL FILE"]),
+        (
+            [f"{p}/{name}.nii.gz" for p in ("s1", "s2") for name in ("ct", "masks/liver", "masks/spleen")],
+            ["2 for s1, such as s1/masks/liver.nii.gz", "--merge-masks", "s1/ct.nii.gz,LABEL FILE"],
+        ),
+        (
+            [f"{p}/{name}.nii.gz" for p in ("s1", "s2") for name in ("t1", "t2", "seg_a", "seg_b")],
+            ["--merge-masks", "image_0,image_1,label", "s1/t1.nii.gz,s1/t2.nii.gz,LABEL FILE"],
+        ),
+    ],
+    ids=["no label", "no pair", "masks", "raters"],
+)
+def test_init_is_not_proposed_where_it_would_refuse(tmp_path, touch, files, texts):
+    touch(*files)
+    with pytest.raises(DatasetError) as caught:
+        open_cases(tmp_path)
+    assert all(text in str(caught.value) for text in texts)
+    assert "lists its cases for you to check" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("file", "found"),
     [
         ("series/1.dcm", r"DICOM files in 1 folder\(s\): `voxelocity init .*\n    image,label\n    series,LABEL FILE"),
         ("DICOMDIR", r"DICOM files in 1 folder"),
-        ("a.nrrd", r"scans side by side \(1 scans\)"),
+        ("a.nrrd", r"scans side by side \(1 scans\), and no name"),
         ("a.mgz", r"\.mgz files are not read: save them as \.nii\.gz in 3D Slicer"),
     ],
 )

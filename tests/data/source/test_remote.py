@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core import staging
 from voxelocity.core.errors import DatasetError, ScanError
-from voxelocity.core.remote import ContentError, local_name, remote_url
+from voxelocity.core.remote import ContentError, _nearness, local_name, remote_url
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.source import open_cases, remote
 from voxelocity.data.source.remote import mirrored
@@ -30,13 +31,14 @@ class Server(http.server.ThreadingHTTPServer):
         sent: names and ranges of all requests for content.
         has_md5: whether it names the MD5 of files.
         tag: in place of each MD5.
+        leads_to: where requests for scans are redirected, if that is not "".
     """
 
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.folder, self.has_md5, self.tag = folder, True, ""
+        self.folder, self.has_md5, self.tag, self.leads_to = folder, True, "", ""
         self.faults: dict[str, list[str]] = {}
         self.sent: list[tuple[str, str]] = []
 
@@ -62,6 +64,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def _answer(self, *, has_body: bool) -> None:
+        if self.server.leads_to and self.path.endswith(".gz"):
+            self.send_response(302)
+            self.send_header("Location", self.server.leads_to)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         place = self.server.folder / self.path.lstrip("/")
         if not place.is_file():
             self.send_error(404)
@@ -235,7 +243,7 @@ def test_files_come_ahead_of_their_readers_and_no_further(server, monkeypatch):
     cases, _, _ = opened(server.url)
 
     def come(number):
-        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + 20.0
+        wanted, until = {path.name for ref in cases.refs[:number] for path in ref.files}, time.monotonic() + HANGS_S
         while not wanted <= {name for name, _ in server.sent} and time.monotonic() < until:
             time.sleep(0.01)
         return {name for name, _ in server.sent} - {"dataset.json"} == wanted
@@ -467,3 +475,33 @@ def test_names_of_an_index_that_leave_the_mirror_are_not_used(server, scratch, t
 def test_a_protocol_that_needs_more_is_refused_in_words():
     with pytest.raises(DatasetError, match=r"github://x cannot be opened"):
         open_cases("github://x")
+
+
+@pytest.mark.parametrize("place", ["http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/x"])
+def test_a_redirect_to_services_of_the_network_link_is_not_followed(server, place):
+    server.leads_to = place
+    with pytest.raises(
+        DatasetError, match=r"leads to (169\.254\.169\.254|fe80::1), an address of this machine or its net"
+    ):
+        opened(server.url)
+    assert not server.sent or all(not name.endswith(".gz") for name, _ in server.sent)
+
+
+def test_a_redirect_within_the_same_machine_is_followed(server, own_msd):
+    with Server(own_msd) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            server.leads_to = f"{other.url}/imagesTr/case_0.nii.gz"
+            cases, _, _ = opened(server.url)
+            assert len(cases) > 0
+        finally:
+            other.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("8.8.8.8", 0), ("10.1.2.3", 1), ("127.0.0.1", 2), ("::1", 2), ("169.254.169.254", 3)]
+)
+def test_addresses_are_ordered_by_how_near_they_are(host, expected):
+    assert _nearness(host) == expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.recorder.timeline import Ledger
 from voxelocity.diagnosis.recorder.writer import Writer
 from voxelocity.diagnosis.watching.attach import record_here
 
@@ -30,6 +33,28 @@ def _one_thread_of_torch() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def sleeps_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the ledger, only sleeping in this thread takes time, so that a busy machine changes no duration."""
+    now_s, sleep, own = 100.0, time.sleep, threading.get_ident()
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now_s
+        if threading.get_ident() != own:
+            sleep(seconds)
+            return
+        now_s += seconds
+
+    def clock() -> float:
+        nonlocal now_s
+        # Two readings differ.
+        now_s += 1e-7
+        return now_s
+
+    monkeypatch.setattr(time, "sleep", pass_time)
+    monkeypatch.setattr(Ledger.__init__, "__defaults__", (clock,))
 
 
 @pytest.fixture

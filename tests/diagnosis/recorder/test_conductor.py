@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from shared.limits import HANGS_S
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import experiments, recording, rounds
 from voxelocity.diagnosis.recorder.process import Settings
@@ -85,7 +86,7 @@ def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
     try:
         thread = threading.Thread(target=endless(DataLoader(SlowItems(), batch_size=2)))
         thread.start()
-        thread.join(timeout=60)
+        thread.join(timeout=HANGS_S)
         assert not thread.is_alive()
     finally:
         watching.stop("program")
@@ -186,6 +187,7 @@ def test_program_that_makes_very_many_steps_runs_on_unwatched(recorded: Recorded
     assert facts.ended.note == "6 steps were counted; the program continued unwatched"
 
 
+@pytest.mark.usefixtures("sleeps_cost_time")
 def test_warm_up_lasts_until_step_times_settle(recorded: Recorded, learn: Any) -> None:
     def program() -> None:
         for seconds in (0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05):

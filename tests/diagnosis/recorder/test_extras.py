@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import extras, recording
 from voxelocity.diagnosis.recorder.extras import Extras
@@ -59,7 +60,7 @@ def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(writer: W
         if child == 0:
             beside.drop(is_forked=True)
             os._exit(0)
-    until_s = time.monotonic() + 20.0
+    until_s = time.monotonic() + HANGS_S
     ended, status = 0, -1
     while not ended and time.monotonic() < until_s:
         ended, status = os.waitpid(child, os.WNOHANG)

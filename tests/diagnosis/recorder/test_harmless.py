@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from shared.limits import HANGS_S
 from voxelocity.diagnosis.facts import Facts, read_facts
 from voxelocity.diagnosis.recorder import conductor
 from voxelocity.diagnosis.recorder.training import TrainingWatcher
@@ -420,7 +421,7 @@ def test_a_command_that_only_predicts_is_ended_wherever_it_is_and_writes_nothing
     tmp_path: Path, what: str
 ) -> None:
     child = predict(tmp_path, what, seconds=2.0)
-    _, told = child.communicate(timeout=120)
+    _, told = child.communicate(timeout=HANGS_S)
     assert child.returncode == 0
     assert "Traceback" not in told
     assert "no training step was made in 2 s, so the program is ended here." in told
@@ -441,7 +442,7 @@ def test_ctrl_c_once_and_twice_reaches_a_command_that_only_predicts_as_without_u
     if what == "slow end":
         assert child.stdout.readline() == "ending\n"
         child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=60)
+    _, told = child.communicate(timeout=HANGS_S)
     assert child.returncode != 0
     assert "KeyboardInterrupt" in told
     assert (tmp_path / "prediction.txt").read_text() == "1", "its files are its own"

@@ -11,6 +11,7 @@ import types
 import pytest
 import torch
 
+from shared.limits import HANGS_S
 from shared.watched_moment import WatchedMoment
 from voxelocity.diagnosis.recorder import profile as profile_module
 from voxelocity.diagnosis.recorder.lines import OwnCode
@@ -102,7 +103,7 @@ def test_a_child_that_another_thread_starts_meanwhile_has_the_programs_own_stder
 
     assert not profile_module._filtered(native)(), "it has waited"
     thread.join()
-    children[0].communicate(b"\n", timeout=30)
+    children[0].communicate(b"\n", timeout=HANGS_S)
     assert capfd.readouterr().err == "of a child\n"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.diagnosis.facts import read_facts
 from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.watching.attach import recording_environment
@@ -41,7 +42,7 @@ def test_an_accumulation_that_sums_at_each_micro_batch_is_found(way: str, tmp_pa
     script, folder = tmp_path / "train.py", tmp_path / "recording"
     script.write_text(PROGRAM)
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), way]
-    subprocess.run(words, check=True, env=recording_environment(folder, whole=True, experiments=False), timeout=300)
+    subprocess.run(words, check=True, env=recording_environment(folder, whole=True, experiments=False), timeout=HANGS_S)
     facts = read_facts(folder)
     assert facts.main.world_size == 2
     assert facts.optimizer.backwards_per_step == 4.0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis import recorder
 from voxelocity.diagnosis.facts import Facts, read_facts
@@ -47,7 +48,7 @@ if __name__ == "__main__":
 
 def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     chosen = recording_environment(folder, whole=True, environment={**os.environ, "PYTHONPATH": "", **environment})
-    return subprocess.run(command, env=chosen, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=chosen, capture_output=True, text=True, timeout=HANGS_S, check=False)
 
 
 def record(tmp_path: Path, *command: str, **environment: str) -> tuple[subprocess.CompletedProcess[str], Facts]:

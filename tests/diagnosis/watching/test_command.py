@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
 from voxelocity.diagnosis.watching.command import (
@@ -78,7 +79,7 @@ def test_a_process_with_the_recording_in_its_environment_is_found_and_no_other(t
         assert orphan_processes(tmp_path / "mine") == [children[0].pid]
     finally:
         for child in children:
-            child.communicate(b"\n", timeout=30)
+            child.communicate(b"\n", timeout=HANGS_S)
     assert orphan_processes(tmp_path / "mine") == []
 
 

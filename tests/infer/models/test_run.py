@@ -153,12 +153,12 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.endswith("; train the model again")
 
 
-@pytest.mark.parametrize("version", [4, 0, "1.5", None])
+@pytest.mark.parametrize("version", [5, 0, "1.5", None])
 def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
     save_model(tmp_path, network(), spec())
     told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
     assert told == (
-        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release reads 1, 2, 3; "
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release reads 1, 2, 3, 4; "
         "install the release of voxelocity that wrote it, or train the model again"
     )
 

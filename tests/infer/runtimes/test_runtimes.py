@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import voxelocity as package
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.infer.runtimes import contract, onnxruntime, openvino, tensorrt
 from voxelocity.infer.runtimes.contract import Runtime, missing
@@ -168,7 +169,9 @@ def test_a_signal_after_openvino_was_used_does_not_kill_the_process(onnx_model, 
 def _python(script: str, *arguments: Path, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(Path(package.__file__).parents[1])}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=home, capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
 
 
 def test_a_batch_padded_for_a_runtime_of_full_batches_loses_its_padding():

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from filelock import FileLock
 from rich.console import Console
 
+from interop.auto3dseg.conftest import write_inputs
 from shared.raising import raising
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.monai.auto3dseg import BundleGen, customize, undo
@@ -100,6 +102,18 @@ def test_undo_puts_every_file_back_byte_for_byte(work, trials):
     assert every_file(work) == before
     with pytest.raises(InputError, match="nothing to undo"):
         undo(work, console=quiet())
+
+
+def test_undo_runs_none_of_the_code_in_the_folder(work, trials, monkeypatch):
+    trials()
+    before = every_file(work)
+    customize(work, "dints", SPECS, console=quiet())
+    monkeypatch.setattr("voxelocity.interop.auto3dseg.algorithms.import_bundle_algo_history", None)
+    assert undo(work, ["dints_1"], console=quiet()) == ("dints_1",)
+    assert undo(work, console=quiet()) == ("dints_0",)
+    assert every_file(work) == before
+    with pytest.raises(ConfigError, match="has no algorithm"):
+        undo(work, "none such", console=quiet())
 
 
 def test_undo_keeps_what_was_changed_after_it_was_written(work, trials):
@@ -406,6 +420,34 @@ def test_the_command_line_tunes_and_undoes(work, trials, voxelocity, tmp_path):
 
 @pytest.mark.parametrize("option", [("--trials", "3"), ("--for", "memory"), ("--set", "seed=1"), ("--no-keep",)])
 def test_options_of_our_own_runs_are_refused_for_a_work_folder(work, voxelocity, option):
-    ended = voxelocity("tune", work, *option)
+    ended = voxelocity("tune", work, "--auto3dseg", *option)
     assert ended.status == 2
     assert option[0].replace("no-", "") in ended.err
+
+
+def test_templates_that_cannot_be_downloaded_may_be_given(templates, inputs, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise OSError("no route to the host")
+
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.download_and_extract", refuse)
+    monkeypatch.setattr("monai.apps.auto3dseg.bundle_gen.time.sleep", lambda seconds: None)
+    with (
+        pytest.warns(UserWarning, match=r"attempt [12]/3"),
+        pytest.raises(InputError, match=r"could not be downloaded \(no route.*templates_path_or_url=FOLDER\)"),
+    ):
+        BundleGen(str(tmp_path), algos="dints", **inputs)
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **inputs)
+    assert [algo.name for algo in made.algos] == ["dints"]
+    with pytest.raises(ValueError, match="Unable to find provided algos"):
+        BundleGen(str(tmp_path), algos="nothing", templates_path_or_url=str(templates), **inputs)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_template_that_needs_a_gpu_names_one_that_does_not(templates, tmp_path):
+    given = write_inputs(tmp_path)
+    made = BundleGen(str(tmp_path), algos="swinunetr", templates_path_or_url=str(templates), **given)
+    with pytest.raises(InputError, match=r'asks every GPU for its memory, and this machine has none .*algos="dints"'):
+        made.generate(str(tmp_path / "work"), num_fold=1)
+    made = BundleGen(str(tmp_path), algos="dints", templates_path_or_url=str(templates), **given)
+    made.generate(str(tmp_path / "work"), num_fold=1)
+    assert (tmp_path / "work" / "dints_0").is_dir()

@@ -19,6 +19,7 @@ from monai.transforms import (
     Lambdad,
     LoadImaged,
     OneOf,
+    RandAffined,
     RandFlipd,
     RandGaussianNoised,
     RandScaleIntensityd,
@@ -118,6 +119,23 @@ def test_the_table_is_printed_with_what_else_differs() -> None:
         "Flipd: image: float32 and float64",
         "3 draws; noise drawn voxel by voxel from MONAI's generators.",
     ]
+
+
+def test_metadata_that_monai_shares_between_samples_do_not_make_results_differ(tmp_path: Path) -> None:
+    path = tmp_path / "scan.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.random.default_rng(0).random((8, 8, 8), np.float32), np.eye(4)), path)
+    keys = ["image"]
+    crop = RandSpatialCropSamplesd(keys, (6, 6, 6), num_samples=2, random_size=False)
+    turn = RandAffined(keys, prob=1.0, scale_range=(0.3, 0.3, 0.3))
+    table = check(Compose([LoadImaged(keys), EnsureChannelFirstd(keys), crop, turn]), {"image": str(path)}, num_draws=3)
+    assert table.is_equal
+    row = table.rows[-2]
+    (words,) = row.metadata
+    assert words.startswith("0.image: metadata 'pixdim': ")
+    assert "MONAI's is not the spacing of its own affine, the engine's is" in words
+    lines = str(table).splitlines()
+    assert lines[5].split("  ")[-1].strip() == "equal, metadata not"
+    assert len(lines) == 9
 
 
 def test_the_whole_chain_takes_as_long_as_its_parts() -> None:

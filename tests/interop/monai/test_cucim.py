@@ -267,3 +267,21 @@ def test_what_cannot_be_used_is_refused_in_words(name, args, image, named):
 def test_probability_out_of_range_is_refused():
     with pytest.raises(InputError, match=r"apply_prob is 1\.5; choose from 0 to 1"):
         RandCuCIM("rand_zoom", apply_prob=1.5)
+
+
+def test_a_range_that_whole_numbers_cannot_hold_is_warned_of_once():
+    to_unit = {"a_min": 0.0, "a_max": 255.0, "b_min": -1.0, "b_max": 1.0}
+    image = np.arange(48, dtype=np.uint8).reshape(3, 4, 4) * 5
+    for kind in (CuCIM, RandCuCIM):
+        transform = kind("scale_intensity_range", **to_unit)
+        with pytest.warns(
+            UserWarning, match=r"uint8 cannot hold values from -1 to 1.*CastToTyped\(keys, torch.float32"
+        ):
+            transform(torch.from_numpy(image))
+        transform(torch.from_numpy(image))
+    # As the warning says, and ranges that fit.
+    cast = mt.CastToTyped("image", torch.float32)({"image": image})
+    scaled = CuCIMd("image", "scale_intensity_range", **to_unit)(cast)["image"]
+    assert (float(scaled.min()), round(float(scaled.max()), 3)) == (-1.0, round(235 / 127.5 - 1, 3))
+    CuCIM("scale_intensity_range", **{**to_unit, "b_min": 0.0, "b_max": 255.0})(image)
+    CuCIM("image_flip", spatial_axis=-1)(image)

@@ -47,19 +47,38 @@ def test_equal_results_have_no_difference(value: Any) -> None:
         (torch.ones(2), torch.ones(2).double(), "", "float32 and float64"),
         (torch.ones(2), torch.ones(3), "", "shapes (2,) and (3,)"),
         (np.array(["a"]), np.array(["b"]), "", "array(['a'], dtype='<U1') and array(['b'], dtype='<U1')"),
-        (_image(number=1), _image(number=2), "", "metadata 'number': 1 and 2"),
-        (_image(number=1), _image(), "", "metadata ['number', 'space'] and ['space']"),
-        (_image(d={"a": np.nan}), _image(d={"a": 1.0}), "", "metadata 'd': {'a': nan} and {'a': 1.0}"),
     ],
 )
 def test_what_differs_beside_the_values_is_told(theirs: Any, ours: Any, key: str, words: str) -> None:
     assert _words(theirs, ours) == [(key, words)]
 
 
+def _metadata(theirs: Any, ours: Any) -> str:
+    (found,) = differences_of(theirs, ours)
+    assert found.words == ""
+    return found.metadata
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "words"),
+    [
+        (_image(number=1), _image(number=2), "metadata 'number': 1 and 2"),
+        (_image(number=1), _image(), "metadata ['number', 'space'] and ['space']"),
+        (_image(d={"a": np.nan}), _image(d={"a": 1.0}), "metadata 'd': {'a': nan} and {'a': 1.0}"),
+    ],
+)
+def test_metadata_are_told_apart_from_what_counts(theirs: Any, ours: Any, words: str) -> None:
+    assert _metadata(theirs, ours) == words
+
+
 def test_roundings_in_the_metadata_are_no_difference() -> None:
-    spacing = np.array([1.0, 0.7, 0.0], np.float32)
-    assert _words(_image(pixdim=spacing), _image(pixdim=np.nextafter(spacing, spacing * 2))) == []
-    assert len(_words(_image(pixdim=spacing), _image(pixdim=spacing * 1.001))) == 1
+    spacing = np.array([1.0, 0.7, 0.0, 1.0], np.float32)
+    assert _metadata(_image(pixdim=spacing), _image(pixdim=np.nextafter(spacing, spacing * 2))) == ""
+    assert "is not the spacing" not in _metadata(_image(pixdim=spacing), _image(pixdim=spacing * 1.001))
+    right = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
+    assert "MONAI's is not the spacing of its own affine, the engine's is" in _metadata(
+        _image(pixdim=spacing), _image(pixdim=right)
+    )
 
 
 def test_affines_are_compared() -> None:

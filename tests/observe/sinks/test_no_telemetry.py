@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity
+from shared.limits import HANGS_S
 
 _PROGRAM = """
 import sys, urllib.request
@@ -58,10 +59,11 @@ def run(proxy, folder, *arguments):
     command = [sys.executable, "-c", _PROGRAM, str(folder / "tracking"), *arguments]
     ended = subprocess.run(
         command,
-        env={**kept, **dict.fromkeys(names, address)},
+        # wandb waits half a minute for its own service, which may take longer on a busy machine.
+        env={**kept, **dict.fromkeys(names, address), "WANDB__SERVICE_WAIT": str(HANGS_S)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.observe.sinks import Outlets, outlet
 
 
@@ -90,7 +91,7 @@ class Stuck(Listener):
 
     def write(self, event):
         self.entered.set()
-        self.release.wait(timeout=60)
+        self.release.wait(timeout=HANGS_S)
         super().write(event)
 
 
@@ -99,11 +100,11 @@ def test_a_sink_that_hangs_holds_up_neither_the_run_nor_its_end(start, first_ses
     with Outlets([sink], start, warn=warnings.append, end_s=0.05) as outlets:
         for event in first_session:
             outlets.write(event)
-        assert sink.entered.wait(timeout=60)
+        assert sink.entered.wait(timeout=HANGS_S)
     assert len(warnings) == 1
     assert "left out from now on (it was not done 0 s after the end of the run)" in warnings[0]
     sink.release.set()
-    outlets._outlets[0]._thread.join(timeout=60)
+    outlets._outlets[0]._thread.join(timeout=HANGS_S)
     assert sink.calls == ["begin", "run_started"] or sink.calls == ["begin", "run_started", "end"]
     assert len(warnings) == 1
 
@@ -119,7 +120,7 @@ def test_a_sink_that_falls_too_far_behind_is_given_up(start, first_session, monk
         "sinks: listener is left out from now on (it is 3 events behind); the run continues, and its own folder holds "
         "everything"
     ]
-    outlets._outlets[0]._thread.join(timeout=60)
+    outlets._outlets[0]._thread.join(timeout=HANGS_S)
 
 
 def test_without_sinks_nothing_is_started(start, first_session):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe.sinks import WandbSink
 
@@ -37,7 +38,7 @@ def stored(start):
     """Reads the one offline record back: its id, config, history rows and summary, and how it ended."""
 
     def read():
-        until_s = time.monotonic() + 60.0
+        until_s = time.monotonic() + HANGS_S
         found = look()
         # Its service writes in a process of its own, and may be done a little after `finish` has returned.
         while "exit" not in found and time.monotonic() < until_s:

@@ -85,13 +85,20 @@ def test_phases_are_told_from_other_spans_and_may_be_told_afterwards():
 def test_ranges_cross_each_other():
     with SpanRecorder() as recorder:
         first = start_range("first", color="red")
-        second = start_range("second")
+        # As scripts for the nvtx package call it.
+        second = start_range(message="second")
         end_range(first)
         with span("block"):
             pass
         end_range(second)
     found = [(r.name, r.color, r.depth) for r in recorder.take()]
     assert found == [("first", "red", 0), ("block", "", 0), ("second", "", 0)]
+
+
+@pytest.mark.parametrize("names", [{}, {"name": "a", "message": "b"}])
+def test_a_range_has_one_name(names):
+    with pytest.raises(InputError, match=r"give one of them, start_range\('dataload'\)"):
+        start_range(**names)
 
 
 def test_a_forked_child_looks_for_listeners_of_its_own():

@@ -3,20 +3,25 @@
 import csv
 import io
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from PIL import Image
 from rich.console import Console
 
 from recipes.pathology.conftest import tissue, write_pyramid
 from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
+from voxelocity.recipes.division import Division, Part
 from voxelocity.recipes.pathology import recipe
 from voxelocity.recipes.pathology.baselines import Baselines, spots
-from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
+from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces, identify
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
-from voxelocity.recipes.pathology.model import PatchNet, load_patches
+from voxelocity.recipes.pathology.model import PatchNet, find_models, load_patches
 from voxelocity.recipes.pathology.page import SlidePicture, _pictures
 from voxelocity.recipes.pathology.patches import PatchBatches, Places, any_within
 from voxelocity.recipes.pathology.score import patches_of, roc_auc
@@ -225,6 +230,90 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     assert 'class="show-truth"' in page
 
 
+def scores_of(out):
+    return json.loads((out / "scores.json").read_text())["pieces"]
+
+
+def notices_of(recipe_call, capsys):
+    recipe.predict(replace(recipe_call, console=Console(width=10_000)))
+    return capsys.readouterr().out
+
+
+def test_what_was_trained_on_stays_trained_on_whatever_the_table_says_later(tiles, tmp_path, capsys):
+    out = tmp_path / "run"
+    recipe.train(small_call(tiles, out, {"folds": "all"}))
+    model = json.loads((out / "fold_0" / "model.json").read_text())["division"]
+    assert [part["name"] for part in model["trained"]] == ["t1", "t3"]
+    assert [part["name"] for part in model["held_out"]] == ["t0", "t2"]
+    assert yaml.safe_load((out / "fold_0" / "run.yaml").read_text())["division"] == model
+    # Other names, folds and lines; and a new one.
+    (tiles / "index.csv").write_text("id,fold\nnew,0\nother,0\nt1,0\nt2,1\nt3,0\n")
+    for folder, ending in (("images", "jpg"), ("masks", "png")):
+        (tiles / folder / f"t0.{ending}").rename(tiles / folder / f"other.{ending}")
+    pixels, tumor = tissue(192, 192, seed=9)
+    Image.fromarray(pixels).save(tiles / "images" / "new.jpg")
+    Image.fromarray(tumor).save(tiles / "masks" / "new.png")
+    parts = identify(find_pieces(tiles))
+    folds = {one.fold: one.division for one in map(load_patches, find_models(out))}
+    for fold, trained in ((0, {"t1", "t3"}), (1, {"other", "t2"})):
+        assert {name for name, part in parts.items() if folds[fold].has(part, by_patient=True)} == trained
+    (out / "fold_1").rename(tmp_path / "elsewhere")
+    assert "trained on 2 of the 5 pieces, or on others" in notices_of(small_call(tiles, out), capsys)
+    assert set(scores_of(out)) == {"new", "other", "t2"}
+
+
+def test_a_training_is_not_continued_with_another_division(tiles, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(small_call(tiles, out))
+    (out / "fold_0" / "model.json").unlink()
+    (tiles / "index.csv").write_text("id,fold\nt0,1\nt1,0\nt2,1\nt3,1\n")
+    with pytest.raises(ConfigError, match="started with another value of division"):
+        recipe.train(small_call(tiles, out, resume=True))
+
+
+def test_all_pieces_of_another_data_set_are_unseen(tiles, tmp_path, capsys):
+    out = tmp_path / "run"
+    recipe.train(small_call(tiles, out, {"fit.steps": 10}))
+    other = tmp_path / "other"
+    shutil.copytree(tiles, other)
+    for number in range(4):
+        pixels = np.asarray(Image.open(other / "images" / f"t{number}.jpg"))
+        Image.fromarray(pixels[::-1]).save(other / "images" / f"t{number}.jpg", quality=95)
+    printed = notices_of(small_call(other, out), capsys)
+    assert "no slide here is one that the networks were trained on, although 2 names are the same" in printed
+    assert "they are not scored" not in printed
+    assert set(scores_of(out / "predicted_other")) == {"t0", "t1", "t2", "t3"}
+    scores = json.loads((out / "predicted_other" / "scores.json").read_text())
+    assert scores["verdict"].startswith("On 4 unseen pieces of other")
+
+
+def test_a_piece_of_a_slide_that_was_trained_on_is_held_out_only_if_the_training_held_it_out():
+    def part(name, x, content="a", patient="p"):
+        return Part(name=name, content=content, patient=patient, box=(0, x, 100, 100))
+
+    division = Division(trained=(part("one", 0),), held_out=(part("two", 100), part("three", 50)))
+    for found, is_seen in (
+        (part("one", 0), True), (part("renamed", 0), True), (part("two", 100), False), (part("three", 50), True),
+        (part("new", 200), True), (part("visit", 0, content="b"), True),
+        (part("stranger", 0, content="b", patient="q"), False),
+    ):  # fmt: skip
+        assert division.has(found, by_patient=True) is is_seen, found
+    assert not division.has(part("visit", 0, content="b"), by_patient=False)
+    assert division.has(replace(part("whole", 0), box=()), by_patient=True)
+    assert Division.from_plain(json.loads(json.dumps(division.to_plain()))) == division
+
+
+def test_scores_beside_trained_pieces_of_one_slide_say_so(tmp_path, capsys):
+    pixels, tumor = tissue(192, 400)
+    write_pyramid(tmp_path / "slide.tiff", pixels)
+    write_pyramid(tmp_path / "mask.tiff", 255 * tumor.astype(np.uint8))
+    rows = [f"slide.tiff,mask.tiff,{fold},{200 * fold},0,200,192" for fold in (0, 1)]
+    (tmp_path / "slides.csv").write_text("\n".join(["slide,annotation,fold,x,y,width,height", *rows]) + "\n")
+    recipe.train(small_call(tmp_path, tmp_path / "run"))
+    printed = notices_of(small_call(tmp_path, tmp_path / "run"), capsys)
+    assert "1 piece of 2 were held out, but other pieces of their slides or patients were trained on" in printed
+
+
 def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_file, tmp_path):
     out = tmp_path / "run"
     recipe.train(small_call(tiles, out, {"folds": []}))
@@ -232,7 +321,7 @@ def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_f
     other = out / "predicted_slide.tiff"
     assert (other / "heat" / "slide.tiff").exists()
     assert json.loads((other / "scores.json").read_text())["patch_auc"] is None
-    with pytest.raises(InputError, match=r"all pieces of .* were trained on, so none can be predicted"):
+    with pytest.raises(InputError, match=r"all pieces of .* were trained on.* name other slides, or train with"):
         recipe.predict(small_call(tiles, out))
 
 
@@ -247,6 +336,24 @@ def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles,
         recipe.train(small_call(tiles, tmp_path / "other", {"folds": [7]}))
     with pytest.raises(InputError, match="holds no finished training; train first"):
         recipe.predict(small_call(tiles, tmp_path / "none"))
+
+
+def test_slides_without_annotations_are_not_trained_on_until_a_table_names_some(tiles, slide_file, tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    pixels, tumor = tissue(320, 400, seed=0)
+    write_pyramid(folder / "s.tiff", pixels)
+    for data in (folder, folder / "s.tiff"):
+        with pytest.raises(DatasetError, match=r"none of the 1 pieces of .* has an annotation") as caught:
+            recipe.train(small_call(data, tmp_path / "run"))
+    rows = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    assert rows == ["slide,annotation", "s.tiff,ANNOTATION OF THIS SLIDE"]
+    write_pyramid(folder / "m.tiff", 255 * tumor.astype(np.uint8))
+    (folder / "slides.csv").write_text("\n".join(rows).replace("ANNOTATION OF THIS SLIDE", "m.tiff"))
+    recipe.train(small_call(folder, tmp_path / "run", {"folds": []}))
+    (tmp_path / "broken.svs").write_bytes(b"II*\0" + bytes(90))
+    with pytest.raises(InputError, match=r"broken\.svs cannot be opened as a slide"):
+        recipe.train(small_call(tmp_path / "broken.svs", tmp_path / "other"))
 
 
 def test_a_slide_that_lacks_the_level_is_named(tiles, tmp_path):

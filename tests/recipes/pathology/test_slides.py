@@ -9,6 +9,8 @@ from PIL import Image
 
 from recipes.pathology.conftest import tissue, write_pyramid
 from voxelocity.core.errors import DatasetError, InputError, ScanError
+from voxelocity.recipes import division
+from voxelocity.recipes.division import content_of
 from voxelocity.recipes.pathology.annotations import Annotation, filled, read_outlines
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces
 from voxelocity.recipes.pathology.settings import TissueConfig
@@ -191,19 +193,36 @@ def test_outlines_with_holes_are_a_mask_at_any_downsample(slide_file, tmp_path):
     assert coarse.sum() == whole.sum() / 16
 
 
-def test_the_xml_of_asap_means_the_same(slide_file, tmp_path):
-    groups = {"_0": SQUARE, "_2": HOLE}
+def write_asap(path, groups, kind="Polygon"):
     text = "".join(
-        f'<Annotation PartOfGroup="{group}"><Coordinates>'
+        f'<Annotation Name="A {group}" PartOfGroup="{group}" Type="{kind}"><Coordinates>'
         + "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}"/>' for n, (x, y) in enumerate(points))
         + "</Coordinates></Annotation>"
         for group, points in groups.items()
     )
-    path = tmp_path / "a.xml"
     path.write_text(f"<ASAP_Annotations><Annotations>{text}</Annotations></ASAP_Annotations>")
+    return path
+
+
+@pytest.mark.parametrize(("tumor", "hole"), [("_0", "_2"), ("Tumor", "Exclusion"), ("metastases", "normal")])
+def test_the_xml_of_asap_means_the_same(slide_file, tmp_path, tumor, hole):
+    path = write_asap(tmp_path / "a.xml", {tumor: SQUARE, hole: HOLE})
     box, slide = Box(y=50, x=50, height=200, width=200), Slide(slide_file)
     same = Annotation(write_outlines(tmp_path / "a.json", [SQUARE], [HOLE]), slide)
     assert np.array_equal(Annotation(path, slide).mask(box, 1.0), same.mask(box, 1.0))
+
+
+def test_annotations_that_may_mean_anything_are_refused_by_name(slide_file, tmp_path):
+    slide = Slide(slide_file)
+    path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE, "necrosis": HOLE})
+    with pytest.raises(InputError, match=r"annotation 'A necrosis' is in the group 'necrosis', of which nobody knows"):
+        Annotation(path, slide)
+    path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE}, kind="PointSet")
+    with pytest.raises(InputError, match=r"annotation 'A Tumor' is a PointSet, which has no area"):
+        Annotation(path, slide)
+    (tmp_path / "a.json").write_text(json.dumps({"positive": [SQUARE], "unsure": [HOLE]}))
+    with pytest.raises(InputError, match=r"it also has unsure"):
+        Annotation(tmp_path / "a.json", slide)
 
 
 def test_a_mask_is_read_at_any_downsample(slide_file, tmp_path):
@@ -260,6 +279,55 @@ def test_tables_that_cannot_be_used_are_named(text, named, tmp_path):
     (tmp_path / "slides.csv").write_text(text)
     with pytest.raises(DatasetError, match=named):
         find_pieces(tmp_path)
+
+
+def folds_of(folder, rows, head="slide,annotation,x,y,width,height"):
+    (folder / "slides.csv").write_text("\n".join([head, *rows]) + "\n")
+    return {piece.name: piece.fold for piece in find_pieces(folder)}
+
+
+def test_pieces_of_a_slide_and_visits_of_a_patient_share_a_fold_in_any_order_of_lines(tmp_path):
+    rows = [f"p{p}_visit{v}.tiff,m.xml,{x},0,99,99" for p in range(5) for v in (1, 2) for x in (0, 50, 100)]
+    found = folds_of(tmp_path, rows)
+    assert len(found) == 30
+    by_patient = {p: {fold for name, fold in found.items() if name.startswith(f"p{p}_")} for p in range(5)}
+    assert all(len(folds) == 1 for folds in by_patient.values())
+    assert set(found.values()) == {0, 1, 2, 3}
+    assert folds_of(tmp_path, rows[::-1]) == found
+
+
+def test_a_table_may_name_patients_and_some_folds(tmp_path):
+    head = "slide,annotation,patient,fold"
+    rows = ["a.tiff,m.xml,anna,", "b.tiff,m.xml,bob,", "c.tiff,m.xml,anna,"]
+    found = folds_of(tmp_path, rows, head)
+    assert found["a"] == found["c"] != found["b"]
+    assert folds_of(tmp_path, ["a.tiff,m.xml,anna,", "c.tiff,m.xml,anna,3"], head) == {"a": 3, "c": 3}
+    with pytest.raises(DatasetError, match=r"line 3 of .* gives a.tiff the patient 'bob', and a line above 'anna'"):
+        folds_of(tmp_path, ["a.tiff,m.xml,anna,", "a.tiff,m.xml,bob,"], head)
+
+
+def test_tiles_of_a_slide_have_the_same_folds_in_any_order_of_lines(tmp_path):
+    found = []
+    for lines in (["1,2,0,0", "1,10,640,0", "0,3,0,640"], ["0,3,0,640", "1,10,640,0", "1,2,0,0"]):
+        (tmp_path / "tiles.csv").write_text("\n".join(["row,col,x,y", *lines]) + "\n")
+        found.append({piece.name: piece.fold for piece in find_pieces(tmp_path)})
+    assert found == [{"r0c3": 0, "r1c2": 1, "r1c10": 2}] * 2
+
+
+def test_content_is_known_again_under_another_name_and_a_change_anywhere_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(division, "_WHOLE_BYTES", 100)
+    monkeypatch.setattr(division, "_BLOCK_BYTES", 20)
+    for size in (90, 300):
+        content = bytes(range(90)) * 4
+        for name in ("one", "two"):
+            (tmp_path / name).write_bytes(content[:size])
+        assert content_of(tmp_path / "one") == content_of(tmp_path / "two")
+        (tmp_path / "two").write_bytes(content[: size - 1] + b"!")
+        assert content_of(tmp_path / "one") != content_of(tmp_path / "two")
+        (tmp_path / "two").write_bytes(content[: size + 1])
+        assert content_of(tmp_path / "one") != content_of(tmp_path / "two")
+    with pytest.raises(ScanError, match=r"none cannot be read \(No such file or directory\)"):
+        content_of(tmp_path / "none")
 
 
 def test_a_folder_without_tables_is_all_its_slides(slide_file, tmp_path):

@@ -49,7 +49,7 @@ def test_the_score_stands_next_to_the_baselines_and_to_the_shape_of_real_streaml
         assert UNTRAINED in text
         assert f"{baselines[UNTRAINED]['f1']:.3f}" in text
         assert f"{scores['mean']['curvature_per_mm']:.3f}" in text
-    assert f"(held out: {scores['mean']['real_length_mm']:.0f})" in scores["verdict"]
+    assert f"(real: {scores['mean']['real_length_mm']:.0f})" in scores["verdict"]
     assert f"an untrained network reaches {baselines[UNTRAINED]['f1']:.2f}" in scores["verdict"]
     is_better = scores["mean"]["f1"] > max(baselines[name]["f1"] for name in (UNTRAINED, MOVED))
     assert ("has gained nothing" in scores["verdict"]) != is_better
@@ -75,10 +75,10 @@ def test_bundles_are_matched_by_their_names(bundles_file, tmp_path):
     other.parent.mkdir()
     np.savez(other, **{**arrays, "names": np.array(["third", "left"])})
     bundles = open_bundles(other, num_points=16)
-    named = bundles.named_as(("left", "right"))
+    named = bundles.named(("left", "right"))
     assert named.names == ("left", "right")
     assert set(named.bundle) == {0}
     np.testing.assert_array_equal(named.of(0), bundles.of(1))
-    assert bundles.named_as(bundles.names) is bundles
-    with pytest.raises(InputError, match="has the bundles third, left, the model a: none in common"):
-        bundles.named_as(("a",))
+    assert bundles.named(bundles.names) is bundles
+    with pytest.raises(InputError, match="the data has the bundles third, left, and the model knows a;"):
+        bundles.named(("a",))

@@ -15,7 +15,7 @@ def bundles_of(*nums):
     bundle = np.repeat(np.arange(len(nums)), nums)
     return Bundles(
         streamlines=np.float32(lines), bundle=bundle, subject=0 * bundle, names=tuple(map(str, range(len(nums)))),
-        subjects=("one",),
+        subjects=("one",), identity=np.arange(len(bundle), dtype=np.uint64),
     )  # fmt: skip
 
 

@@ -1,12 +1,18 @@
 """Streamline files: what is read and written, by nibabel and trx-python, and what is said of bad ones."""
 
+import gzip
 import json
+import random
+import shlex
+import subprocess
 import zipfile
 
 import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.damage import rotten
+from shared.examples import examples
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.recipes.tractography.files import Space, read_tracts, tract_files, write_tracts
 
@@ -55,6 +61,56 @@ def test_trx_python_reads_what_we_write_and_we_what_it_writes(tmp_path):
     ours, again = read_tracts([tmp_path / "ours.trx"]), read_tracts([tmp_path / "theirs.trx"])
     assert np.array_equal(ours.points, again.points)
     assert np.array_equal(ours.bundle, again.bundle)
+
+
+def changed(path, member, change, *, name=None):
+    """The TRX file with the bytes of a member changed, and its name where one is given."""
+    with zipfile.ZipFile(path) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    members[name or member] = change(members[member] if name and name != member else members.pop(member))
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+    return path
+
+
+def shifted(content):
+    return (np.frombuffer(content, "<u8") - np.uint64(5)).tobytes()
+
+
+def of(*numbers, dtype):
+    return lambda content: np.array(numbers, dtype).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("member", "name", "change", "words"),
+    [
+        ("offsets.uint64", None, shifted, "offsets for 35 and 7"),
+        ("offsets.uint64", "offsets.int64", of(-5, *range(5, 40, 5), dtype="<i8"), "two members hold offsets"),
+        ("groups/UF.uint32", None, of(3, 7, dtype="<u4"), "the group UF names streamline 7 of 7"),
+        ("groups/UF.uint32", "groups/VF.int32", of(-1, dtype="<i4"), "VF names streamline -1 of 7"),
+        ("positions.3.float32", "positions.4.float32", lambda content: content, "two members hold positions"),
+    ],
+)
+def test_trx_files_whose_numbers_point_elsewhere_are_refused(tmp_path, member, name, change, words):
+    path = tmp_path / "lines.trx"
+    write(path)
+    changed(path, member, change, name=name)
+    with pytest.raises(ScanError, match=rf"lines\.trx cannot be read \(ValueError: .*{words}"):
+        read_tracts([path])
+
+
+def test_offsets_that_begin_below_zero_are_refused(tmp_path):
+    path = tmp_path / "lines.trx"
+    write(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {each: archive.read(each) for each in archive.namelist() if not each.startswith("offsets")}
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+        archive.writestr("offsets.int64", np.array([-5, *range(5, 40, 5)]).tobytes())
+    with pytest.raises(ScanError, match="8 offsets for 35 and 7 in its header"):
+        read_tracts([path])
 
 
 def test_an_interrupted_writer_leaves_the_old_file(tmp_path):
@@ -142,6 +198,25 @@ def test_a_folder_is_its_one_array_or_its_streamline_files(tmp_path):
         tract_files(tmp_path)
 
 
+def test_packed_streamlines_are_read_after_the_command_that_is_proposed(tmp_path):
+    write(tmp_path / "a b.trk")
+    packed = tmp_path / "a b.trk.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a b.trk").read_bytes()))
+    (tmp_path / "a b.trk").unlink()
+    with pytest.raises(
+        InputError, match=r"holds no \.trk, .*it holds 1 in other forms; unpack it: gunzip -k "
+    ) as caught:
+        tract_files(tmp_path)
+    with pytest.raises(InputError, match=r"gunzip -k "):
+        read_tracts([packed])
+    subprocess.run(shlex.split(str(caught.value).partition("unpack it: ")[2]), check=True)
+    assert len(read_tracts(tract_files(tmp_path))) > 0
+    (tmp_path / "vtk").mkdir()
+    (tmp_path / "vtk" / "a.vtk").touch()
+    with pytest.raises(InputError, match=r"convert a\.vtk to \.tck or \.trx"):
+        tract_files(tmp_path / "vtk")
+
+
 @pytest.mark.data
 def test_real_files_lie_in_their_images(real_data):
     hcp, person = real_data / "tracts_hcp1065", real_data / "tracts_stanford_hardi"
@@ -175,3 +250,43 @@ def test_bundles_keep_apart_whose_names_differ_in_signs_that_members_cannot_have
     found = read_tracts([tmp_path / "lines.trx"])
     counts = dict(zip(found.names, np.bincount(found.bundle).tolist(), strict=True))
     assert counts == {"CST_left": 1, "CST_left_2": 2, "CST_left_3": 4}
+
+
+def test_rotten_trx_files_are_the_same_or_refused_in_words(tmp_path):
+    """Members have checksums, so nothing may change without a word; names and times in the archive have none."""
+    path, numbers = tmp_path / "lines.trx", random.Random("trx")
+    write(path)
+    whole, expected = path.read_bytes(), read_tracts([path])
+    for trial in range(examples(400)):
+        path.write_bytes(rotten(numbers, whole))
+        found = tracts_or_refusal(path)
+        assert found is None or np.array_equal(found.points, expected.points), f"trial {trial} changed points silently"
+
+
+def test_crafted_trx_files_are_read_or_refused_in_words(tmp_path):
+    path, numbers = tmp_path / "lines.trx", random.Random("crafted")
+    write(path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    for _ in range(examples(400)):
+        path.write_bytes(whole)
+        member = numbers.choice(names)
+        name = numbers.choice(
+            [None, None, None, member.replace("32", "64"), member.replace("3", "x"), f"{member}.int8"]
+        )
+        changed(
+            path, member, lambda content: numbers.choice([rotten(numbers, content), numbers.randbytes(40)]), name=name
+        )
+        found = tracts_or_refusal(path)
+        assert found is None or (found.offsets[0] == 0 and found.offsets[-1] == len(found.points))
+
+
+def tracts_or_refusal(path):
+    """The streamlines, or None after an error of ours; any other is raised."""
+    try:
+        return read_tracts([path])
+    except InputError as error:
+        refusal = str(error)
+    assert 0 < len(refusal) < 1500
+    return None

@@ -92,7 +92,7 @@ def test_an_image_that_is_missing_is_named_before_the_training(both, name, tmp_p
     told = both(**{name: tmp_path / "none.nii.gz"})
     assert told.status == 2
     assert "none.nii.gz" in told.err
-    assert "give a NIfTI image" in told.err
+    assert "the file does not exist" in told.err
     assert not (tmp_path / "run").exists()
 
 

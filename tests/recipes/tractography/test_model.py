@@ -67,12 +67,28 @@ def test_an_image_is_found_at_points_in_millimeters_whatever_its_axes(tmp_path):
 
 def test_a_direction_is_turned_into_ras_and_has_no_sign(tmp_path):
     along = np.zeros((4, 4, 4, 3))
-    along[..., :2] = np.sqrt(0.5)  # between the first two voxel axes, which are -x and z of RAS
+    # Between the first two axes, which are x and z of RAS: FSL reverses the first one of this affine, -x.
+    along[..., :2] = np.sqrt(0.5)
     one = read_volume(None, save(tmp_path / "v1.nii.gz", along))
     other = read_volume(None, save(tmp_path / "v2.nii.gz", -along))
     assert torch.equal(one.channels, other.channels)
     xx, yy, zz, xy, xz, yz = one.channels[0, :, 1, 1, 1].tolist()
-    assert (xx, yy, zz, xy, xz, yz) == pytest.approx((0.5, 0.0, 0.5, 0.0, -0.5, 0.0))
+    assert (xx, yy, zz, xy, xz, yz) == pytest.approx((0.5, 0.0, 0.5, 0.0, 0.5, 0.0))
+
+
+def test_one_direction_in_both_of_fsls_storage_orders_is_one_in_space(tmp_path):
+    vectors = np.random.default_rng(3).normal(size=(4, 5, 6, 3)).astype(np.float32)
+    las = np.diag([-2.0, 2, 2, 1])
+    ras = np.diag([2.0, 2, 2, 1])
+    ras[0, 3] = -2.0 * 3
+    nib.save(nib.Nifti1Image(vectors, las), tmp_path / "las.nii.gz")
+    # dtifit writes the same components for neurological storage, whose voxels are reversed along x.
+    nib.save(nib.Nifti1Image(np.ascontiguousarray(vectors[::-1]), ras), tmp_path / "ras.nii.gz")
+    nib.save(nib.Nifti1Image(np.ones((4, 5, 6), np.float32), las), tmp_path / "fa.nii.gz")
+    one = read_volume(tmp_path / "fa.nii.gz", tmp_path / "las.nii.gz")
+    # The image decides the grid; the direction is turned onto it.
+    other = read_volume(tmp_path / "fa.nii.gz", tmp_path / "ras.nii.gz")
+    assert torch.equal(one.channels, other.channels)
 
 
 def test_images_that_do_not_fit_are_named(tmp_path):
@@ -81,10 +97,20 @@ def test_images_that_do_not_fit_are_named(tmp_path):
         read_volume(None, image)
     with pytest.raises(ScanError, match="different grids"):
         read_volume(image, save(tmp_path / "v1.nii.gz", np.ones((4, 4, 5, 3))))
-    with pytest.raises(ScanError, match=r"none.nii cannot be read"):
+    with pytest.raises(ScanError, match=r"none.nii: the file does not exist"):
         read_volume(tmp_path / "none.nii", None)
     with pytest.raises(ScanError, match="0 voxels other than 0"):
         distance_to(save(tmp_path / "empty.nii.gz", np.zeros((4, 4, 4))))
+
+
+def test_a_damaged_image_is_refused(tmp_path):
+    path = save(tmp_path / "fa.nii.gz", np.random.default_rng(4).random((8, 9, 10)))
+    content = bytearray(path.read_bytes())
+    # nibabel reads up to the last voxel, and not to the checksum behind it.
+    content[-6] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"fa.nii.gz: the gzip data is damaged"):
+        read_volume(path, None)
 
 
 def test_points_outside_a_mask_are_led_back_into_it(tmp_path):

@@ -2,17 +2,22 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from rich.console import Console
 
+from shared.limits import HANGS_S
 from shared.ranks import finish, start_ranks
 from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.observe import read_events
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.tractography import recipe
+from voxelocity.recipes.tractography.baselines import MOVED, SAME, UNTRAINED
 from voxelocity.recipes.tractography.bundles import open_bundles
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.files import read_tracts
@@ -176,6 +181,58 @@ def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
     assert "left" in page
 
 
+def arrays_of(path):
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_what_was_trained_on_is_kept_with_the_model_and_never_counts_as_held_out(bundles_file, tmp_path, capsys):
+    call = replace(small_call(bundles_file, tmp_path / "run"), console=Console(width=10_000))
+    recipe.train(call)
+    known = json.loads((tmp_path / "run" / "model.json").read_text())["division"]
+    assert known == yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["division"]
+    assert (known["trained"]["streamlines"], list(known["files"])) == (24, ["arcs.npz"])
+    before = arrays_of(bundles_file)
+    trained = load_tracts(tmp_path / "run")
+    added = before["points"][:6] + np.float32(300.0)
+    more = {
+        "points": np.concatenate([added, before["points"], before["points"][24:30] + np.float32(1.0)]),
+        "bundle": np.concatenate([np.zeros(6, int), before["bundle"] + 1, np.full(6, 2)]),
+        "names": np.array(["added", "left", "right"]),
+    }
+    np.savez(bundles_file, **more)
+    training, real, notices = recipe.divided(trained, bundles_file)
+    assert set(training.identity) == set(trained.division.trained)
+    assert np.bincount(real.bundle).tolist() == [12, 18]
+    assert any("6 of the 30 streamlines that count as held out were not in the data of the training" in one
+               for one in notices)  # fmt: skip
+    recipe.predict(call)
+    assert "The model does not know these bundles" in capsys.readouterr().out
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())["bundles"]
+    assert {name: one["num_real"] for name, one in scores.items()} == {"left": 12, "right": 18}
+
+
+def test_other_data_count_as_unseen_in_words_or_are_refused(bundles_file, tmp_path, capsys):
+    call = replace(small_call(bundles_file, tmp_path / "run"), console=Console(width=10_000))
+    recipe.train(call)
+    before = arrays_of(bundles_file)
+    np.savez(bundles_file, **{**before, "points": before["points"] + np.float32(2.0)})
+    recipe.predict(call)
+    assert "None of the 48 streamlines" in capsys.readouterr().out
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())["bundles"]["left"]
+    assert (scores["num_real"], scores["copied"], scores["ceiling_f1"]) == (24, None, None)
+    # Without streamlines of the training there is no mean of them, and nothing is called held out.
+    found = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert list(found["baselines"]) == [UNTRAINED, MOVED, SAME]
+    assert "held" not in found["verdict"]
+    assert "ceiling" not in found["verdict"]
+    with pytest.raises(InputError, match=r"was not trained on .*arcs.npz, .* name that data"):
+        recipe.benchmark(call)
+    np.savez(bundles_file, **{**before, "names": np.array(["top", "bottom"])})
+    with pytest.raises(InputError, match=r"has the bundles top, bottom, and the model knows left, right"):
+        recipe.predict(call)
+
+
 _RANKS = """
 import sys, torch
 from pathlib import Path
@@ -204,7 +261,7 @@ def test_two_ranks_train_the_weights_of_one_also_where_one_takes_more(before, sh
     overrides = {**SMALL, "fit.optimizer.name": "sgd", "fit.optimizer.learning_rate": 0.1}
     alone = train(bundles_file, tmp_path / "alone", overrides)
     arguments = [str(bundles_file), str(tmp_path / "two"), json.dumps(overrides)]
-    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=120.0)
+    ended = finish(start_ranks(2, arguments, memory=tmp_path, script=before + _RANKS), timeout_s=HANGS_S)
     assert [status for status, _, _ in ended] == [0, 0], ended
     events = read_events(tmp_path / "two" / "events.jsonl")
     assert [event["shares"] for event in events if event["event"] == "balance"] == shares

@@ -17,6 +17,7 @@ from voxelocity.core.quantities import NOT_AVAILABLE
 from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
 from voxelocity.infer import SPEC_NAME, Predictor, load_model
+from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned, model_spec
 from voxelocity.report import (
@@ -214,10 +215,9 @@ def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
     machine = planned.machine
     predictor = Predictor(network.eval(), spec, spec.preparation(), device=machine.torch_device)
     held_out = planned.cases.split(planned.fold).validation
-    for score, _, _ in score_cases(
-        predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False
-    ):
-        yield score
+    with switches_of(spec, [machine.torch_device]):
+        scores = score_cases(predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False)
+        yield from (score for score, _, _ in scores)
 
 
 def _time_row(side: Sequence[LabeledRun]) -> list[str]:

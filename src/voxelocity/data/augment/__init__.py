@@ -6,7 +6,7 @@ from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.draw import sample
 from voxelocity.data.augment.effects import BUILT_IN_EFFECTS, Effects
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, needed_box
+from voxelocity.data.augment.placement import ResidentSource, Source, needed_box, needed_boxes
 
 __all__ = [
     "BUILT_IN_EFFECTS",
@@ -20,5 +20,6 @@ __all__ = [
     "compile_ahead",
     "filling_device",
     "needed_box",
+    "needed_boxes",
     "sample",
 ]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
+from voxelocity.core.compiling import NUM_THREADS, compile_all, nothing_to_compile
+from voxelocity.core.kernels import Launch, distinct, recorded
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment.apply import chosen_engine
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import Source
 from voxelocity.data.augment.tables import elastic_points
-
-if TYPE_CHECKING:
-    from voxelocity.data.augment.triton_launch import Launch
-
-NUM_THREADS = 4
-"""Triton and ptxas hold no GIL for most of a compilation."""
-_begun: set[object] = set()
-_beginning = threading.Lock()
 
 
 def compile_ahead(
@@ -36,11 +30,9 @@ def compile_ahead(
     device: torch.device,
     num_threads: int = NUM_THREADS,
 ) -> Future[dict[str, float]]:
-    """Begins to compile, in threads, every kernel that batches of these kinds can launch, and returns at once.
+    """Begins to compile, in threads, every kernel that batches of these kinds can launch, as `core.compiling` does.
 
-    A launch that comes meanwhile waits only for its own kernel. What fails here fails again, and is raised, when it is
-    launched. Kernels that were begun before are left out, so it is cheap to call again. Without the engine "triton" on
-    a CUDA device there is nothing to do.
+    Without the engine "triton" on a CUDA device there is nothing to do.
 
     Args:
         config: of the augmentation.
@@ -55,33 +47,14 @@ def compile_ahead(
         Once all is compiled, the seconds of each kernel that was not begun before, by its name and number.
     """
     if device.type != "cuda" or chosen_engine(config.engine, device) != "triton":
-        done: Future[dict[str, float]] = Future()
-        done.set_result({})
-        return done
-
-    def compile_all() -> dict[str, float]:
-        # Triton is imported here, as that takes a while too.
-        from voxelocity.data.augment.triton_launch import compile_one
-
-        todo = []
-        for one in possible_launches(
-            config, num_channels=num_channels, patch_shapes=patch_shapes, dtypes=dtypes, swaps_classes=swaps_classes
-        ):
-            with _beginning:
-                if (key := (device, one.form)) not in _begun:
-                    _begun.add(key)
-                    todo.append(one)
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-compile") as pool:
-            futures = {
-                f"{one.kernel.__name__} {n}": pool.submit(compile_one, one, device) for n, one in enumerate(todo)
-            }
-            wait(futures.values())
-        return {name: future.result() for name, future in futures.items() if future.exception() is None}
-
-    first = ThreadPoolExecutor(1, thread_name_prefix="voxelocity-compile")
-    begun = first.submit(compile_all)
-    first.shutdown(wait=False)
-    return begun
+        return nothing_to_compile()
+    kinds: dict[str, Any] = {
+        "num_channels": num_channels,
+        "patch_shapes": patch_shapes,
+        "dtypes": dtypes,
+        "swaps_classes": swaps_classes,
+    }
+    return compile_all(partial(possible_launches, config, **kinds), device, num_threads=num_threads)
 
 
 def possible_launches(
@@ -98,7 +71,6 @@ def possible_launches(
     as in `compile_ahead`.
     """
     from voxelocity.data.augment.triton_engine import augment_batch
-    from voxelocity.data.augment.triton_launch import distinct, recorded
 
     found: list[Launch] = []
     for shape in patch_shapes:

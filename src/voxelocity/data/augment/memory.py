@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from voxelocity.core.device import as_current
 from voxelocity.core.volume import Array
 
 _ALIGN_BYTES = 16
@@ -31,8 +31,19 @@ def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return kept
 
 
-@dataclass(frozen=True)
-class ArrayLayout:
+def sent(array: Array, device: torch.device) -> torch.Tensor:
+    """The array on the device, copied on its current stream; the host does not wait for it.
+
+    On a CPU it is the array's own memory.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)
+    if device.type != "cuda":
+        return tensor.to(device)
+    with as_current(device):
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class ArrayLayout(NamedTuple):
     """Where an array will lie.
 
     Attributes:
@@ -79,6 +90,9 @@ class Staging:
         """Takes an array, to be stored as `dtype` if one is named; it must not change before `to`."""
         # Names of dtypes are found once: NumPy composes them each time.
         dtype = dtype or _name(array.dtype)
+        if array.size == 0:
+            # Of many changes, a batch draws none.
+            return ArrayLayout(0, dtype, array.shape, (1,) * array.ndim)
         if array.flags.c_contiguous:
             line, steps, step = array, [0] * array.ndim, 1
             for axis in range(array.ndim - 1, -1, -1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,16 @@ class ResidentSource:
     scaling: tuple[Scaling, ...]
 
 
+def scalings(sources: Sequence[Source | ResidentSource], num_channels: int) -> npt.NDArray[np.float32]:
+    """(b, c, 2) float32: stored number to intensity, of every sample."""
+    plain = ((1.0, 0.0),) * num_channels
+    pairs = [
+        [(channel.slope, channel.inter) for channel in source.scaling] if source.scaling else plain
+        for source in sources
+    ]
+    return np.array(pairs, dtype=np.float32)
+
+
 def slopes_and_inters(source: Source | ResidentSource, num_channels: int) -> npt.NDArray[np.float32]:
     """(c, 2) float32: stored number to intensity."""
     scaling = source.scaling or (Scaling(),) * num_channels
@@ -62,12 +73,30 @@ def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -
     if params.is_elastic[row]:
         # A B-spline never leaves the range of its control points.
         half = half + np.abs(params.elastic[row].astype(np.float64)).max(axis=(1, 2, 3))
-    reach = np.abs(params.matrix[row].astype(np.float64)) @ half
+    reach = (np.abs(params.matrix[row].astype(np.float64)) * half).sum(axis=-1)
     middle = _center(region) + params.offset_voxel[row].astype(np.float64)
     # One voxel more on each side than exact arithmetic needs, as engines compute places in float32.
     start, stop = np.floor(middle - reach).astype(int) - 1, np.floor(middle + reach).astype(int) + 3
     (x0, y0, z0), (x1, y1, z1) = start.tolist(), stop.tolist()
     return Region((x0, y0, z0), (x1, y1, z1)).clip(shape)
+
+
+def needed_boxes(params: AugmentParams, regions: Sequence[Region], shapes: Sequence[Index3]) -> list[Region]:
+    """`needed_box` of every sample of a batch, computed at once."""
+    corners = np.array([(region.start, region.stop) for region in regions])
+    start, stop = corners[:, 0], corners[:, 1]
+    is_warped, is_elastic = params.is_warped, params.is_elastic & params.is_warped
+    if is_warped.any():
+        half = (stop - start - 1.0) / 2.0
+        if is_elastic.any():
+            half[is_elastic] += np.abs(params.elastic[is_elastic].astype(np.float64)).max(axis=(2, 3, 4))
+        reach = (np.abs(params.matrix.astype(np.float64)) * half[:, None, :]).sum(axis=-1)
+        middle = (start.astype(np.float64) + stop - 1.0) / 2.0 + params.offset_voxel.astype(np.float64)
+        start = np.where(is_warped[:, None], np.floor(middle - reach).astype(int) - 1, start)
+        stop = np.where(is_warped[:, None], np.floor(middle + reach).astype(int) + 3, stop)
+    limits = np.array(shapes)
+    first, last = np.clip(start, 0, limits).tolist(), np.clip(stop, 0, limits).tolist()
+    return [Region((a, b, c), (d, e, f)) for (a, b, c), (d, e, f) in zip(first, last, strict=True)]
 
 
 def middle_and_step(

@@ -23,7 +23,8 @@ Indices = npt.NDArray[np.int32]
 
 DEGREES = tuple((i, j, k) for i in range(4) for j in range(4) for k in range(4) if i + j + k <= 3)
 """Degrees along (x, y, z) of each product of Legendre polynomials, in the order of the coefficients."""
-_TRUNCATE = 4.0
+TRUNCATE = 4.0
+"""Standard deviations of a blur."""
 
 
 def elastic_points(patch_shape: Index3, spacing_voxel: float) -> Index3:
@@ -81,7 +82,7 @@ def coefficient_cube(coefficients: Floats) -> Floats:
 
 def blur_weights(sigma_voxel: float, side: int) -> Floats:
     """Weights from -r to r, summing to one; r is four standard deviations, rounded, and below `side`."""
-    radius = min(int(_TRUNCATE * sigma_voxel + 0.5), side - 1)
+    radius = min(int(TRUNCATE * sigma_voxel + 0.5), side - 1)
     if sigma_voxel <= 0.0 or radius <= 0:
         return np.ones(1, dtype=np.float32)
     offsets = np.arange(-radius, radius + 1, dtype=np.float64)

@@ -7,7 +7,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 
 # What `crop` reads of each sample, int64 and in this order. Voxel (i, j, k) of the patch lies `i * step_x + j * step_y
 # + k * step_z` voxels from the first, whose place may be outside of the memory; steps are negative where flipped. It is

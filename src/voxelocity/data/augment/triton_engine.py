@@ -14,6 +14,7 @@ import torch
 import triton
 
 from voxelocity.core.device import as_current
+from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import triton_crop, triton_warp
 from voxelocity.data.augment import triton_intensity as intensity
@@ -23,7 +24,6 @@ from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
-from voxelocity.data.augment.triton_launch import launch
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8
@@ -89,11 +89,14 @@ class _Gather:
     ) -> None:
         rows: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
         memories: dict[int, torch.Tensor | None] = {}
-        stored = np.empty((params.num_samples, 12), dtype=np.int64)
+        found = []
         for row, (source, is_warped) in enumerate(zip(sources, params.is_warped.tolist(), strict=True)):
-            memory, dtype, stored[row] = _stored(staging, source)
+            memory, dtype, where = _stored(staging, source)
             memories[id(memory)] = memory
             rows[id(memory), dtype, is_warped].append(row)
+            found.append(where)
+        stored = np.array(found, dtype=np.int64)
+        tables.check_reach(stored, params.is_warped)
         self._groups = [
             _Boxes(memories[number], dtype, is_warped, staging.add(np.array(some, dtype=np.int32)))
             for (number, dtype, is_warped), some in rows.items()

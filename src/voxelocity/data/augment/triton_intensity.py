@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, FIRST_PIECE, FRACTION_BITS, FRACTION_STEP, ROUNDS, STEP
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 
 # What the kernels read of each channel, float32 and in this order.
 VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")

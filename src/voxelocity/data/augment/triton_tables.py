@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, slopes_and_inters
-from voxelocity.data.augment.tables import blur_weights, coefficient_cube, low_positions
+from voxelocity.data.augment.placement import ResidentSource, Source, scalings
+from voxelocity.data.augment.tables import DEGREES, TRUNCATE
+
+# Of each coefficient, in `tables.coefficient_cube`.
+_PLACES_IN_CUBE = np.array([(i * 4 + j) * 4 + k for i, j, k in DEGREES])
 
 Bools = npt.NDArray[np.bool_]
 Stored = npt.NDArray[np.int64]
 """(b, 12): where the voxels of each sample lie, in voxels of a piece of memory: the image's offset and its steps along
 channels, x, y and z; the label's offset and steps along x, y and z; the size of the box."""
+
+
+def check_reach(stored: Stored, is_warped: Bools) -> None:
+    """Returns if the kernels can count the voxels between the first and the last of each box in int32.
+
+    `triton_crop.crop` counts those of a plane across x, `triton_warp.gather` all of them.
+
+    Raises:
+        DatasetError: a box is too large.
+    """
+    reach = np.maximum(np.abs(stored[:, 2:5]), np.abs(stored[:, 6:9])) * (stored[:, 9:] - 1)
+    reach[~is_warped, 0] = 0
+    if reach.size and reach.max() >= 2**31:
+        row = int(reach.max(axis=1).argmax())
+        shape = " x ".join(map(str, stored[row, 9:].tolist()))
+        raise DatasetError(
+            f"augment: a patch needs {shape} voxels of a scan, whose first and last lie {int(reach.max()):,} "
+            "apart in memory; the kernels of the engine triton count to 2^31. Set data.augment.engine=torch, or a "
+            "coarser data.prepare.spacing_mm"
+        )
 
 
 def placed(
@@ -63,9 +88,11 @@ def _cropped(stored: Stored, first: Array, signs: Stored, side: Array) -> Array:
 def scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
     """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
     is_folded = ~(are_blurred(params) | are_changed(params))
-    slope, inter = np.moveaxis(np.stack([slopes_and_inters(one, params.num_channels) for one in sources]), 2, 0)
-    factor, fill = np.where(is_folded, params.scale, 1.0), np.where(is_folded, params.shift, 0.0)
-    return np.stack([slope * factor, inter * factor, fill], axis=2).astype(np.float32)
+    factor = np.where(is_folded, params.scale, 1.0)
+    made = np.empty((*factor.shape, 3), dtype=np.float32)
+    made[..., :2] = scalings(sources, params.num_channels) * factor[..., None]
+    made[..., 2] = np.where(is_folded, params.shift, 0.0)
+    return made
 
 
 def are_blurred(params: AugmentParams) -> Bools:
@@ -82,49 +109,58 @@ def are_changed(params: AugmentParams) -> Bools:
 
 def values(params: AugmentParams) -> Array:
     """`triton_intensity.VALUE_NAMES` of each channel: (b, c, 8)."""
-    per_channel = np.ones(params.gamma.shape, dtype=np.float32)
-    return np.stack(
-        [
-            per_channel * params.noise_std[:, None],
-            params.scale,
-            params.shift,
-            per_channel * params.has_bias[:, None],
-            params.contrast,
-            params.gamma_inverted,
-            params.gamma,
-            are_blurred(params).astype(np.float32),
-        ],
-        axis=2,
-    )
+    made = np.empty((*params.gamma.shape, 8), dtype=np.float32)
+    made[..., 0], made[..., 3] = params.noise_std[:, None], params.has_bias[:, None]
+    made[..., 1], made[..., 2] = params.scale, params.shift
+    made[..., 4], made[..., 5], made[..., 6] = params.contrast, params.gamma_inverted, params.gamma
+    made[..., 7] = are_blurred(params)
+    return made
 
 
 def cubes(params: AugmentParams) -> Array:
     """`tables.coefficient_cube` of each channel: (b, c, 64), zero without a bias."""
     cubes = np.zeros((params.num_samples, params.num_channels, 64), dtype=np.float32)
-    for row in np.flatnonzero(params.has_bias):
-        cubes[row] = [coefficient_cube(coefficients).ravel() for coefficients in params.bias[row]]
+    if params.has_bias.any():
+        rows = np.flatnonzero(params.has_bias)
+        cubes[rows[:, None, None], np.arange(params.num_channels)[:, None], _PLACES_IN_CUBE] = params.bias[rows]
     return cubes
 
 
 def taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
-    """Weights (n, 3, taps) of each blurred channel, and their radii (n, 3)."""
-    kernels = [
-        [blur_weights(float(sigma), side) for sigma, side in zip(sigmas, shape, strict=True)]
-        for sigmas in params.blur_sigma_voxel[are_blurred(params)]
-    ]
-    num_taps = max((kernel.size for three in kernels for kernel in three), default=1)
-    taps, radii = np.zeros((len(kernels), 3, num_taps), np.float32), np.zeros((len(kernels), 3), np.int32)
-    for place, three in enumerate(kernels):
-        for axis, kernel in enumerate(three):
-            taps[place, axis, : kernel.size], radii[place, axis] = kernel, kernel.size // 2
-    return taps, radii
+    """`tables.blur_weights` along each axis of each blurred channel: (n, 3, taps), and their radii (n, 3)."""
+    sigmas = params.blur_sigma_voxel[are_blurred(params)].astype(np.float64)
+    if len(sigmas) == 0:
+        return np.zeros((0, 3, 1), np.float32), np.zeros((0, 3), np.int32)
+    radii = np.minimum((TRUNCATE * sigmas + 0.5).astype(np.int64), np.array(shape) - 1)
+    offsets = np.arange(2 * int(radii.max()) + 1) - radii[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.exp(-0.5 * (offsets / sigmas[..., None]) ** 2)
+    # Without a blur, the voxel itself.
+    weights[radii == 0] = 1.0
+    weights[offsets > radii[..., None]] = 0.0
+    # Each sum over its own weights alone, so that its rounding does not depend on those of others.
+    sizes = (2 * radii + 1).tolist()
+    sums = [[weights[n, axis, :size].sum() for axis, size in enumerate(three)] for n, three in enumerate(sizes)]
+    return (weights / np.array(sums)[..., None]).astype(np.float32), radii.astype(np.int32)
 
 
 def coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, Array]:
-    """`low_positions` along x, y and z of each coarse channel: three arrays (n, nx + ny + nz)."""
-    zooms = params.low_resolution[params.low_resolution != 1.0]
-    tables = [[low_positions(side, float(zoom)) for side in shape] for zoom in zooms]
-    below, above, shares = (
-        np.array([np.concatenate([axis[number] for axis in axes]) for axes in tables]) for number in range(3)
-    )
-    return below.astype(np.int32), above.astype(np.int32), shares.astype(np.float32)
+    """`tables.low_positions` along x, y and z of each coarse channel: three arrays (n, nx + ny + nz)."""
+    middle, side, axis = _along(shape)
+    zooms = params.low_resolution[params.low_resolution != 1.0].astype(np.float64)
+    # `take` gives C order, in which kernels read; an index of the second axis does not.
+    num_low = np.maximum(1.0, np.floor(np.array(shape) * zooms[:, None] + 0.5)).take(axis, axis=1)
+    place = np.clip(middle * (num_low / side) - 0.5, 0.0, num_low - 1.0)
+    below = np.floor(place)
+    above = np.minimum(below + 1.0, num_low - 1.0)
+    share = side / num_low
+    kept = [np.minimum(((each + 0.5) * share).astype(np.int32), side.astype(np.int32) - 1) for each in (below, above)]
+    return kept[0], kept[1], (place - below).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _along(shape: Index3) -> tuple[Array, Array, Array]:
+    """Of each voxel of x, then y, then z: where its middle is, how many there are along its axis, and which it is."""
+    middle = np.concatenate([np.arange(side) + 0.5 for side in shape])
+    axis = np.repeat(np.arange(3), shape)
+    return middle, np.array(shape, dtype=np.float64)[axis], axis

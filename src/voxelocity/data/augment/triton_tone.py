@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.triton_intensity import VALUE_NAMES
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 

@@ -11,7 +11,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_launch import SIZES
+from voxelocity.data.augment.triton_sizes import SIZES
 
 # What `gather` reads of each sample, int64 and in this order; steps and offsets count voxels.
 PLACE_NAMES: Final = (

@@ -78,10 +78,7 @@ class CacheContents:
             try:
                 self._stores["lmdb"] = open_lmdb_file(lmdb_path)
             except DamagedFileError as error:
-                size = lmdb_path.stat().st_size
-                self._damaged = KeptEntry(
-                    tier="lmdb", key=LMDB_NAME, num_bytes=size, state="damaged", problem=str(error)
-                )
+                self._damaged = self._whole_file_damaged(error)
             except OSError as error:
                 raise OutputError(
                     f"cache: {lmdb_path} cannot be opened ({error.strerror}); make it writable"
@@ -97,7 +94,7 @@ class CacheContents:
             CacheError: an entry may not be read.
         """
         for tier, store in self._stores.items():
-            for key in store.keys():  # noqa: SIM118
+            for key in self._keys(store):
                 try:
                     with store.reading(key) as content:
                         found = None if content is None else _look(tier, key, content, full=full)
@@ -106,10 +103,23 @@ class CacheContents:
                         f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable "
                         "or remove it"
                     ) from error
+                except DamagedFileError as error:
+                    found = self._whole_file_damaged(error)
                 if found is not None:
                     yield found
         if self._damaged is not None:
             yield self._damaged
+
+    def _keys(self, store: EntryFiles | LmdbFile) -> list[str]:
+        try:
+            return store.keys()
+        except DamagedFileError as error:
+            self._damaged = self._whole_file_damaged(error)
+            return []
+
+    def _whole_file_damaged(self, error: DamagedFileError) -> KeptEntry:
+        size = (self.folder.resolve() / LMDB_NAME).stat().st_size
+        return KeptEntry(tier="lmdb", key=LMDB_NAME, num_bytes=size, state="damaged", problem=str(error))
 
     def remove(self, entries: Sequence[KeptEntry]) -> int:
         """Removes these entries; returns the bytes they took. Runs that use one continue, or say how to.

@@ -123,9 +123,10 @@ class DeviceTier:
             raise CacheFullError(
                 f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.device_max_bytes"
             ) from error
-        # A separate stream: copies on the default stream would wait for the training's kernels.
-        is_cuda = self._memory.is_cuda
-        self._stream = torch.cuda.Stream(self._memory.device) if is_cuda else None  # type: ignore[no-untyped-call]
+        # A separate stream, first in line: copies on the default stream would wait for the training's kernels.
+        self._stream: torch.cuda.Stream | None = None
+        if self._memory.is_cuda:
+            self._stream = torch.cuda.Stream(self._memory.device, priority=-1)  # type: ignore[no-untyped-call]
         if self._stream is not None:
             # The memory may have belonged to a tensor that work on the current stream still uses.
             self._stream.wait_stream(torch.cuda.current_stream(self._memory.device))

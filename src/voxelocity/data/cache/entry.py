@@ -31,8 +31,9 @@ from voxelocity.data.cache.chunked import encode
 from voxelocity.observe import file_system_of
 
 Format = Literal["raw", "blosc2"]
-FORMAT_VERSION = 4
-"""Increased whenever the meaning or the layout of an entry changes; older entries are then never opened."""
+FORMAT_VERSION = 5
+"""Increased whenever the meaning or the layout of an entry changes, or what is read of a file, as with 5: packed voxels
+are verified and units of length are read. Older entries are then never opened."""
 
 _DTYPE_NAMES = {
     "float16": "F16",

@@ -39,7 +39,7 @@ _opening = threading.Lock()
 
 
 class DamagedFileError(CacheError):
-    """The file is not an LMDB file, or it was cut short. Mapping it could end the process with a signal."""
+    """The file is not an LMDB file, was cut short, or its pages do not fit together."""
 
 
 def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
@@ -107,7 +107,9 @@ class LmdbFile:
     def reading(self, key: str) -> Iterator[memoryview | None]:
         """Within the block, the bytes under this key, not copied, or None. They must not be used after it."""
         with self._transaction() as transaction:
-            yield transaction.get(key.encode())
+            with self._named_damage():
+                content = transaction.get(key.encode())
+            yield content
 
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
         """Puts these bytes under the key; they survive a loss of power once this returns. Copies them once.
@@ -140,8 +142,16 @@ class LmdbFile:
 
     def keys(self) -> list[str]:
         """All keys, sorted."""
-        with self._transaction() as transaction, transaction.cursor() as cursor:
+        with self._transaction() as transaction, self._named_damage(), transaction.cursor() as cursor:
             return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
+
+    @contextlib.contextmanager
+    def _named_damage(self) -> Iterator[None]:
+        """Turns what LMDB finds in damaged pages into an error that names the file."""
+        try:
+            yield
+        except (self._lmdb.Error, UnicodeDecodeError) as error:
+            raise DamagedFileError(f"cache.lmdb: {self._path} is damaged ({error}); remove it") from error
 
     def close(self) -> None:
         """Ends the use of the file by this process; objects that other processes opened are not affected."""

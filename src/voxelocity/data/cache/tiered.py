@@ -257,6 +257,10 @@ def _not_kept(reason: str, volume: Volume) -> CacheFullError:
     return CacheFullError(f"{reason}, so case '{volume.case_id}' is not kept; free some, or set data.cache.folder")
 
 
+_NEARLY_ALL = 0.8
+"""Of the volumes: a limit with which fewer fit was not meant for all. Plans leave a margin over the expected size."""
+
+
 class DeviceFront:
     """A device's memory in front of all other places: a volume is copied there when it is first taken, and stays.
 
@@ -265,14 +269,24 @@ class DeviceFront:
 
     Args:
         tier: on the device; used by this object alone.
-        warn: called once for each cause when some are not copied.
+        num_volumes: that may be taken.
+        warn: called once for each cause when some are not copied. Not if the device is full with far from all of them:
+            then its limit was set for a part, as a plan does and says.
     """
 
-    def __init__(self, tier: Tier, *, warn: Warn) -> None:
+    def __init__(self, tier: Tier, *, num_volumes: int, warn: Warn) -> None:
         self._tier = tier
         self._warn = WarnOnce(warn)
+        self._num_volumes, self._num_kept = num_volumes, 0
+        self._counting = threading.Lock()
         self._is_full = False
         self._refused: set[str] = set()
+
+    def _count(self, change: int) -> int:
+        """How many are kept, after this change."""
+        with self._counting:
+            self._num_kept += change
+            return self._num_kept
 
     def take(self, key: str, from_behind: Callable[[], StoredVolume]) -> StoredVolume:
         """The volume under this key, on the device where it fits; `from_behind` gives it otherwise."""
@@ -291,18 +305,22 @@ class DeviceFront:
 
     def _bring(self, key: str, volume: StoredVolume) -> None:
         try:
+            # Before it is copied, as another thread may meanwhile find the device full.
+            self._count(1)
             self._tier.put(key, volume.load())
         except CacheError as error:
             self._is_full = self._is_full or type(error) is CacheFullError
             self._refused.add(key)
+            if self._count(-1) < _NEARLY_ALL * self._num_volumes and self._is_full:
+                return
             rest = "cases that are not there yet" if self._is_full else "cases like this one"
             self._warn(type(error).__name__, f"{error}; {rest} are copied from the tier behind it for each batch")
 
 
-def open_device_front(open_tier: Callable[[], Tier], warn: Warn) -> DeviceFront | None:
+def open_device_front(open_tier: Callable[[], Tier], num_volumes: int, warn: Warn) -> DeviceFront | None:
     """The front with the tier that this opens; None, and a warning, if the device has no room for it."""
     try:
-        return DeviceFront(open_tier(), warn=warn)
+        return DeviceFront(open_tier(), num_volumes=num_volumes, warn=warn)
     except CacheFullError as error:
         warn(f"{error}; continuing with cases copied from the tier behind it for each batch")
         return None

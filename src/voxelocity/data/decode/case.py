@@ -10,10 +10,14 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
-from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
+from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.data.decode.dicom.series import SeriesHeader
 from voxelocity.data.decode.dicom.structures import read_structures
-from voxelocity.data.decode.formats import format_of, read_header, read_scan
-from voxelocity.data.decode.labels import class_indices
+from voxelocity.data.decode.formats import format_of, read_header, read_scan, read_scan_with_header
+from voxelocity.data.decode.grids import check_same_places, turned_onto
+from voxelocity.data.decode.header import ScanHeader
+from voxelocity.data.decode.labels import class_indices, read_labels
+from voxelocity.data.decode.notes import Note, notes_about
 
 _Found = TypeVar("_Found")
 
@@ -24,30 +28,38 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
     The image has the common dtype of its files; integers stay integers. Arrays may be read-only views on the unpacked
     bytes, with x fastest in memory. Safe from several threads; the GIL is free while files are unpacked.
 
+    The grid is that of the first image. Other files that hold the same places in another order of axes are turned, and
+    label values that are whole numbers but for rounding are rounded; a warning says so once for each data set.
+
     Args:
         ref: the files of the case.
         label_values: file values in order of class index.
 
     Raises:
-        ScanError: a file is missing, damaged, truncated or not a 3-D image; the files differ in shape or affine;
+        ScanError: a file is missing, damaged, truncated or not a 3-D image; the files hold different places of space;
             the image holds voxels that are NaN, infinite or larger than float32 can hold; the label holds values that
             are not declared; the spacing or the affine is not valid. The text names the case, the file, the value and
             the fix.
     """
-    image, grid = _stack(ref)
-    label = None if ref.label is None else _read_label(ref, ref.label, grid, label_values)
+    note = notes_about(ref.files)
+    image, header = _stack(ref, note)
+    grid = header.grid
+    label = None if ref.label is None else _read_label(ref, header, label_values, note)
     return Volume(case_id=ref.case_id, image=image, label=label, grid=grid)
 
 
-def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
+def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
+    """The channels, and the header of the first file."""
     first = ref.images[0]
-    image, grid = _read(ref, first, read_scan)
+    image, own = _read(ref, first, read_scan_with_header)
+    grid = own.grid
     _check_finite(ref, first, image)
     if len(ref.images) == 1:
-        return image, grid
+        return image, own
     headers = [_read(ref, path, read_header) for path in ref.images]
+    where = f"decode: case '{ref.case_id}': channels"
     for path, header in zip(ref.images, headers, strict=True):
-        _check_same_grid(ref, (first, grid), (path, header.grid), what="channels")
+        check_same_places((first, grid), (path, header.grid), where=where)
     num_channels = sum(header.num_channels for header in headers)
     dtype = np.result_type(*(header.read_dtype for header in headers))
     x, y, z = grid.shape
@@ -58,27 +70,35 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
     # One file at a time, so that memory holds each voxel once, and only those of one file twice.
     del image
     for path in ref.images[1:]:
-        part, _ = _read(ref, path, read_scan)
+        part, part_grid = _read(ref, path, read_scan)
         _check_finite(ref, path, part)
+        part = turned_onto(part, (first, grid), (path, part_grid), where=where, note=note)
         stacked[num_filled : num_filled + len(part)] = part
         num_filled += len(part)
         del part
-    return stacked, grid
+    return stacked, own
 
 
-def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[int]) -> Array:
-    path = _read(ref, path, staged)
+def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int], note: Note) -> Array:
+    assert ref.label is not None, "only called for cases with a label"
+    grid = header.grid
+    case = f"decode: case '{ref.case_id}':"
+    path = _read(ref, ref.label, staged)
     if format_of(path) == "dicom" and path.is_file():
-        values = _read(ref, path, lambda file: read_structures(file, grid, dict(ref.structures)))
-        return class_indices(values, label_values, where=f"decode: case '{ref.case_id}': {path}")
-    label, label_grid = _read(ref, path, read_scan)
-    _check_same_grid(ref, (ref.images[0], grid), (path, label_grid), what="image and label")
+        uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
+        values = _read(
+            ref, path, lambda file: read_structures(file, grid, dict(ref.structures), series_uid=uid, note=note)
+        )
+        return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
+    label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
+    label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)
     if label.shape[0] != 1:
         raise ScanError(
-            f"decode: case '{ref.case_id}': {path}: the label has {label.shape[0]} channels; "
-            "save it as one 3-D image with a number per class"
+            f"{case} {path}: the label has {label.shape[0]} channels; save it as one 3-D image with a number per class"
         )
-    return class_indices(label[0], label_values, where=f"decode: case '{ref.case_id}': {path}")
+    indices = class_indices(label[0], label_values, where=f"{case} {path}")
+    # With x fastest, as all that follows goes through it in this order.
+    return np.asfortranarray(indices)
 
 
 def _read(ref: VolumeRef, path: Path, read: Callable[[Path], _Found]) -> _Found:
@@ -86,22 +106,6 @@ def _read(ref: VolumeRef, path: Path, read: Callable[[Path], _Found]) -> _Found:
         return read(path)
     except ScanError as error:
         raise ScanError(f"decode: case '{ref.case_id}': {str(error).removeprefix('decode: ')}") from None
-
-
-def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, Grid], *, what: str) -> None:
-    (one_path, one_grid), (other_path, other_grid) = one, other
-    if one_grid.shape != other_grid.shape:
-        raise ScanError(
-            f"decode: case '{ref.case_id}': {what} differ in shape: {one_path} has {one_grid.shape}, {other_path} has "
-            f"{other_grid.shape}; resample one onto the grid of the other"
-        )
-    if not one_grid.is_shared_with(other_grid):
-        apart_mm = one_grid.largest_difference_mm(other_grid)
-        raise ScanError(
-            f"decode: case '{ref.case_id}': {what} lie up to {apart_mm:.4g} mm apart: "
-            f"{one_path} has the affine {_affine_text(one_grid)}, {other_path} has {_affine_text(other_grid)}; "
-            "resample one onto the grid of the other, or copy the affine if the voxels do belong together"
-        )
 
 
 def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
@@ -123,7 +127,3 @@ def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
         f"{image[channel, x, y, z]} at (x, y, z) = ({x}, {y}, {z}), channel {channel}; "
         f"{cure} or leave the case out"
     )
-
-
-def _affine_text(grid: Grid) -> str:
-    return str([[round(value, 4) for value in row] for row in grid.affine[:3]])

@@ -51,16 +51,22 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
     Raises:
         ScanError: as `read_header`; or the file is truncated or damaged.
     """
+    voxels, header = read_scan_with_header(path)
+    return voxels, header.grid
+
+
+def read_scan_with_header(path: Path) -> tuple[Array, ScanHeader]:
+    """As `read_scan`, with all that the header says."""
     path = staged(path)
     kind = format_of(path)
     if kind == "itk":
         itk = read_itk_header(Path(path))
-        return read_itk_voxels(itk), itk.grid
+        return read_itk_voxels(itk), itk
     if kind == "dicom":
         series = read_series_header(Path(path))
-        return read_series_voxels(series), series.grid
+        return read_series_voxels(series), series
     nifti = read_nifti_header(path)
-    return read_nifti_voxels(nifti), nifti.grid
+    return read_nifti_voxels(nifti), nifti
 
 
 def source_files(path: Path) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.notes import warn_once
 
 HOW_TO_CONVERT = "convert it to .nii.gz, for example with 3D Slicer (docs/data-sets.md)"
 _MAX_VOXELS = 2**48
@@ -19,6 +20,16 @@ _LEAST_SPACING_MM, _MOST_SPACING_MM = 1e-6, 1e4
 _MOST_ORIGIN_MM = 1e7
 # The same as for two channels of one case (`data.decode.case`).
 _APART_VOXEL = 0.25
+# Beyond rounding: how far the spacing of a header may be from that of its affine.
+_APART_SPACING = 0.01
+_MM_PER_UNIT = {
+    1.0: ("", "mm", "millimeter", "millimetre", "millimeters", "millimetres"),
+    10.0: ("cm", "centimeter", "centimetre", "centimeters", "centimetres"),
+    1e3: ("m", "meter", "metre", "meters", "metres"),
+    1e-3: ("um", "\N{MICRO SIGN}m", "\N{GREEK SMALL LETTER MU}m", "micron", "microns", "micrometer", "micrometre",
+           "micrometers", "micrometres"),
+    1e-6: ("nm", "nanometer", "nanometre", "nanometers", "nanometres"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +42,13 @@ class Placement:
         form: which of the header's places is used: "sform", "qform", "patient" in formats that have only one, or "none"
             if the header gives only the spacing.
         forms_apart_mm: how far apart sform and qform put the same corner of the scan; 0 if only one is set.
+        pixdim_mm: the spacing that a NIfTI header gives apart from its affine.
     """
 
     fields: tuple[tuple[str, tuple[float, ...]], ...]
     form: str
     forms_apart_mm: float
+    pixdim_mm: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,12 @@ class ScanHeader:
     def is_placed_twice(self) -> bool:
         """Whether the positions by sform and qform differ by more than rounding."""
         return self.placement.forms_apart_mm > _APART_VOXEL * min(self.grid.spacing_mm)
+
+    @property
+    def is_spaced_twice(self) -> bool:
+        """Whether the header gives a spacing that is not that of its affine."""
+        given, used = self.placement.pixdim_mm, self.grid.spacing_mm
+        return given is not None and not np.allclose(given, used, rtol=_APART_SPACING, atol=0.0)
 
     @property
     def is_scaled(self) -> bool:
@@ -104,6 +123,30 @@ def check_shape(path: Path, shape: tuple[int, ...]) -> None:
             f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is supported: "
             "save each time point or component as a separate case"
         )
+
+
+def mm_per_unit(path: Path, unit: str, where: str) -> float:
+    """Millimeters in a unit of length that a header names; 1, with a warning, if nobody knows it. "" is a millimeter.
+
+    Args:
+        path: of the scan; each folder is warned of once.
+        unit: its name.
+        where: the field that holds it.
+    """
+    found = next((mm for mm, names in _MM_PER_UNIT.items() if unit.strip().casefold() in names), None)
+    if found is None:
+        warn_once(
+            f"unit {unit} {path.parent}",
+            f"decode: {path}: the unit of length is {unit[:40]!r} ({where}), which is not known; millimeters are "
+            "assumed. Set the unit in the header if that is wrong (said once for each folder)",
+        )
+    elif found != 1.0:
+        warn_once(
+            f"unit {unit} {path.parent}",
+            f"decode: {path}: its header gives lengths in {unit} ({where}); they are read as {found:g} mm each (said "
+            "once for each folder)",
+        )
+    return 1.0 if found is None else found
 
 
 def check_spacing(path: Path, axis: str, step_mm: float, source: str) -> None:

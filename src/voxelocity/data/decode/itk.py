@@ -11,14 +11,18 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.detached import check_voxel_file
 from voxelocity.data.decode.gunzip import check_memory
-from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.itk_text import read_header_text
 
 _READERS = {".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO", ".mha": "MetaImageIO", ".mhd": "MetaImageIO"}
 ITK_ENDINGS = tuple(_READERS)
 # The field of a header that names the file of the voxels, and the values that say "this file".
 _VOXEL_FILE_KEYS, _SAME_FILE = ("elementdatafile", "data file", "datafile"), ("local", "")
 _HEADER_BYTES = 1 << 16
+# Characters of a name, and of what SimpleITK says, that errors show.
+_LONGEST_NAME, _LONGEST_REASON = 80, 400
 
 
 def read_itk_header(path: Path) -> ScanHeader:
@@ -32,6 +36,9 @@ def read_itk_header(path: Path) -> ScanHeader:
     check_shape(path, size)
     directions = np.array(reader.GetDirection()).reshape(num_axes, num_axes)[:3, :3]
     affine = ras_affine(directions, np.array(reader.GetSpacing()[:3]), np.array(reader.GetOrigin()[:3]))
+    of_space, of_axes = read_header_text(path).millimeters()
+    affine[:3] *= np.append(of_axes, 1.0)
+    affine[:3] *= of_space[:, None]
     # ITK fills in a place where an NRRD header has none.
     is_placed = _READERS[path.suffix.lower()] != "NrrdImageIO" or reader.HasMetaDataKey("NRRD_space")
     return ScanHeader(
@@ -54,17 +61,21 @@ def read_itk_voxels(header: ScanHeader) -> Array:
     """
     import SimpleITK
 
-    check_memory(header.path, 2 * header.data_bytes)
-    reader = _open(header.path)
-    try:
-        array_czyx = SimpleITK.GetArrayFromImage(reader.Execute())
-    except RuntimeError as error:
-        raise _unreadable(header.path, error) from None
-    if reader.GetNumberOfComponents() > 1:
-        # The components of a voxel lie next to each other.
-        array_czyx = np.ascontiguousarray(np.moveaxis(array_czyx, -1, 0))
+    reader, text = _open(header.path), read_header_text(header.path)
+    num_components, shape = int(reader.GetNumberOfComponents()), tuple(int(n) for n in reader.GetSize())
+    if text.is_packed:
+        array_czyx = text.unpacked(itk_files(header.path), header.dtype, shape, num_components)
+    else:
+        check_memory(header.path, 2 * header.data_bytes)
+        try:
+            array_czyx = SimpleITK.GetArrayFromImage(reader.Execute())
+        except RuntimeError as error:
+            raise _unreadable(header.path, error, "it may be truncated: copy or export it again") from None
+        if num_components > 1:
+            # The components of a voxel lie next to each other.
+            array_czyx = np.moveaxis(array_czyx, -1, 0)
     x, y, z = header.grid.shape
-    stored: Array = array_czyx.reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
+    stored: Array = np.ascontiguousarray(array_czyx).reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
     return stored
 
 
@@ -94,10 +105,23 @@ def itk_files(path: Path) -> tuple[Path, ...]:
             # As both readers of ITK decide, a name in lower case is that of a file.
             if name.startswith("LIST") or "%" in name:
                 raise ScanError(
-                    f"decode: {path}: the voxels are in several files ({name}); save the scan as one .nrrd or .mha file"
+                    f"decode: {path}: the voxels are in several files ({name[:_LONGEST_NAME]}); save the scan as one "
+                    ".nrrd or .mha file"
                 )
-            return path, path.parent / name
+            return path, _voxel_file(path, name)
     return (path,)
+
+
+def _voxel_file(path: Path, name: str) -> Path:
+    file = path.parent / name
+    try:
+        file.exists()
+    except OSError as error:
+        raise ScanError(
+            f"decode: {path}: its header names {name[:_LONGEST_NAME]!r} as the file of its voxels, which cannot be "
+            f"looked up ({error.strerror}); export the scan again"
+        ) from None
+    return file
 
 
 def _open(path: Path) -> Any:
@@ -113,9 +137,12 @@ def _open(path: Path) -> Any:
     except UnicodeEncodeError:
         # SimpleITK ends the whole process on such a name.
         raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
-    missing = next((file for file in itk_files(path) if not file.is_file()), None)
+    files = itk_files(path)
+    check_voxel_file(path)
+    missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
         raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")
+    read_header_text(path).check()
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     # Fixed by the name, so that the content cannot choose another reader.
@@ -124,7 +151,9 @@ def _open(path: Path) -> Any:
         reader.ReadImageInformation()
     # SimpleITK raises this class alone, whatever is wrong with a file.
     except RuntimeError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(
+            path, error, f"its header is damaged or not supported: export it again, or {HOW_TO_CONVERT}"
+        ) from None
     return reader
 
 
@@ -142,10 +171,10 @@ def _dtype(path: Path, reader: Any) -> str:
     return f"{kind}{words[0].removesuffix('-bit')}"
 
 
-def _unreadable(path: Path, error: RuntimeError) -> ScanError:
+def _unreadable(path: Path, error: RuntimeError, cure: str) -> ScanError:
     # SimpleITK has one class of errors, and MetaImage's reason is that of the last failed system call.
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Reason:")]
     reason = lines[-1].rpartition("): ")[2] if lines else "no reason given"
-    return ScanError(
-        f"decode: {path}: SimpleITK cannot read the file ({reason}); it may be truncated: copy or export it again"
-    )
+    if "domain axes" in reason:
+        cure = "say in its header which axis holds the channels, for example with `kinds: list domain domain domain`"
+    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({reason[:_LONGEST_REASON]}); {cure}")

@@ -22,6 +22,7 @@ from voxelocity.data.decode.header import (
     check_affine,
     check_shape,
     check_spacing,
+    mm_per_unit,
 )
 
 _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
@@ -36,6 +37,9 @@ _PLACEMENT_FIELDS = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
     *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
 )
+
+# Of the lowest three bits of `xyzt_units`; the others say what the unit of time is.
+_LENGTH_BITS, _UNITS = 0b111, {0: "", 1: "m", 2: "mm", 3: "um"}
 
 # nibabel repairs small faults on loading; we check the ones that matter ourselves and name the case.
 _QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
@@ -71,7 +75,8 @@ def read_nifti_header(path: Path) -> NiftiHeader:
     raw = _parse(path, read_start(path, _NIFTI2_BYTES))
     shape = _shape(path, raw)
     slope, inter = _scaling(path, raw)
-    grid = Grid.of(shape[:3], _affine(path, raw))
+    unit_mm = _unit_mm(path, raw)
+    grid = Grid.of(shape[:3], _affine(path, raw, unit_mm))
     return NiftiHeader(
         path=path,
         grid=grid,
@@ -82,7 +87,7 @@ def read_nifti_header(path: Path) -> NiftiHeader:
         num_bytes=path.stat().st_size,
         is_big_endian=raw.endianness == ">",
         data_start=_data_start(path, raw),
-        placement=_placement(raw, grid),
+        placement=_placement(raw, grid, unit_mm),
     )
 
 
@@ -123,6 +128,8 @@ def _parse(path: Path, start: bytes) -> Any:
                 raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
             if start[magic_at:].startswith(single):
                 return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
+    if path.suffix.lower() == ".img" and path.with_suffix(".hdr").is_file():
+        raise ScanError(f"decode: {path}: these are the voxels of a .hdr/.img pair; save it as one .nii.gz file")
     raise ScanError(
         f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
         f"{HOW_TO_CONVERT}"
@@ -175,25 +182,33 @@ def _data_start(path: Path, raw: Any) -> int:
     return int(start)
 
 
-def _affine(path: Path, raw: Any) -> Array:
+def _unit_mm(path: Path, raw: Any) -> float:
+    code = int(raw["xyzt_units"]) & _LENGTH_BITS
+    return mm_per_unit(path, _UNITS.get(code, f"code {code}"), "xyzt_units")
+
+
+def _affine(path: Path, raw: Any, unit_mm: float) -> Array:
     for axis, step in zip("xyz", raw["pixdim"][1:4], strict=True):
-        check_spacing(path, axis, float(step), "pixdim")
+        check_spacing(path, axis, float(step) * unit_mm, "pixdim")
     fixed = raw.copy()
     fixed.check_fix(logger=_QUIET, error_level=_NEVER_RAISE)
     try:
         affine = np.asarray(fixed.get_best_affine(), dtype=np.float64)
     except (HeaderDataError, ValueError) as error:
         raise ScanError(f"decode: {path}: the orientation is not valid ({error}); set a valid affine") from None
+    affine[:3] *= unit_mm
     return check_affine(path, affine)
 
 
-def _placement(raw: Any, grid: Grid) -> Placement:
+def _placement(raw: Any, grid: Grid, unit_mm: float) -> Placement:
     values = [("pixdim", raw["pixdim"][:4]), *((name, raw[name]) for name in _PLACEMENT_FIELDS)]
     has_sform, has_qform = int(raw["sform_code"]) > 0, int(raw["qform_code"]) > 0
+    x, y, z = raw["pixdim"][1:4]
     apart_mm = 0.0
     if has_sform and has_qform:
         try:
-            apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, raw.get_qform()))
+            qform_mm = np.diag([unit_mm, unit_mm, unit_mm, 1.0]) @ raw.get_qform()
+            apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, qform_mm))
         except (HeaderDataError, ValueError):
             # The qform is not a valid rotation.
             apart_mm = math.inf
@@ -201,4 +216,5 @@ def _placement(raw: Any, grid: Grid) -> Placement:
         fields=tuple((name, tuple(np.atleast_1d(value).astype(float).tolist())) for name, value in values),
         form="sform" if has_sform else "qform" if has_qform else "none",
         forms_apart_mm=apart_mm,
+        pixdim_mm=(float(x) * unit_mm, float(y) * unit_mm, float(z) * unit_mm),
     )

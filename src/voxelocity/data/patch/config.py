@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
 
 _Side = Annotated[int, Field(ge=1, le=4096)]
 
@@ -40,6 +41,11 @@ class PatchConfig(Config):
         if any(later <= earlier for earlier, later in pairwise(shares)):
             raise ValueError(f"growth ends its stages at {shares}; each until_share must be larger than the one before")
         return self
+
+    @property
+    def all_shapes(self) -> tuple[Index3, ...]:
+        """Every shape that patches of a training have, each once, the first ones first."""
+        return tuple(dict.fromkeys([*(stage.shape_voxel for stage in self.growth), self.shape_voxel]))
 
     def at(self, share: float) -> Self:
         """The configuration that applies when this share of the training is done."""

@@ -36,7 +36,7 @@ def compile_kernels(
     return compile_ahead(
         config.augment,
         num_channels=num_channels,
-        patch_shapes={config.patch.shape_voxel, *(stage.shape_voxel for stage in config.patch.growth)},
+        patch_shapes=config.patch.all_shapes,
         dtypes=dtypes,
         swaps_classes=len(swapped_classes(class_names, config.augment.swap_pairs)) > 0,
         device=filled_on,

@@ -32,7 +32,7 @@ from voxelocity.data.augment import (
     augment,
     chosen_engine,
     filling_device,
-    needed_box,
+    needed_boxes,
     sample,
 )
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
@@ -302,10 +302,8 @@ class _Assembler:
         )
         regions = tuple(self._region(volume, draw, patch) for volume, draw in zip(volumes, draws, strict=True))
         with span("read", color="sienna"):
-            sources = [
-                self._source(volume, needed_box(params, row, region, volume.grid.shape))
-                for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
-            ]
+            boxes = needed_boxes(params, regions, [volume.grid.shape for volume in volumes])
+            sources = [self._source(volume, box) for volume, box in zip(volumes, boxes, strict=True)]
         return params, regions, sources
 
     def _region(self, volume: StoredVolume, draw: Draw, patch: PatchConfig) -> Region:

@@ -14,7 +14,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError, ScanError
@@ -24,21 +24,21 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.data.decode import (
     StructuresHeader,
     is_dicom,
-    read_scan,
+    read_header,
     read_structures_header,
     series_in,
     series_text,
 )
 from voxelocity.data.decode.dicom.files import Slice
 from voxelocity.data.pipeline.infer_labels import classes_in
+from voxelocity.data.pipeline.masks import MERGED_FOLDER, classes_of_masks, merge_masks
+from voxelocity.data.pipeline.modality import sort_by_kind
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
 from voxelocity.data.source.description import Description
-from voxelocity.data.source.folder import ONLY_CHANNEL
+from voxelocity.data.source.folder import ONLY_CHANNEL, how_to_list
+from voxelocity.data.source.listing import conversion_of
 
-_MODALITIES = {"CT": "CT", "MR": "MRI", "PT": "PET", "US": "ultrasound"}
 _MOST_FILES = 5_000_000
-# Air of a CT, in Hounsfield units.
-_AIR = -900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class FolderDescription:
         labels: class names by file value.
         left_out: paths, cases or structures, and why each is not in the table.
         guesses: what was guessed and should be checked, as sentences.
+        masks: paths by case id, of cases whose label file is to be merged from them.
     """
 
     folder: Path
@@ -58,10 +59,16 @@ class FolderDescription:
     cases: tuple[FoundCase, ...]
     left_out: tuple[tuple[str, str], ...]
     guesses: tuple[str, ...]
+    masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
-    """Looks into a folder: names up to four folders deep, headers of DICOM files, and the values of all label files.
+def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) -> FolderDescription:
+    """Looks into a folder: names up to eight folders deep, headers of DICOM files, and the values of all label files.
+
+    Args:
+        folder: that no list describes.
+        num_threads: files that are read at a time.
+        are_masks: whether label files are masks of one class each, which `write_description` merges.
 
     Raises:
         DatasetError: the folder does not exist, is described already, or holds no scans or no labels.
@@ -77,27 +84,36 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
     if _as_utf8(path := str(folder.resolve())) != path:
         raise DatasetError(f"source: {_as_utf8(path)} is not UTF-8, as the paths in a table must be; rename the folder")
     everything = files_below(folder, most=_MOST_FILES)
-    names = [name for name in everything if not _why_unlisted(name)]
+    names = [name for name in everything if not _why_unlisted(name) and not name.startswith(f"{MERGED_FOLDER}/")]
     unnamed = [(_as_utf8(name), why) for name in everything if (why := _why_unlisted(name))]
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
-    linked = _linked(series, structures, folder.resolve().name)
+    linked = None if are_masks else _linked(series, structures, folder.resolve().name)
     if linked:
         found = replace(
             linked, left_out=(*linked.left_out, *((name, "the DICOM series are used instead") for name in scans))
         )
     else:
-        found = group_files([*scans, *series])
+        found = group_files([*scans, *series], are_masks=are_masks)
+    if are_masks:
+        merged = {case_id: f"{MERGED_FOLDER}/{case_id}.nii.gz" for case_id in found.masks}
+        found = replace(found, cases=tuple(replace(case, label=merged.get(case.case_id, "")) for case in found.cases))
     labeled = [case for case in found.cases if case.label]
-    if not labeled:
-        listed = f"{len(scans)} scan files, {len(series)} DICOM series, and no label that belongs to one of them"
+    if len(labeled) <= (0 if are_masks else len(found.masks)):
+        some = f"{len(labeled)} cases with one label, {len(found.masks)} with several"
+        belonging = some if labeled else "no label that belongs to one of them"
+        listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
         reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
-        raise DatasetError(
-            f"source: {folder} holds {listed}{reasons}\nList the cases in {folder / TABLE_NAME}, one line each:\n"
-            "    image,label\n    scans/p01.nii.gz,masks/p01.nii.gz\nSee docs/data-sets.md"
-        )
-    labels, guesses, unused = _labels(folder, labeled, structures, num_threads)
-    channels, guessed = _channels(folder, found, series)
+        images = [*scans, *series]
+        cure = f"These are scans {how_to_list(folder, found, images)}" if images else conversion_of(folder)
+        raise DatasetError(f"source: {folder} holds {listed}{reasons}\n{cure}")
+    found = _without_odd_ones(folder, found)
+    channels, guessed, found = _channels(folder, found, series, num_threads)
+    labeled = [case for case in found.cases if case.label]
+    masks = {case.case_id: found.masks[case.case_id] for case in labeled} if are_masks else {}
+    labels, guesses, unused = (
+        (classes_of_masks(masks), [], []) if masks else _labels(folder, labeled, structures, num_threads)
+    )
     return FolderDescription(
         folder=folder,
         channels=channels,
@@ -105,17 +121,24 @@ def describe_folder(folder: Path, *, num_threads: int) -> FolderDescription:
         cases=found.cases,
         left_out=(*unnamed, *left_out, *found.left_out, *unused),
         guesses=(*guessed, *guesses),
+        masks=masks,
     )
 
 
-def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -> tuple[Path, Path]:
-    """Writes the table of cases and a `dataset.json` with the names of channels and classes; returns their paths.
+def write_description(
+    found: FolderDescription, out: Path, *, overwrite: bool, num_threads: int = 1
+) -> tuple[Path, Path, dict[str, int]]:
+    """Writes the table of cases and a `dataset.json` with the names of channels and classes, and merges masks.
 
     Paths in the table are relative to it where its folder holds them, else absolute.
+
+    Returns:
+        The two paths, and by case id, how many voxels lie in several masks.
 
     Raises:
         DatasetError: one of the files exists, and `overwrite` is False or it lists the cases of a data set.
         OutputError: a file cannot be written.
+        ScanError: a mask cannot be read.
     """
     table, description = out / TABLE_NAME, out / DESCRIPTION_NAME
     plan = shlex.join(["voxelocity", "plan", str(out)])
@@ -137,17 +160,26 @@ def write_description(found: FolderDescription, out: Path, *, overwrite: bool) -
     rows.writerow(["case", *columns, "label", *(["patient"] if shares_patients else [])])
     is_inside = out.resolve() == found.folder.resolve()
     for case in found.cases:
-        paths = (*case.images.values(), case.label)
-        listed = [path if is_inside or not path else str((found.folder / path).absolute()) for path in paths]
+        listed = [
+            path
+            if is_inside or not path or path.startswith(f"{MERGED_FOLDER}/")
+            else str((found.folder / path).absolute())
+            for path in (*case.images.values(), case.label)
+        ]
         rows.writerow(map(table_cell, (case.case_id, *listed, *([case.patient] if shares_patients else []))))
     named = {
         "name": found.folder.resolve().name,
         "channel_names": {str(index): name for index, name in enumerate(found.channels)},
         "labels": {name: value for value, name in found.labels.items()},
     }
+    overlaps = (
+        merge_masks(found.folder, found.masks, found.labels, out / MERGED_FOLDER, num_threads=num_threads)
+        if found.masks
+        else {}
+    )
     write_whole(table, text.getvalue().encode())
     write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
-    return table, description
+    return table, description, overlaps
 
 
 def _why_unlisted(name: str) -> str:
@@ -249,22 +281,37 @@ def _labels(
     return names, ["The classes are named after their values; give them their names."], []
 
 
-def _channels(folder: Path, found: FoundCases, series: Mapping[str, Slice]) -> tuple[tuple[str, ...], list[str]]:
-    """Names of the channels, and what was guessed about them."""
+def _without_odd_ones(folder: Path, found: FoundCases) -> FoundCases:
+    """Without cases that have no label and another number of channels than those with one, such as films of a heart."""
+    labeled = next(case for case in found.cases if case.label)
+    expected = _num_channels(folder, labeled)
+    odd = {
+        case.case_id: number
+        for case in found.cases
+        if not case.label and (number := _num_channels(folder, case)) not in (0, expected)
+    }
+    reasons = [(name, f"no label, and {number} channels; others have {expected}") for name, number in odd.items()]
+    cases = tuple(case for case in found.cases if case.case_id not in odd)
+    return replace(found, cases=cases, left_out=(*found.left_out, *reasons))
+
+
+def _num_channels(folder: Path, case: FoundCase) -> int:
+    """Of all its files; 0 if one cannot be read, which opening the table reports."""
+    try:
+        return sum(read_header(folder / image).num_channels for image in case.images.values())
+    except ScanError:
+        return 0
+
+
+def _channels(
+    folder: Path, found: FoundCases, series: Mapping[str, Slice], num_threads: int
+) -> tuple[tuple[str, ...], list[str], FoundCases]:
+    """Names of the channels, what was guessed about them, and the cases that are of one kind."""
     if len(found.channels) > 1:
         names = tuple(f"channel_{int(name)}" if name.isdecimal() else name for name in found.channels)
-        return names, ["The channels are named after their files; name a CT channel CT."]
-    first = next(iter(found.cases[0].images.values()))
-    if first in series:
-        return (_MODALITIES.get(series[first].modality, series[first].modality),), []
-    (name,) = found.channels
-    if "ct" in name.lower().split("_"):
-        return ("CT",), []
-    if name != ONLY_CHANNEL and not name.isdecimal():
-        return (name,), ["The channel is named after its files; name a CT channel CT."]
-    try:
-        voxels, _ = read_scan(folder / first)
-    except ScanError as error:
-        return ("MRI",), [f"The kind of scan is not known ({error})."]
-    kind = "CT" if voxels.min() <= _AIR else "MRI"
-    return (kind,), [f"The channel is called {kind} because the values of {first} begin at {voxels.min():g}."]
+        return names, ["The channels are named after their files; name a CT channel CT."], found
+    name, reasons, guesses = sort_by_kind(
+        folder, found.cases, series, channel=found.channels[0], num_threads=num_threads
+    )
+    cases = tuple(case for case in found.cases if case.case_id not in reasons)
+    return (name,), guesses, replace(found, cases=cases, left_out=(*found.left_out, *reasons.items()))

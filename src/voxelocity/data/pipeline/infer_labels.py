@@ -52,7 +52,7 @@ def classes_in(files: Sequence[Path], *, root: Path, num_threads: int) -> dict[i
 
 
 def declare_channels(cases: Cases) -> Cases:
-    """The same cases with one name for each channel in the first case's files.
+    """The same cases with one name for each channel in the files of the first case with a label.
 
     A layout without channel names counts files, and one 4-D file may hold several channels.
 
@@ -60,7 +60,7 @@ def declare_channels(cases: Cases) -> Cases:
         ScanError: the first case's headers cannot be read.
         DatasetError: the data set declares another number of channels than its files hold.
     """
-    first = cases.refs[0]
+    first = next((ref for ref in cases.refs if ref.label is not None), cases.refs[0])
     found = sum(read_header(path).num_channels for path in first.images)
     if found == cases.num_channels:
         return cases

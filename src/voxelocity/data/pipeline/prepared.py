@@ -10,9 +10,9 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +43,7 @@ class CachingFacts:
     Attributes:
         num_kept: cases that the cache holds; fewer than all if it could not take them.
         num_with_foreground: cases whose label holds more than background.
+        classes: indices of the classes that each case has, without the background, by case id.
     """
 
     num_found: int
@@ -51,6 +52,7 @@ class CachingFacts:
     seconds: float
     num_kept: int
     num_with_foreground: int
+    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class PreparedCases:
@@ -174,7 +176,8 @@ class PreparedCases:
             ScanError: a case cannot be used and `on_broken` is not given. Cases already in the cache stay there.
         """
         start = time.perf_counter()
-        num_bytes = num_with_foreground = 0
+        num_bytes = 0
+        classes: dict[str, tuple[int, ...]] = {}
         count: Counter[_Origin] = Counter()
         todo = iter(order := [*range(first, len(self)), *range(first)])
         with StagingAhead(map(self._files_missing, order)) as staging, ThreadPoolExecutor(num_threads) as pool:
@@ -199,7 +202,7 @@ class PreparedCases:
                             continue
                         count[origin] += 1
                         num_bytes += volume.num_bytes
-                        num_with_foreground += any(index != 0 for index in volume.foreground)
+                        classes[volume.case_id] = tuple(index for index in volume.foreground if index != 0)
                         on_spec(volume.spec)
                         on_case(volume.case_id, volume.num_bytes)
             finally:
@@ -211,7 +214,8 @@ class PreparedCases:
             num_bytes=num_bytes,
             seconds=time.perf_counter() - start,
             num_kept=count["found"] + count["kept"],
-            num_with_foreground=num_with_foreground,
+            num_with_foreground=sum(map(bool, classes.values())),
+            classes=classes,
         )
 
     def _files_missing(self, index: int) -> Sequence[Path]:

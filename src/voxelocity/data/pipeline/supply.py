@@ -52,7 +52,7 @@ def open_resident_supply(prepared: PreparedCases, max_bytes: int, device: torch.
             )
         return DeviceTier(max_bytes, device)
 
-    front = open_device_front(open_tier, prepared.warn)
+    front = open_device_front(open_tier, len(prepared), prepared.warn)
     return None if front is None else ResidentSupply(prepared, front)
 
 

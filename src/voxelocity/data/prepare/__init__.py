@@ -4,7 +4,7 @@ from voxelocity.data.prepare.chain import Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.crop import CropToNonzero
 from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
-from voxelocity.data.prepare.orient import AxisOrder, OrientToRAS, orient_record
+from voxelocity.data.prepare.orient import OrientToRAS, orient_record
 from voxelocity.data.prepare.resample import resize_record
 from voxelocity.data.prepare.restore import (
     Restoration,
@@ -16,7 +16,6 @@ from voxelocity.data.prepare.restore import (
 )
 
 __all__ = [
-    "AxisOrder",
     "CropToNonzero",
     "IntensityConfig",
     "OrientToRAS",

@@ -1,7 +1,7 @@
 """Which cases exist: one function for every layout of a data set. Reads names of files, never a scan."""
 
 from voxelocity.data.source.folder import FoundCase, FoundCases, group_files
-from voxelocity.data.source.listing import files_below
+from voxelocity.data.source.listing import conversion_of_file, files_below
 from voxelocity.data.source.sniff import DESCRIPTION_NAME, TABLE_NAME, TABLE_SUFFIXES, open_cases
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "TABLE_SUFFIXES",
     "FoundCase",
     "FoundCases",
+    "conversion_of_file",
     "files_below",
     "group_files",
     "open_cases",

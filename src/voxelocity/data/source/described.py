@@ -1,7 +1,7 @@
 """Data sets that a `dataset.json` describes: the Medical Segmentation Decathlon's layout, and nnU-Net v2's raw one.
 
-MSD's "test" list is not read: to predict cases without labels, give their paths. Reads neither nnU-Net's preprocessed
-folders nor its version 1, whose `dataset.json` has the MSD form.
+MSD's "test" list is not read: to predict cases without labels, give their paths. nnU-Net's version 1 has the MSD form,
+with names of images that lack the channel number of the files. Does not read nnU-Net's preprocessed folders.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import reprlib
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import VolumeRef, stem_of
 from voxelocity.data.source.description import Description, kind_of
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import SPLITS_NAME, assign_folds
@@ -24,8 +25,9 @@ def read_described(description: Description, *, root: Path, num_folds: int) -> C
 
     MSD ("msd"): a case of the "training" list is named after its image file without .nii.gz or .nii, and without
     nnU-Net's channel number where the label file has none. "image" may be one path (a file of one or of all channels)
-    or a list of one per channel. An integer "fold" per entry is honored. Paths must stay inside the folder: such a data
-    set is published as one folder, so a path that leaves it is a mistake, or an attempt to read other files.
+    or a list of one per channel; where no such file exists, it stands for CASE_0000 to CASE_000N, as in nnU-Net v1. An
+    integer "fold" per entry is honored. Paths must stay inside the folder: such a data set is published as one folder,
+    so a path that leaves it is a mistake, or an attempt to read other files.
 
     nnU-Net v2 ("nnunet"): each CASE with imagesTr/CASE_0000 to CASE_000N (one file per channel) needs labelsTr/CASE, or
     a "dataset" lists the files. Paths in it may be absolute or lead out of the folder, as nnU-Net documents.
@@ -77,11 +79,13 @@ def _msd_refs(description: Description, num_channels: int) -> list[VolumeRef]:
     entries = description.require("training", list)
     if not entries:
         raise description.error('"training" lists no cases; add an {"image": ..., "label": ...} for each')
+    _warn_of_unread(description)
     refs = []
     for index, entry in enumerate(entries):
         case = f'entry {index} of "training"'
         images, label = _files(description, entry, case=case, key="image", num_channels=num_channels)
         image_paths = tuple(_inside(description, path, case) for path in images)
+        image_paths = _with_channel_numbers(image_paths, num_channels)
         label_path = _inside(description, label, case)
         refs.append(
             VolumeRef(
@@ -92,6 +96,30 @@ def _msd_refs(description: Description, num_channels: int) -> list[VolumeRef]:
             )
         )
     return refs
+
+
+def _warn_of_unread(description: Description) -> None:
+    """Says that cases which a list keeps for validation are not used, and how they would be."""
+    for key in ("validation", "val"):
+        entries = description.values.get(key)
+        if isinstance(entries, list) and entries:
+            warnings.warn(
+                f'source: {description.path}: the {len(entries)} cases under "{key}" are not used, neither to train '
+                'nor to judge; to judge by them, move those with labels to the "training" list and write "fold": 0 '
+                "into each, which holds them out",
+                stacklevel=2,
+            )
+
+
+def _with_channel_numbers(images: tuple[Path, ...], num_channels: int) -> tuple[Path, ...]:
+    """The files that nnU-Net v1 means by the one image of a case: with the number of the channel in their names."""
+    if len(images) > 1 or os.path.lexists(images[0]):
+        return images
+    ending = images[0].name[len(stem_of(images[0].name)) :]
+    numbered = tuple(
+        images[0].with_name(f"{stem_of(images[0].name)}_{channel:04d}{ending}") for channel in range(num_channels)
+    )
+    return numbered if all(map(os.path.lexists, numbered)) else images
 
 
 def _nnunet_refs(description: Description, num_channels: int) -> list[VolumeRef]:

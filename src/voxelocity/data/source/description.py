@@ -217,6 +217,11 @@ class Description:
 
     def _label_pair(self, key: str, name: str) -> tuple[int, str]:
         value = whole_number(key)
+        if value is None and whole_number(name) is not None:
+            raise self.error(
+                f'"labels" gives "{key}" the text "{name}"; write the number without quotes, as in "{key}": '
+                f"{whole_number(name)}, for all classes"
+            )
         if value is None:
             raise self.error(f'"labels" has the key "{key}"; write the voxel value, as in "1": "{name}"')
         return value, name

@@ -1,22 +1,36 @@
 """Which files of an undescribed folder are the images and the label of one case, judged by names alone.
 
 Three ways of naming, tried in this order: BIDS; images and labels of the same name, in two folders or side by side; a
-folder for each patient.
+folder for each patient. Also says how a folder that cannot be opened would be: by which command, or which table.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from voxelocity.core.volume import stem_of
-from voxelocity.data.source.listing import is_label, name_without_label
+from voxelocity.core.volume import SCAN_ENDINGS, stem_of
+from voxelocity.data.source.listing import (
+    DOCS,
+    IMAGE,
+    LABEL,
+    conversion_of,
+    files_below,
+    is_label,
+    is_named_dicom,
+    name_without_label,
+)
 
 _BIDS = re.compile(r"(sub-[A-Za-z0-9]+(?:_ses-[A-Za-z0-9]+)?)")
 _NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
+_MISSING_LABEL = "LABEL FILE OF THIS CASE"
 ONLY_CHANNEL = "image"
 """The name of the channel where file names do not distinguish several."""
 
@@ -42,18 +56,29 @@ class FoundCases:
     Attributes:
         channels: in the order of the columns of a table.
         left_out: paths, or ids of cases, and why.
+        masks: label files by case id, of cases with several.
     """
 
     channels: tuple[str, ...]
     cases: tuple[FoundCase, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """The heads of a table of these cases and its rows, without ids; a missing label is a word to replace."""
+        is_one = len(self.channels) == 1
+        heads = ["image"] if is_one else [f"image_{index}" for index in range(len(self.channels))]
+        rows = [(*case.images.values(), case.label or _MISSING_LABEL) for case in self.cases]
+        return ((*heads, "label"), *rows)
 
 
-def group_files(names: Sequence[str]) -> FoundCases:
+def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
     """The cases among these scans, sorted by case id.
 
     Args:
         names: of files, or of folders of a DICOM series, relative to the folder, with "/".
+        are_masks: whether label files are masks of one class each; then all of a case's are in `masks`.
     """
     labels = [name for name in names if is_label(name)]
     images = [name for name in names if not is_label(name)]
@@ -70,23 +95,39 @@ def group_files(names: Sequence[str]) -> FoundCases:
     for name in sorted(labels):
         labels_by_case[keys[name][0]].append(name)
     chosen: dict[str, str] = {}
+    masks: dict[str, tuple[str, ...]] = {}
     for case, found in labels_by_case.items():
+        folders = {os.path.dirname(image) for image in by_case.get(case, {}).values()}
+        # A label next to its image is that of the whole case.
+        candidates = [name for name in found if os.path.dirname(name) in folders] or found
         if case not in by_case:
             left_out += [(name, "no image has this name") for name in found]
-        elif len(found) > 1:
-            left_out.append((case, f"{len(found)} label files ({found[0]}, ...): one with a value per class is needed"))
+        elif are_masks:
+            masks[case] = tuple(found)
+        elif len(candidates) == 1:
+            chosen[case] = candidates[0]
+            left_out += [(name, f"{chosen[case]} is the label of its case") for name in found if name != chosen[case]]
         else:
-            chosen[case] = found[0]
-    return _with_all_channels(by_case, chosen, left_out)
+            masks[case] = tuple(found)
+            choice = "write the one to learn into the table, or merge masks of one class each by --merge-masks"
+            left_out.append((case, f"{len(found)} label files ({', '.join(found[:2])}, ...): {choice}"))
+    return _with_all_channels(by_case, chosen, left_out, masks)
 
 
 def _with_all_channels(
-    by_case: Mapping[str, Mapping[str, str]], labels: Mapping[str, str], left_out: list[tuple[str, str]]
+    by_case: Mapping[str, Mapping[str, str]],
+    labels: Mapping[str, str],
+    left_out: list[tuple[str, str]],
+    masks: Mapping[str, tuple[str, ...]],
 ) -> FoundCases:
     # Cases without a label are not learned from, so they do not decide.
-    deciding = [case for case in by_case if case in labels] or list(by_case)
+    deciding = [case for case in by_case if case in labels or case in masks] or list(by_case)
     counts = Counter(channel for case in deciding for channel in by_case[case])
     channels = tuple(sorted(channel for channel, count in counts.items() if 2 * count > len(deciding)))
+    if not channels and all(len(images) == 1 for images in by_case.values()):
+        # Each file has a name of its own, such as that of its patient.
+        channels = (ONLY_CHANNEL,)
+        by_case = {case: dict.fromkeys(channels, name) for case, images in by_case.items() for name in images.values()}
     cases = []
     for case, images in sorted(by_case.items()):
         missing = [channel for channel in channels if channel not in images]
@@ -101,7 +142,7 @@ def _with_all_channels(
                     case_id=case, images={channel: images[channel] for channel in channels}, label=labels.get(case, "")
                 )
             )
-    return FoundCases(channels=channels, cases=tuple(cases), left_out=tuple(left_out))
+    return FoundCases(channels=channels, cases=tuple(cases), left_out=tuple(left_out), masks=masks)
 
 
 def _keys_of(images: Sequence[str], labels: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -138,14 +179,91 @@ def _folder_keys(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     by_folder: dict[str, list[str]] = defaultdict(list)
     for name in names:
         by_folder[os.path.dirname(name)].append(name)
-    parts = {folder: [part for part in folder.split("/") if part] for folder in by_folder}
+    # Folders that only say what kind of files they hold name no case.
+    parts = {
+        folder: [part for part in folder.split("/") if part and not LABEL.fullmatch(part) and not IMAGE.fullmatch(part)]
+        for folder in by_folder
+    }
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
     keys = {}
     for folder, inside in by_folder.items():
-        case = "_".join(part for part in parts[folder] if part not in shared) or os.path.basename(folder) or "case"
-        words = {name: re.split(r"[-_. ]+", stem_of(os.path.basename(name))) for name in inside}
+        own = [part for part in parts[folder] if part not in shared] or parts[folder][-1:]
+        case = "_".join(own) or os.path.basename(folder) or "case"
+        words = {name: _words_beyond(os.path.basename(folder), stem_of(os.path.basename(name))) for name in inside}
         columns = list(zip(*words.values(), strict=False)) if len(inside) > 1 else []
         start = next((index for index, column in enumerate(columns) if len(set(column)) > 1), len(columns))
         for name in inside:
             keys[name] = case, "_".join(words[name][start:]) or ONLY_CHANNEL
     return keys
+
+
+def _words_beyond(folder: str, stem: str) -> list[str]:
+    """The words of a file name, without those of its folder's name that it begins with."""
+    words, shared = re.split(r"[-_. ]+", stem), re.split(r"[-_. ]+", folder)
+    return words[len(shared) :] if words[: len(shared)] == shared else words
+
+
+def what_it_holds(folder: Path) -> str:
+    """The layout recognized in the folder and how to open it: the end of a sentence, with an example.
+
+    Looks only at names in the folder and up to eight folders below it.
+    """
+    files = files_below(folder)
+    scans = [name for name in files if name.lower().endswith(SCAN_ENDINGS)]
+    if not scans and (series := sorted({os.path.dirname(name) or "." for name in files if is_named_dicom(name)})):
+        rows = [("image", "label"), *((name, _MISSING_LABEL) for name in series)]
+        return f"it looks like DICOM files in {len(series)} folder(s): {_by_init(folder)}, or {_by_table(folder, rows)}"
+    if not scans:
+        return conversion_of(folder)
+    found = group_files(scans)
+    layout = f"it looks like {_layout(folder, scans)} ({len(scans)} scans)"
+    labeled = [row for row in found.table[1:] if row[-1] != _MISSING_LABEL]
+    if len(labeled) > len(found.masks):
+        return f"{layout}: {_by_init(folder)}, or {_by_table(folder, [found.table[0], *labeled])}"
+    return f"{layout}, {how_to_list(folder, found, scans)}"
+
+
+def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
+    """How to open a folder in which no label was found that belongs to an image: the end of a sentence."""
+    if found.masks:
+        case, masks = next(iter(found.masks.items()))
+        return (
+            f"with several label files for a case ({len(masks)} for {case}, such as {masks[0]}). If each is the mask "
+            f"of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a case; "
+            f"otherwise {_by_table(folder, found.table)}"
+        )
+    table: Sequence[Sequence[str]] = [("image", "label"), *((name, _MISSING_LABEL) for name in scans)]
+    if any(is_label(name) for name in scans):
+        table = found.table if found.cases else table
+        why = "but no label shares its name, or a folder of its own, with an image"
+    else:
+        why = "and no name of a file or folder says which are labels (label, seg, mask, gt, ...)"
+    return f"{why}: {_by_table(folder, table)}"
+
+
+def _by_init(folder: Path) -> str:
+    return f"`voxelocity init {shlex.quote(str(folder))}` lists its cases for you to check"
+
+
+def _by_table(folder: Path, rows: Sequence[Sequence[str]]) -> str:
+    """How to write a table, with its heads and first rows."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows[:3])
+    lines = [f"    {line}" for line in text.getvalue().splitlines()]
+    return (
+        f"list the cases in {folder / 'cases.csv'}, one line each:\n"
+        + "\n".join(lines)
+        + f"\nand open that folder again; see {DOCS}"
+    )
+
+
+def _layout(folder: Path, scans: Sequence[str]) -> str:
+    tops = {name.split("/")[0] for name in scans if "/" in name}
+    if {"imagesTr", "labelsTr"} <= tops:
+        return "nnU-Net's raw folder without its dataset.json"
+    if os.path.isfile(folder / "dataset_description.json") or any(top.startswith("sub-") for top in tops):
+        return "a BIDS data set"
+    if len(tops) == 2 and sum(is_label(top) for top in tops) == 1:
+        one, other = sorted(tops, key=is_label)
+        return f"images in {one}/ and labels in {other}/"
+    return "a folder for each patient" if tops else "scans side by side"

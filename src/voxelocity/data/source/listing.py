@@ -1,17 +1,14 @@
 """Checks on the cases of every layout: ids must be unique and safe as file names, and files must exist.
 
-Also describes what a folder that cannot be opened seems to hold, with the table or the command that would open it; for
-that it looks only at names in the folder and up to four folders below it.
+Also has the words by which names of files are taken for labels or DICOM, and the names of all files below a folder.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import reprlib
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
@@ -20,11 +17,15 @@ from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 _FIRST_CHANNEL = "_0000"
 # File systems hold 255 bytes; predictions have an ending, and a process number while they are written.
 _MAX_ID_BYTES = 220
-_DOCS = "docs/data-sets.md"
-_MOST_ENTRIES = 20_000
-_LABEL = re.compile(r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|masks?|gt|annotations?|rois?)(tr)?([^a-z]|$)", re.I)
+DOCS = "docs/data-sets.md"
+_MOST_ENTRIES, _MOST_FOLDERS = 20_000, 8
+LABEL = re.compile(
+    r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|aseg|aparc|masks?|msk|gt|annotations?|rois?)(tr)?([^a-z]|$)", re.I
+)
+IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
+_GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)
 _DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
-_OTHER_ENDINGS = (".hdr", ".mgz", ".mnc")
+_OTHER_ENDINGS = (".hdr", ".img", ".mgz", ".mnc")
 _FROM_OTHERS = (
     "{ending} files are not read: save them as .nii.gz in 3D Slicer, or in Python by "
     'nibabel.save(nibabel.load("a{ending}"), "a.nii.gz")'
@@ -72,42 +73,21 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
     return ordered
 
 
-def what_it_holds(folder: Path) -> str:
-    """The layout recognized in the folder and how to open it: the end of a sentence, with an example."""
-    files = files_below(folder)
-    scans = [name for name in files if name.lower().endswith(SCAN_ENDINGS)]
-    if not scans and (series := sorted({os.path.dirname(name) or "." for name in files if is_named_dicom(name)})):
-        rows = [f"    {name},LABEL FILE OF THIS CASE" for name in series[:2]]
-        return _list_them(folder, f"DICOM files in {len(series)} folder(s)", rows)
-    if not scans:
-        return conversion_of(folder)
-    labels = [name for name in scans if is_label(name)]
-    images = [name for name in scans if not is_label(name)]
-    pairs = list(itertools.islice(_pairs(images, labels), 2))
-    rows = [f"    {image},{label}" for image, label in pairs] or [
-        f"    {(images or scans)[0]},{labels[0] if labels and images else 'LABEL FILE OF THIS CASE'}"
-    ]
-    return _list_them(folder, f"{_layout(folder, scans)} ({len(scans)} scans)", rows)
-
-
-def _list_them(folder: Path, found: str, rows: Sequence[str]) -> str:
-    return (
-        f"it looks like {found}: `voxelocity init {shlex.quote(str(folder))}` lists its cases for you to check, or "
-        f"list the cases in {folder / 'cases.csv'}, one line each:\n"
-        + "\n".join(["    image,label", *rows])
-        + f"\nand open that folder again; see {_DOCS}"
-    )
-
-
 def conversion_of(folder: Path) -> str:
     """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
     files = files_below(folder)
-    ending = next((end for name in files for end in _OTHER_ENDINGS if name.lower().endswith(end)), None)
-    if ending:
-        return f"{_FROM_OTHERS.format(ending=ending)}; see {_DOCS}"
+    other = next((cure for name in files if (cure := conversion_of_file(name))), "")
+    if other:
+        return other
     if any(name.lower().endswith(SCAN_ENDINGS) for name in files):
-        return f"name one of its files; see {_DOCS}"
-    return f"add one, or give another folder: no scan was found in it; see {_DOCS}"
+        return f"name one of its files; see {DOCS}"
+    return f"add one, or give another folder: no scan was found in it; see {DOCS}"
+
+
+def conversion_of_file(name: str) -> str:
+    """How to convert a file of another format that nibabel reads; "" for any other."""
+    ending = next((end for end in _OTHER_ENDINGS if name.lower().endswith(end)), "")
+    return f"{_FROM_OTHERS.format(ending=ending)}; see {DOCS}" if ending else ""
 
 
 def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:
@@ -169,42 +149,18 @@ def _may_be_series(path: Path) -> bool:
     return any(not name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
 
 
-def _layout(folder: Path, scans: Sequence[str]) -> str:
-    tops = {name.split("/")[0] for name in scans if "/" in name}
-    if {"imagesTr", "labelsTr"} <= tops:
-        return "nnU-Net's raw folder without its dataset.json"
-    if os.path.isfile(folder / "dataset_description.json") or any(top.startswith("sub-") for top in tops):
-        return "a BIDS data set"
-    if len(tops) == 2 and sum(bool(_LABEL.search(top)) for top in tops) == 1:
-        one, other = sorted(tops, key=lambda top: bool(_LABEL.search(top)))
-        return f"images in {one}/ and labels in {other}/"
-    return "a folder for each patient" if tops else "scans side by side"
-
-
-def _pairs(images: Sequence[str], labels: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Images and labels that share a folder, or a name without its ending, its channel and its label word."""
-    by_key: dict[str, str] = {}
-    for label in labels:
-        by_key.setdefault(name_without_label(label), label)
-    by_folder = {os.path.dirname(label): label for label in labels}
-    is_shared = len(by_folder) < len(labels)
-    for image in images:
-        found = by_key.get(name_without_label(image)) or (None if is_shared else by_folder.get(os.path.dirname(image)))
-        if found is not None:
-            yield image, found
-
-
 def is_label(name: str) -> bool:
     """Whether a path, with "/", has a word that labels are called by, in a folder or in its file name."""
-    return _LABEL.search(name) is not None
+    return LABEL.search(name) is not None
 
 
 def name_without_label(name: str) -> str:
     """The words of a file name without its ending, its channel and those that only say image or label."""
     stem = stem_of(os.path.basename(name)).removesuffix(_FIRST_CHANNEL)
     words = re.split(r"[-_. ]+", stem)
-    kept = [word for word in words if not _LABEL.fullmatch(word) and word.lower() not in ("image", "img", "volume")]
-    return "_".join(kept)
+    # The number of "img0001" and "label0001" is what they share.
+    words = [match[1] if (match := _GLUED.fullmatch(word)) else word for word in words]
+    return "_".join(word for word in words if not LABEL.fullmatch(word) and not IMAGE.fullmatch(word))
 
 
 def is_named_dicom(name: str) -> bool:
@@ -213,12 +169,12 @@ def is_named_dicom(name: str) -> bool:
 
 
 def files_below(folder: Path, *, most: int = _MOST_ENTRIES) -> list[str]:
-    """Paths of files relative to the folder, sorted; without hidden ones, and those beyond `most` and four folders."""
+    """Paths of files relative to the folder, sorted; without hidden ones, and those beyond `most` and eight folders."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         below = os.path.relpath(place, folder)
         depth = 0 if below == os.curdir else below.count(os.sep) + 1
-        folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < 4 else []
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < _MOST_FOLDERS else []
         start = "" if below == os.curdir else below.replace(os.sep, "/") + "/"
         found += [start + name for name in sorted(files) if not name.startswith(".")]
         if len(found) > most:

@@ -170,7 +170,7 @@ class _Mirror:
             for name in before.keys() - found.keys():
                 (self._root / name).unlink(missing_ok=True)
                 self._forget(name)
-            self._known = found
+            self._known = dict(found)
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
             write_whole(self._root / _INDEX, json.dumps(record).encode())
 
@@ -273,7 +273,9 @@ class _Mirror:
         try:
             return tried(attempt, what=f"source: {what}", most_s=most_s, sleep=self._sleep)
         except (FileNotFoundError, PermissionError) as error:
-            raise ScanError(f"source: {what} cannot be read ({error}); check the URL and your permissions") from None
+            # fsspec calls a file missing, whatever kept it from being read.
+            reason = error.__cause__ if isinstance(error.__cause__, PermissionError) else error
+            raise ScanError(f"source: {what} cannot be read ({reason}); check the URL and your permissions") from None
         except ConnectionError as error:
             raise ScanError(f"{error}; check the connection, and try again; a run continues with --resume") from error
         except ContentError as error:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.core.links import leads_out
+from voxelocity.core.quantities import count_text
 from voxelocity.core.remote import remote_url
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
-from voxelocity.data.source.listing import what_it_holds
+from voxelocity.data.source.folder import what_it_holds
 from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"
 TABLE_SUFFIXES = (".csv", ".tsv")
+# A list of a million cases has less.
+_MOST_LIST_BYTES = 256 << 20
 TABLE_NAME = "cases.csv"
 """Of the table that `voxelocity init` writes; it is opened whatever other tables its folder holds."""
+# Where git-annex keeps the files that its links lead to.
+_ANNEX = "/.git/annex/objects/"
 
 
 def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
@@ -54,8 +61,38 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     if num_folds < 2:
         raise ConfigError(f"source: num_folds = {num_folds} leaves no case to train on; choose 2 or more")
     cases = _listed(_local(path), num_folds)
+    _warn_of_links(cases)
     names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
     return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
+
+
+def _warn_of_links(cases: Cases) -> None:
+    """Warns once of files in the folder of the data set that are links to files elsewhere; these are read."""
+    root = cases.root if cases.root.is_dir() else cases.root.parent
+    inside = os.path.join(root, "")
+    files = (file for ref in cases.refs for file in (*ref.images, ref.label) if file is not None)
+    below = [file for file in dict.fromkeys(files) if os.path.normpath(file).startswith(inside)]
+    links = {folder: _links_in(folder) for folder in dict.fromkeys(file.parent for file in below)}
+    has_linked_folder = {folder: leads_out(folder, root) for folder in links}
+    found = [file for file in below if has_linked_folder[file.parent] or file.name in links[file.parent]]
+    away = [file for file in found if leads_out(file, root) and _ANNEX not in os.path.realpath(file)]
+    if away:
+        warnings.warn(
+            f"source: {count_text(len(away), 'file')} listed below {root} are links to files outside of it, such as "
+            f"{away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone else, check "
+            "where they lead",
+            stacklevel=3,
+        )
+
+
+def _links_in(folder: Path) -> set[str]:
+    """Names of the links in a folder, by one listing."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    except OSError:
+        # Whatever ails it is reported when its files are read.
+        return set()
 
 
 def _local(path: Path | str) -> Path:
@@ -115,8 +152,19 @@ def _find_listing_in_folder(folder: Path) -> Path:
             f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
         )
     inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
+    inner = inner or next((name for name in _names_in(folder) if _lists_cases(folder / name)), None)
     cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
+
+
+def _lists_cases(path: Path) -> bool:
+    """Whether a JSON file by another name describes a data set, as MONAI's data lists do."""
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > _MOST_LIST_BYTES:
+        return False
+    try:
+        return Description.read(path).lists_cases
+    except DatasetError:
+        return False
 
 
 def _tables_in(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from voxelocity.observe.memory_folders import MemoryFolder
 
-Level = Literal["ok", "note", "warning", "problem"]
+Level = Literal["ok", "optional", "note", "warning", "problem"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 
@@ -151,8 +151,9 @@ class Check:
     Attributes:
         section: the group it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
         name: of the item, in a word or two.
-        level: "ok"; "note" for what is worth knowing; "warning" for what costs speed or may fail; "problem" for what
-            keeps training from running as this machine could.
+        level: "ok"; "optional" for what is missing and needed only for some purpose; "note" for what is worth knowing;
+            "warning" for what costs speed or may fail; "problem" for what keeps training from
+            running as this machine could.
         found: what is there.
         costs: what it costs, in plain words; "" if it costs nothing.
         cure: what to do, with the command; "" if there is nothing to do.

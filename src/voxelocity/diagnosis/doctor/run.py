@@ -15,6 +15,8 @@ from voxelocity.diagnosis.doctor.records import LEVELS, Check, CheckUp, Observat
 # A loader with more is rare, however many cores there are.
 _MAX_WORKERS = 16
 
+_FINE = ("ok", "optional")
+
 
 def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp:
     """What this machine has for training, what is missing, and what each costs.
@@ -71,7 +73,7 @@ def verdict(observed: Observations, checks: Sequence[Check]) -> str:
         more = "" if len(stops) == 1 else f" And {count_text(len(stops) - 1, 'more thing')} must be fixed."
         return f"Training cannot run here: {first.section}, {first.name}: {first.found}.{more}"
     counts = Counter(check.level for check in checks)
-    parts = [count_text(counts[level], level) for level in reversed(LEVELS) if level != "ok" and counts[level]]
+    parts = [count_text(counts[level], level) for level in reversed(LEVELS) if level not in _FINE and counts[level]]
     outlook = f"To look at: {', '.join(parts)}." if parts else "Nothing to fix."
     return f"Training runs on {_place(observed)}. {outlook}"
 

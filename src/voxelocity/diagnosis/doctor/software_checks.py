@@ -258,7 +258,8 @@ def _check_extra(extra: str, members: Iterable[Requirement], versions: Mapping[s
     if not missing:
         return Check("packages", f"extra {extra}", joined([found, gives], ": "))
     text = joined([found, f"not installed: {missing}", gives and f"for {gives}"], "; ")
-    return Check("packages", f"extra {extra}", text, cure=f"if you want it: pip install 'voxelocity[{extra}]'")
+    cure = f"if you want it: pip install 'voxelocity[{extra}]'"
+    return Check("packages", f"extra {extra}", text, cure=cure, level="optional")
 
 
 def fits(version: str, specifier: str | SpecifierSet) -> bool | None:

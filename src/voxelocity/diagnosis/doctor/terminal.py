@@ -14,7 +14,13 @@ from rich.text import Text
 from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.diagnosis.doctor.records import CheckUp, Level
 
-_STYLES: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+_STYLES: dict[Level, str] = {
+    "ok": "green",
+    "optional": "dim",
+    "note": "cyan",
+    "warning": "yellow",
+    "problem": "bold red",
+}
 # Longer lines are hard to read, however wide the terminal is.
 _MAX_COLUMNS = 110
 

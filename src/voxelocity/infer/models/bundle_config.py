@@ -15,6 +15,8 @@ _NAMES = ("inference.json", "inference.yaml", "inference.yml")
 _MAX_REFERENCES = 20
 # A bundle of the model zoo has a few hundred; a kilobyte of references to references could make 10^12.
 _MAX_VALUES = 20_000
+# The largest of the zoo has 20 kB.
+_MOST_BYTES = 4 << 20
 _NO_ARGUMENTS = ("_target_", "_desc_", "_requires_", "_disabled_")
 
 
@@ -30,6 +32,10 @@ class BundleConfig:
         if not found:
             raise InputError(f"infer: {folder / 'configs'} holds none of {', '.join(_NAMES)}; copy the bundle again")
         self.path = found[0]
+        if (num_bytes := self.path.stat().st_size) > _MOST_BYTES:
+            raise InputError(
+                f"infer: {self.path} has {num_bytes:,} bytes, more than any configuration needs; copy the bundle again"
+            )
         try:
             # Every JSON text is also a YAML text.
             values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import torch
 
+from voxelocity.core.axis_order import orientation_of, turn_onto
 from voxelocity.core.contracts import DeterministicStage, StageEffect
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeSpec
+from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.model import ForeignNetwork, Model
 
 
@@ -38,10 +41,17 @@ def mean_of(models: Sequence[Model]) -> Model:
     return Model(
         folder=first.folder,
         network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
-        spec=first.spec.model_copy(update={"keep_largest": tuple(kept)}),
+        spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
         preparation=StackedPreparations(list(distinct.values())),
         doubts=tuple(doubt for model in models for doubt in model.doubts),
     )
+
+
+def _division(models: Sequence[Model]) -> CaseDivision | None:
+    """What any of the models was trained on; None if that is not known of one."""
+    found = [model.spec.division for model in models]
+    known = [division for division in found if division is not None]
+    return reduce(CaseDivision.joined, known) if len(known) == len(found) else None
 
 
 class MeanLogits(torch.nn.Module):
@@ -98,19 +108,23 @@ class StackedPreparations:
         prepared = [stage(volume) for stage in self._stages]
         if len(prepared) == 1:
             return prepared[0]
+        first = prepared[0].grid
         for other in prepared[1:]:
-            if other.grid.shape != prepared[0].grid.shape:
-                raise ScanError(
-                    f"infer: case '{volume.case_id}': the models of the ensemble crop it to {prepared[0].grid.shape} "
-                    f"and {other.grid.shape} voxels, so their predictions cannot be averaged; predict with each alone"
-                )
-            if not prepared[0].grid.is_shared_with(other.grid):
-                apart_mm = prepared[0].grid.largest_difference_mm(other.grid)
-                raise ScanError(
-                    f"infer: case '{volume.case_id}': the models of the ensemble turn or crop it in other ways (voxels "
-                    f"of one number lie up to {apart_mm:.4g} mm apart), so their predictions cannot be averaged; "
-                    "predict with each alone"
-                )
+            order = turn_onto(other.grid, first)
+            if order is not None and order.is_identity:
+                continue
+            if order is not None:
+                # Each network knows anatomy in its own order of axes, so turning its input would mislead it.
+                how = f"turn it to {orientation_of(first)} and {orientation_of(other.grid)}"
+            elif other.grid.shape != first.shape:
+                how = f"crop it to {first.shape} and {other.grid.shape} voxels"
+            else:
+                apart_mm = first.largest_difference_mm(other.grid)
+                how = f"turn or crop it in other ways (voxels of one number lie up to {apart_mm:.4g} mm apart)"
+            raise ScanError(
+                f"infer: case '{volume.case_id}': the models of the ensemble {how}, so their predictions cannot be "
+                "averaged; predict with each alone"
+            )
         return prepared[0].with_(image=np.concatenate([each.intensities() for each in prepared]), scaling=())
 
 

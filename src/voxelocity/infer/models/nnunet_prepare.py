@@ -16,12 +16,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.axis_order import AxisOrder
 from voxelocity.core.contracts import StageEffect
 from voxelocity.core.errors import ScanError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare import (
-    AxisOrder,
     CropToNonzero,
     OrientToRAS,
     nearest_positions,

@@ -18,10 +18,10 @@ from voxelocity.infer.model import PredictionSpec
 from voxelocity.step import NetworkConfig
 
 SPEC_NAME = "model.json"
-KNOWN_VERSIONS = (1, 2, 3)
+KNOWN_VERSIONS = (1, 2, 3, 4)
 """Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
 that time were trained on flipped patches without swapped labels, and their windows are mirrored the same way. Version 2
-has no `region_order`, no `regions`, no `restored` and no `keep_largest`."""
+has no `region_order`, no `regions`, no `restored` and no `keep_largest`, version 3 no `backend`."""
 
 ExportFormat = Literal["onnx", "openvino", "pt2", "tensorrt"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.kernels import refuse_compiling_in_captures
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
 from voxelocity.step import PrecisionConfig, autocast, check_compiler
 from voxelocity.step.precision import compiled
@@ -75,6 +76,7 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
         graph = torch.cuda.CUDAGraph()
         # Memory of the warm-up returns to the device as the capture begins: a graph has a pool of its own, so that two
         # models in a process do not share theirs. Other threads may take page-locked memory meanwhile.
+        refuse_compiling_in_captures()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = direct(windows)
 

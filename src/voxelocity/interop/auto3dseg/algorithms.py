@@ -24,7 +24,7 @@ from voxelocity.interop.auto3dseg.templates import PARAMETERS, SEGMENTERS, read_
 Algos = Mapping[str, Any] | Sequence[str] | str | None
 """As BundleGen takes them: names of algorithms, or a mapping with these keys; all for None."""
 
-_OBJECT = "algo_object.json"
+ALGORITHM_OBJECT = "algo_object.json"
 _STATS = "datastats.yaml"
 
 
@@ -39,7 +39,7 @@ class WorkAlgorithm:
 
     @property
     def originals(self) -> Originals:
-        return Originals(self.folder, (Path("configs", PARAMETERS), Path(_OBJECT)))
+        return originals_of(self.folder)
 
     def write(self, keys: Mapping[str, Any]) -> None:
         """Writes the keys of its parameters through MONAI, and keeps what they replace.
@@ -66,9 +66,36 @@ class WorkAlgorithm:
             raise write_error(self.folder, error) from None
 
 
+def originals_of(folder: Path) -> Originals:
+    """What customizing has replaced in the folder of an algorithm."""
+    return Originals(folder, (Path("configs", PARAMETERS), Path(ALGORITHM_OBJECT)))
+
+
+def customized_in(work: Path, algos: Algos) -> list[Path]:
+    """The folders of the algorithms that are asked for and were customized. Imports nothing from them.
+
+    Raises:
+        ConfigError: a name is none of theirs.
+    """
+    there = {path.parent: _template_name(path) for path in sorted(work.glob(f"*/{ALGORITHM_OBJECT}"))}
+    names = None if algos is None else [algos] if isinstance(algos, str) else [*map(str, algos)]
+    for name in names or ():
+        check_name(name, sorted({*there.values()} | {path.name for path in there}), what=f"{work} has no algorithm")
+    return [
+        path
+        for path, template in there.items()
+        if (names is None or template in names or path.name in names) and originals_of(path).exist
+    ]
+
+
+def _template_name(path: Path) -> str:
+    """The template of an algorithm, by MONAI's names of their folders: segresnet_0."""
+    return path.parent.name.rpartition("_")[0] or path.parent.name
+
+
 def holds_algorithms(folder: Path) -> bool:
     """Whether this is a work folder of Auto3DSeg. Imports nothing from it."""
-    return folder.is_dir() and any(folder.glob(f"*/{_OBJECT}"))
+    return folder.is_dir() and any(folder.glob(f"*/{ALGORITHM_OBJECT}"))
 
 
 def algorithms_in(work_dir: Path | str) -> list[WorkAlgorithm]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
+from monai.apps.auto3dseg.bundle_gen import default_algo_zip
 from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
@@ -22,14 +24,17 @@ from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.whole_file import write_whole
 from voxelocity.interop.auto3dseg.algorithms import (
+    ALGORITHM_OBJECT,
     Algos,
     WorkAlgorithm,
     algorithms_in,
     alike,
     chosen_algorithms,
     configuration_digest,
+    customized_in,
     holds_algorithms,
     largest_case,
+    originals_of,
 )
 from voxelocity.interop.auto3dseg.originals import TUNE_FOLDER
 from voxelocity.interop.auto3dseg.specs import ALGORITHMS, AlgorithmSpecs, parse_specs
@@ -56,6 +61,7 @@ from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
 
 _SCALE = TrialScale(window_s=1.0, num_windows=3)
+_WRITTEN = (TUNE_FOLDER, "*/configs", f"*/{ALGORITHM_OBJECT}")
 # Main memory also holds what no trial has: the scans that a training caches, and the processes of its loaders.
 _HOST_HEADROOM = 0.25
 # Of few trials, most should search.
@@ -116,7 +122,7 @@ def customize(
         raise ConfigError(f"tune: a memory limit of {memory_limit_bytes} bytes leaves nothing; give 8GB, or 0 for none")
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
-    with locked(work, cure="tune a copy of the folder"):
+    with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, algos, say=lambda text: shown.print(text, highlight=False))
         machine = survey(device, cache_folder=default_cache_folder())
         for each in chosen:
@@ -142,7 +148,7 @@ def customize(
 
 
 def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None = None) -> tuple[str, ...]:
-    """Puts the files back that `customize` replaced, byte for byte; returns the algorithms.
+    """Puts the files back that `customize` replaced, byte for byte; returns the algorithms. Runs none of their code.
 
     Raises:
         InputError: the folder holds no algorithms, or none that was customized.
@@ -151,21 +157,39 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     work, shown = Path(work_dir).absolute(), console or PlainConsole()
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that was customized")
-    with locked(work, cure="try again later"):
-        kept = [each for each in chosen_algorithms(work, algos, say=lambda text: None) if each.originals.exist]
+    with locked(work, written=_WRITTEN, cure="try again later"):
+        kept = customized_in(work, algos)
         if not kept:
             raise InputError(f"tune: nothing in {work} was customized, so there is nothing to undo")
         for each in kept:
-            changed = each.originals.put_back()
+            changed = originals_of(each).put_back()
             if changed is not None:
                 shown.print(
-                    f"{each.id} was changed after it was customized; its files are now in {changed}", soft_wrap=True
+                    f"{each.name} was changed after it was customized; its files are now in {changed}", soft_wrap=True
                 )
-    return tuple(each.id for each in kept)
+    return tuple(each.name for each in kept)
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
-    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`."""
+    """MONAI's class; `generate(gpu_customization=True)` measures and writes by `customize`.
+
+    Raises:
+        InputError: the templates cannot be downloaded.
+    """
+
+    @functools.wraps(MonaiBundleGen.__init__)  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except ValueError as error:
+            if not str(error).startswith("Download and extract of"):
+                raise
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise InputError(
+                f"BundleGen: MONAI's templates could not be downloaded ({reason}); unpack {default_algo_zip} on a "
+                "machine that can reach it, and give its folder algorithm_templates: "
+                "BundleGen(..., templates_path_or_url=FOLDER)"
+            ) from error
 
     def generate(
         self,
@@ -178,10 +202,20 @@ class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
         """As MONAI's. All folds of an algorithm are customized by one search; unknown templates stay unchanged.
 
         Raises:
+            InputError: a template needs a GPU, and there is none.
             VoxelocityError: as `customize`.
         """
         begin = len(self.history)
-        super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        try:
+            super().generate(output_folder, num_fold, allow_skip=allow_skip)
+        except ValueError as error:
+            # Some templates take the smallest memory of all GPUs, of which there are none.
+            if "empty sequence" not in str(error) and "empty iterable" not in str(error):
+                raise
+            raise InputError(
+                f"BundleGen: a template asks every GPU for its memory, and this machine has none ({error}); give "
+                'algos="dints", whose template does not, or generate on a machine with a GPU'
+            ) from error
         made = {entry[AlgoKeys.ID]: entry[AlgoKeys.ALGO] for entry in self.history[begin:]}
         names = {algo.name for algo in made.values()}
         if not gpu_customization or not names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from types import ModuleType
@@ -17,6 +18,9 @@ from monai.utils import convert_to_dst_type
 
 from voxelocity.core.errors import InputError
 from voxelocity.interop.monai.cucim_operations import OPERATIONS, Draws
+
+# A range of whole numbers this narrow holds next to nothing of an image.
+_FEW_VALUES = 2.0
 
 
 class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
@@ -40,6 +44,7 @@ class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
         self.name = name
         self.args = args
         self.kwargs = kwargs
+        self._has_warned = False
         cucim = _cucim()
         self.transform: Callable[..., Any] | None = None if cucim is None else getattr(cucim, name, None)
         if self.transform is None and (cucim is not None or name not in OPERATIONS):
@@ -55,6 +60,7 @@ class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
         return self._applied(data, np.random)
 
     def _applied(self, data: Any, draws: Draws) -> Any:
+        self._warn_of_whole_numbers(data)
         if isinstance(data, torch.Tensor):
             plain = data.as_tensor() if hasattr(data, "as_tensor") else data
             changed = self._in_torch(plain, draws)
@@ -65,6 +71,23 @@ class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
             raise InputError(f"CuCIM: data is {type(data).__name__}; it must be an array or a tensor")
         _say_that_cucim_is_missing()
         return self._in_torch(torch.from_numpy(np.ascontiguousarray(data)), draws).numpy()
+
+    def _warn_of_whole_numbers(self, data: Any) -> None:
+        """Says once that a range such as -1 to 1 cannot be held by the type of the image, which cuCIM returns."""
+        if self._has_warned or self.name != "scale_intensity_range" or np.dtype(_dtype_name(data)).kind not in "iu":
+            return
+        given = inspect.signature(OPERATIONS[self.name]).bind_partial(None, *self.args, **self.kwargs).arguments
+        low, high = sorted((float(given.get("b_min", 0.0)), float(given.get("b_max", 1.0))))
+        limits = np.iinfo(_dtype_name(data))
+        if limits.min <= low and high <= limits.max and high - low > _FEW_VALUES:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"CuCIM: {self.name} returns the type of its image, and {limits.dtype} cannot hold values from {low:g} to "
+            f"{high:g}: they become whole numbers, and negative ones may wrap around; make the image float32 before "
+            "it, as by CastToTyped(keys, torch.float32)",
+            stacklevel=4,
+        )
 
     def _in_torch(self, image: torch.Tensor, draws: Draws) -> torch.Tensor:
         if self.name not in OPERATIONS:
@@ -156,6 +179,11 @@ class RandCuCIMd(CuCIMd, Randomizable):  # type: ignore[misc]
 
 CuCIMD = CuCIMDict = CuCIMd
 RandCuCIMD = RandCuCIMDict = RandCuCIMd
+
+
+def _dtype_name(data: Any) -> str:
+    """Of an array or a tensor, as NumPy calls it; of anything else that of no number."""
+    return str(getattr(data, "dtype", "object")).removeprefix("torch.").replace("bfloat16", "float32")
 
 
 def _cucim() -> ModuleType | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data.meta_tensor import MetaTensor
+from monai.data.utils import affine_to_spacing
 
 _META_RTOL = 1e-5
 """For affines and for arrays in the metadata, such as `pixdim`, which is computed from the affine in float32."""
@@ -24,7 +25,8 @@ class Difference:
         scale: largest absolute value of MONAI's tensor, infinities and NaN left out.
         share: of the voxels that differ at all.
         is_whole: whether MONAI's tensor holds only whole numbers, as labels do.
-        words: what else differs, in words: type, dtype, shape, affine, metadata. "" for nothing.
+        words: what else differs, in words: type, dtype, shape, affine. "" for nothing.
+        metadata: which of the metadata differ but for the affine, in words. "" for none.
     """
 
     key: str
@@ -33,6 +35,7 @@ class Difference:
     share: float
     is_whole: bool
     words: str
+    metadata: str = ""
 
     @property
     def relative(self) -> float:
@@ -77,15 +80,17 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
     if one.shape != other.shape:
         words.append(f"shapes {one.shape} and {other.shape}")
         return replace(_in_words(key, "; ".join(words)), largest=float("inf"), share=1.0)
+    metadata = ""
     if isinstance(theirs, MetaTensor) and isinstance(ours, MetaTensor):
-        words.extend(_of_meta(theirs, ours))
+        words.extend(_of_affine(theirs, ours))
+        metadata = "; ".join(_of_meta(theirs, ours))
     if one.size == 0:
-        return _in_words(key, "; ".join(words))
+        return replace(_in_words(key, "; ".join(words)), metadata=metadata)
     if one.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
         # Text and complex numbers, as in some metadata.
         if not _is_same(one, other):
             words.append(f"{one!r} and {other!r}")
-        return _in_words(key, "; ".join(words))
+        return replace(_in_words(key, "; ".join(words)), metadata=metadata)
     values = np.atleast_1d(one.astype(np.float64))
     with np.errstate(invalid="ignore"):
         gap = np.abs(values - other.astype(np.float64))
@@ -98,20 +103,33 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
         share=float((gap > 0).mean()),
         is_whole=bool((one == np.round(one)).all()),
         words="; ".join(words),
+        metadata=metadata,
     )
 
 
-def _of_meta(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
+def _of_affine(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
     if theirs.affine.shape != ours.affine.shape or not np.allclose(
         theirs.affine, ours.affine, rtol=_META_RTOL, atol=1e-4
     ):
         yield f"affines {theirs.affine.tolist()} and {ours.affine.tolist()}"
+
+
+def _of_meta(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
     one, other = ({name: value for name, value in image.meta.items() if name != "affine"} for image in (theirs, ours))
     if set(one) != set(other):
         yield f"metadata {sorted(map(str, one))} and {sorted(map(str, other))}"
     for name in one:
         if name in other and not _is_same(one[name], other[name], rtol=_META_RTOL):
-            yield f"metadata '{name}': {one[name]!r} and {other[name]!r}"
+            # In MONAI, the samples of one crop share the array, so all get the spacing of the last one.
+            is_theirs_wrong = name == "pixdim" and _has_own_spacing(ours) and not _has_own_spacing(theirs)
+            why = " (MONAI's is not the spacing of its own affine, the engine's is)" if is_theirs_wrong else ""
+            yield f"metadata '{name}': {one[name]!r} and {other[name]!r}{why}"
+
+
+def _has_own_spacing(image: MetaTensor) -> bool:
+    """Whether `pixdim` holds the spacing of the affine."""
+    spacing = affine_to_spacing(image.affine)
+    return _is_same(_plain(image.meta["pixdim"])[1 : 1 + len(spacing)], _plain(spacing), rtol=_META_RTOL)
 
 
 def _plain(value: Any) -> Any:

@@ -160,7 +160,7 @@ class OpenRange:
     _opened: tuple[tuple[Listener, Any], ...]
 
 
-def start_range(name: str, *, color: str = "") -> OpenRange:
+def start_range(name: str = "", *, color: str = "", message: str = "") -> OpenRange:
     """A range that begins here and ends where `end_range` is given it, in this thread or another.
 
     Such ranges nest with nothing: use `span` for what begins and ends in one block.
@@ -168,7 +168,14 @@ def start_range(name: str, *, color: str = "") -> OpenRange:
     Args:
         name: what the stretch does.
         color: for time lines, as for `span`.
+        message: the name, as the nvtx package calls it.
+
+    Raises:
+        InputError: there is no name, or two.
     """
+    if bool(name) == bool(message):
+        raise InputError(f"start_range: name={name!r}, message={message!r}; give one of them, start_range('dataload')")
+    name = name or message
     return OpenRange(name, tuple((each, each.begin_range(name, color)) for each in LISTENERS.found()))
 
 

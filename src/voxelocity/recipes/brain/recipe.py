@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,19 @@ from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
 from voxelocity.core.learning import read_mark
 from voxelocity.core.plain import read_mapping, table_cell
+from voxelocity.core.whole_file import write_whole
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import unlearned_verdict
 from voxelocity.recipes.results import is_same, results_call, trained_on
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import (
+    check_trained,
+    division_of,
+    predict_with_pictures,
+    race,
+    train_on,
+    unseen_cases,
+)
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
@@ -53,20 +62,25 @@ def predict(call: Call) -> None:
     is_own = results is call
     # Files of the challenge do not say by their names which channel they are.
     listed = results.out / ("held_out.csv" if is_own else "scans.csv")
-    cases = _cases(call) if is_own else voxelocity.open(brain_dataset(call.data, results.out / "data"))
-    held_out = cases.split(0).validation if is_own else cases.refs
-    with listed.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
-        rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in held_out)
+    if is_own:
+        refs = unseen_cases(call, _cases(call))
+    else:
+        refs = list(voxelocity.open(brain_dataset(call.data, results.out / "data")).refs)
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
+    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in refs)
+    write_whole(listed, text.getvalue().encode())
     predict_with_pictures(call, [listed], results=results)
     if not is_own:
         return
     if mark := read_mark(call.out / "scores.json"):
         call.console.print(f"warning: {unlearned_verdict(mark)}", style="yellow", highlight=False, soft_wrap=True)
         return
+    held_out = division_of(call).held_out
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
-    call.console.print(TableView(score_table([case["dice"] for case in scores], num_held_out=len(held_out))))
+    if dice := [case["dice"] for case in scores if case["case_id"] in held_out]:
+        call.console.print(TableView(score_table(dice, num_held_out=len(held_out))))
 
 
 def _cases(call: Call) -> Cases:

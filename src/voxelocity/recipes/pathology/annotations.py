@@ -11,14 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import listed
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 
 Mask = npt.NDArray[np.bool_]
 Outline = npt.NDArray[np.float64]
 """(n, 2), x and y, closed by a line from the last point to the first."""
 _OUTLINES = frozenset({".json", ".xml"})
-# Of ASAP, as in CAMELYON16: groups with these names are holes.
-_HOLES = frozenset({"_2", "exclusion"})
+# Groups of ASAP, in lower case. CAMELYON16 has tumor in _0, _1 and Tumor, and holes in _2 and Exclusion; CAMELYON17 has
+# metastases and normal. An outline may also be in no group.
+_TUMOR = frozenset({"", "none", "_0", "_1", "tumor", "tumour", "metastases", "metastasis"})
+_HOLES = frozenset({"_2", "exclusion", "normal"})
+# Kinds of annotations without an area.
+_AREAS = frozenset({"", "polygon", "rectangle", "spline"})
 
 
 class Annotation:
@@ -118,6 +123,9 @@ def read_outlines(path: Path) -> tuple[list[Outline], list[Outline]]:
 
 def _of_json(text: str) -> tuple[Sequence[Sequence[object]], Sequence[Sequence[object]]]:
     found = json.loads(text)
+    unknown = sorted(name for name in set(found) - {"positive", "negative"} if isinstance(found[name], list))
+    if unknown:
+        raise ValueError(f"it also has {listed(unknown)}, of which nobody knows whether it is tumor")
     return found["positive"], found.get("negative", [])
 
 
@@ -125,9 +133,19 @@ def _of_xml(text: str) -> tuple[list[list[list[float]]], list[list[list[float]]]
     tumor: list[list[list[float]]] = []
     holes: list[list[list[float]]] = []
     for one in ElementTree.fromstring(text).iter("Annotation"):
+        group, kind = one.get("PartOfGroup", "").strip(), one.get("Type", "").strip()
+        if group.lower() not in _TUMOR | _HOLES:
+            raise ValueError(
+                f"annotation {one.get('Name')!r} is in the group {group!r}, of which nobody knows whether it is tumor; "
+                f"name groups {listed(sorted(_TUMOR - {''}))} for tumor, {listed(sorted(_HOLES))} for what is not"
+            )
+        if kind.lower() not in _AREAS:
+            raise ValueError(
+                f"annotation {one.get('Name')!r} is a {kind}, which has no area; remove it or draw a polygon"
+            )
         points = sorted(one.iter("Coordinate"), key=lambda point: int(point.get("Order", "0")))
         outline = [[float(point.attrib["X"]), float(point.attrib["Y"])] for point in points]
-        (holes if one.get("PartOfGroup", "").lower() in _HOLES else tumor).append(outline)
+        (holes if group.lower() in _HOLES else tumor).append(outline)
     return tumor, holes
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.source.splits import assign_folds
+from voxelocity.recipes.division import Part, content_of
 from voxelocity.recipes.pathology.annotations import Annotation
 from voxelocity.recipes.pathology.slides import SLIDES, Blocks, Box, Slide
 
@@ -27,6 +31,7 @@ class Piece:
         annotation: what is tumor; None if that is not known.
         box: in pixels of the finest level; None for the whole slide.
         fold: in which it is held out.
+        patient: whose it is, as far as names tell.
     """
 
     name: str
@@ -34,6 +39,7 @@ class Piece:
     annotation: Path | None
     box: Box | None
     fold: int
+    patient: str = ""
 
 
 class OpenPieces:
@@ -73,9 +79,11 @@ def find_pieces(data: Path) -> tuple[Piece, ...]:
     """The pieces of a folder of slides, or the slide itself.
 
     A folder has one of:
-        `slides.csv`: columns slide and annotation, and if wanted name, fold, x, y, width, height.
+        `slides.csv`: columns slide and annotation, and if wanted name, fold, patient, x, y, width, height. Without
+            folds, slides are dealt to them as scans are (`data.source`): all of one patient to one fold.
         `index.csv` with id and fold, `images` and `masks`: photographs, as the CAMELYON tiles.
-        `slide.tiff`, `tumour_mask.tiff` and `tiles.csv` with row, col, x, y: tiles of one slide; each is a fold.
+        `slide.tiff`, `tumour_mask.tiff` and `tiles.csv` with row, col, x, y: tiles of one slide; each is a fold, in
+            the order of rows and columns.
         slides without annotations.
 
     Raises:
@@ -102,6 +110,43 @@ def find_pieces(data: Path) -> tuple[Piece, ...]:
     return pieces
 
 
+def identify(pieces: Sequence[Piece]) -> dict[str, Part]:
+    """The pieces by name, as a training keeps them: by the content of their slides.
+
+    Raises:
+        ScanError: a slide cannot be read.
+    """
+    contents = {slide: content_of(slide) for slide in {piece.slide for piece in pieces}}
+    return {
+        piece.name: Part(
+            name=piece.name,
+            content=contents[piece.slide],
+            patient=piece.patient or piece.slide.stem,
+            box=() if piece.box is None else (piece.box.y, piece.box.x, piece.box.height, piece.box.width),
+        )
+        for piece in pieces
+    }
+
+
+def check_annotated(data: Path, pieces: Sequence[Piece]) -> None:
+    """Returns if there is something to learn from.
+
+    Raises:
+        InputError: no piece has an annotation, or the first slide cannot be opened.
+    """
+    if any(piece.annotation is not None for piece in pieces):
+        return
+    # A slide that cannot be opened needs no annotation.
+    slide = Slide(pieces[0].slide).path
+    folder = slide.parent if data.is_file() else data
+    raise DatasetError(
+        f"pathology: none of the {len(pieces)} pieces of {data} has an annotation, from which a network learns; name "
+        f"masks or outlines (ASAP's XML, or JSON) in {folder / TABLE}, one line each:\n    slide,annotation\n"
+        f"    {slide.relative_to(folder)},ANNOTATION OF THIS SLIDE\nand give the folder {folder}; see "
+        "docs/recipes/pathology.md"
+    )
+
+
 def _rows(path: Path, *needed: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     # Spreadsheets write a byte-order mark; a line may end before its last columns.
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -123,7 +168,9 @@ def _whole(row: Mapping[str, str], column: str, path: Path, line: int) -> int:
 
 def _of_table(data: Path, path: Path) -> Iterator[Piece]:
     sides = ("x", "y", "width", "height")
-    for line, row in _rows(path, "slide", "annotation"):
+    rows = list(_rows(path, "slide", "annotation"))
+    folds = _dealt(data, path, rows)
+    for line, row in rows:
         slide = data / row["slide"]
         given = [side for side in sides if row.get(side)]
         if given and len(given) < len(sides):
@@ -131,13 +178,45 @@ def _of_table(data: Path, path: Path) -> Iterator[Piece]:
                 f"pathology: line {line} of {path} has {', '.join(given)} only; a piece needs x, y, width and height"
             )
         x, y, width, height = (_whole(row, side, path, line) for side in sides) if given else (0, 0, 0, 0)
+        fold, patient = folds[row["slide"]]
         yield Piece(
             name=row.get("name") or (f"{slide.stem}_x{x}_y{y}" if given else slide.stem),
             slide=slide,
             annotation=data / row["annotation"] if row["annotation"] else None,
             box=Box(y=y, x=x, height=height, width=width) if given else None,
-            fold=_whole(row, "fold", path, line) if row.get("fold") else (line - 2) % _NUM_FOLDS,
+            fold=_whole(row, "fold", path, line) if row.get("fold") else fold,
+            patient=patient,
         )
+
+
+def _dealt(data: Path, path: Path, rows: Sequence[tuple[int, Mapping[str, str]]]) -> dict[str, tuple[int, str]]:
+    """The fold and the patient of each slide of a table."""
+    refs: dict[str, VolumeRef] = {}
+    for line, row in rows:
+        name, before = row["slide"], refs.get(row["slide"])
+        patient = row.get("patient") or None
+        if before is not None and patient and before.patient not in (None, patient):
+            raise DatasetError(
+                f"pathology: line {line} of {path} gives {name} the patient '{patient}', and a line above "
+                f"'{before.patient}'; a slide is of one patient"
+            )
+        fold = _whole(row, "fold", path, line) if row.get("fold") else None
+        label = data / row["annotation"] if row["annotation"] else None
+        refs[name] = VolumeRef(
+            case_id=os.path.splitext(name)[0],
+            images=(data / name,),
+            label=label if before is None or before.label is None else before.label,
+            patient=patient if before is None or before.patient is None else before.patient,
+            fold=fold if before is None or before.fold is None else before.fold,
+        )
+    names = sorted(refs)
+    found, _ = assign_folds([refs[name] for name in names], num_folds=_NUM_FOLDS)
+    # Where the table gives some slides a fold, the others of the patient share it.
+    given = {ref.patient: ref.fold for ref in found if ref.fold is not None}
+    return {
+        name: (given.get(ref.patient, 0) if ref.fold is None else ref.fold, ref.patient or ref.case_id)
+        for name, ref in zip(names, found, strict=True)
+    }
 
 
 def _of_index(data: Path, path: Path) -> Iterator[Piece]:
@@ -153,11 +232,13 @@ def _of_index(data: Path, path: Path) -> Iterator[Piece]:
 
 def _of_tiles(data: Path, path: Path) -> Iterator[Piece]:
     side = 640
-    for line, row in _rows(path, "row", "col", "x", "y"):
+    rows = list(_rows(path, "row", "col", "x", "y"))
+    places = [tuple(_whole(row, name, path, line) for name in ("row", "col")) for line, row in rows]
+    for place, (line, row) in zip(places, rows, strict=True):
         yield Piece(
             name=f"r{row['row']}c{row['col']}",
             slide=data / "slide.tiff",
             annotation=data / "tumour_mask.tiff",
             box=Box(y=_whole(row, "y", path, line), x=_whole(row, "x", path, line), height=side, width=side),
-            fold=line - 2,
+            fold=sorted(places).index(place),
         )

@@ -10,10 +10,12 @@ import torch
 from voxelocity.core.errors import InputError
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.infer import SPEC_NAME
+from voxelocity.recipes.division import Division
 from voxelocity.recipes.pathology.settings import PathologyConfig
 from voxelocity.recipes.trained import read_trained, write_trained
 
-_FORMAT = 1
+# Since 2, with what was trained on.
+_FORMAT = 2
 
 
 class PatchNet(torch.nn.Module):
@@ -60,6 +62,7 @@ class TrainedPatches:
         config: it was trained with.
         fold: that was held out; None for none.
         seed: of the training.
+        division: the pieces that it was trained on, and those that were held out.
         unlearned: why that was too short to be scored; "" where it was not.
     """
 
@@ -67,6 +70,7 @@ class TrainedPatches:
     config: PathologyConfig
     fold: int | None
     seed: int
+    division: Division
     unlearned: str = ""
 
     def before_training(self) -> PatchNet:
@@ -78,11 +82,9 @@ class TrainedPatches:
     def save(self, folder: Path) -> None:
         """Writes it into a run's folder."""
         description = {
-            "fold": self.fold,
-            "seed": self.seed,
-            "config": self.config.to_plain(),
-            UNLEARNED: self.unlearned,
-        }
+            "fold": self.fold, "seed": self.seed, "config": self.config.to_plain(),
+            "division": self.division.to_plain(), UNLEARNED: self.unlearned,
+        }  # fmt: skip
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
 
@@ -113,5 +115,6 @@ def load_patches(folder: Path) -> TrainedPatches:
         config=config,
         fold=found["fold"],
         seed=int(found["seed"]),
+        division=Division.from_plain(found["division"]),
         unlearned=str(found.get(UNLEARNED, "")),
     )

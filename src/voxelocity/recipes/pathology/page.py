@@ -28,7 +28,7 @@ _HEAT, _TRUTH = (214, 39, 40), (31, 119, 180)
 
 @dataclass(frozen=True, kw_only=True)
 class PieceScore:
-    """Of a piece that was held out.
+    """Of a piece that was not trained on.
 
     Attributes:
         name: of the piece.
@@ -50,7 +50,7 @@ class Figures:
     """Over everything that was predicted.
 
     Attributes:
-        patch_auc: of the patches of all held-out pieces; each is scored by the network that has not seen it.
+        patch_auc: of the patches of all pieces that are scored; each is scored by the network that has not seen it.
         square_auc: likewise of the squares of heat maps.
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
         froc_of_intensity: the same of the darkest or lightest tenth of the squares.
@@ -160,9 +160,8 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures, num_slides: int) ->
     baselines = " and ".join(
         f"{number_text(patches, 3)} by the {name}" for name, (patches, _) in figures.baselines.items() if name != CHANCE
     )
-    kind = "piece" if figures.data else "held-out piece"
     verdict = (
-        f"On {count_text(len(scores), kind)}{of_data}, tumor is separated from other tissue with an AUC of "
+        f"On {count_text(len(scores), 'unseen piece')}{of_data}, tumor is separated from other tissue with an AUC of "
         f"{number_text(figures.patch_auc, 3)} for patches and {number_text(figures.square_auc, 3)} for squares of the "
         "heat maps."
     )
@@ -199,7 +198,7 @@ def _table(scores: Sequence[PieceScore]) -> Table:
         for one in scores
     ]  # fmt: skip
     heads = ("Piece", "Patches", "AUC of patches", "AUC of squares", "Squares that are tumor")
-    return Table(caption="Pieces that were held out", heads=heads, rows=rows)
+    return Table(caption="Pieces that were not trained on", heads=heads, rows=rows)
 
 
 def _mean(froc: Mapping[float, float]) -> float:

@@ -6,13 +6,14 @@ import csv
 import io
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.plain import table_cell
+from voxelocity.core.quantities import count_text
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
@@ -20,7 +21,7 @@ from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
 from voxelocity.recipes.pathology.baselines import Baselines, spots
-from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import TrainedPatches, find_models, load_patches
@@ -48,13 +49,14 @@ def train(call: Call) -> None:
     """Trains one network for each fold that is held out, each in a folder of its own below `call.out`."""
     watch = Stopwatch()
     pieces = find_pieces(call.data)
+    check_annotated(call.data, pieces)
     known = sorted({piece.fold for piece in pieces if piece.annotation is not None})
     first = settings(call)
     folds: Sequence[int | None] = known if first.folds == "all" else [int(fold) for fold in first.folds] or [None]
     if unknown := [fold for fold in folds if fold is not None and fold not in known]:
         raise ConfigError(
             f"pathology: folds names fold {unknown[0]}, which no annotated piece of {call.data} has; it has "
-            f"{', '.join(map(str, known)) or 'none'}"
+            f"{', '.join(map(str, known))}"
         )
     _check_folder(call.out)
     # The time is shared out evenly.
@@ -101,12 +103,19 @@ def predict(call: Call) -> None:
     for one in models:
         one.network.to(call.device)
     pieces = find_pieces(call.data)
-    chosen = [piece for piece in pieces if _unseen_by(models, piece)]
+    unseen, notices = _unseen(models, pieces)
+    chosen = [piece for piece in pieces if _unseen_by(models, piece, unseen)]
     if not chosen:
-        raise InputError(f"pathology: all pieces of {call.data} were trained on, so none can be predicted")
-    opened, blocks, notices = OpenPieces(chosen), Blocks(config.cache_bytes), []
+        raise InputError(
+            f"pathology: all pieces of {call.data} were trained on, or are of slides or patients that were, so none "
+            "can be predicted and scored; name other slides, or train with a fold held out"
+        )
+    opened, blocks = OpenPieces(chosen), Blocks(config.cache_bytes)
     if left := len(pieces) - len(chosen):
-        notices.append(f"Every network was trained on {left} of the {len(pieces)} pieces; they are not scored.")
+        notices.append(
+            f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
+            "patients; they are not scored."
+        )
     call, is_own = results_call(call, trained_on(folders[0])), is_same(call.data, trained_on(folders[0]))
     baselines = Baselines(models[0], device=call.device, blocks=blocks)
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
@@ -114,7 +123,7 @@ def predict(call: Call) -> None:
     of_patches, of_squares = [], []
     for piece in chosen:
         slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
-        networks = [one.network for one in _unseen_by(models, piece)]
+        networks = [one.network for one in _unseen_by(models, piece, unseen)]
         heat = predict_slide(
             networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
         )
@@ -155,9 +164,41 @@ def predict(call: Call) -> None:
     write_report(call, document, call.out / _HEAT)
 
 
-def _unseen_by(models: Sequence[TrainedPatches], piece: Piece) -> list[TrainedPatches]:
-    """The networks that may predict a piece."""
-    return [one for one in models if piece.annotation is None or one.fold == piece.fold]
+def _unseen(models: Sequence[TrainedPatches], pieces: Sequence[Piece]) -> tuple[set[tuple[int | None, str]], list[str]]:
+    """Folds of networks with the names of annotated pieces that they have not seen, and what to know about that.
+
+    What a network has seen is kept with it; folds of today's table may be others.
+    """
+    parts = identify([piece for piece in pieces if piece.annotation is not None])
+    unseen: set[tuple[int | None, str]] = set()
+    near: set[str] = set()
+    is_known = False
+    for one in models:
+        knows = one.division.knows(parts.values())
+        is_known |= knows
+        for name, part in parts.items():
+            if not one.division.has(part, by_patient=knows):
+                unseen.add((one.fold, name))
+                if one.division.is_near(part, by_patient=knows):
+                    near.add(name)
+    notices = []
+    if near:
+        notices.append(
+            f"{count_text(len(near), 'piece')} of {len(parts)} were held out, but other pieces of their slides or "
+            "patients were trained on, so scores are higher than on new slides."
+        )
+    if parts and not is_known:
+        names = {part.name for one in models for part in one.division.trained} & parts.keys()
+        same = f", although {count_text(len(names), 'name')} are the same" if names else ""
+        notices.append(f"By its content, no slide here is one that the networks were trained on{same}.")
+    return unseen, notices
+
+
+def _unseen_by(
+    models: Sequence[TrainedPatches], piece: Piece, unseen: Collection[tuple[int | None, str]] = ()
+) -> list[TrainedPatches]:
+    """The networks that may predict a piece: those known not to have seen it, or all if there is nothing to score."""
+    return [one for one in models if piece.annotation is None or (one.fold, piece.name) in unseen]
 
 
 def _written(

@@ -10,8 +10,9 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.division import Division
 from voxelocity.recipes.fit import FitJob, fit, open_run
-from voxelocity.recipes.pathology.dataset import OpenPieces, Piece
+from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, identify
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches
 from voxelocity.recipes.pathology.patches import PatchBatches
 from voxelocity.recipes.pathology.settings import PathologyConfig
@@ -45,11 +46,15 @@ def train_fold(
     chosen = [piece for piece in pieces if piece.fold != fold and piece.annotation is not None]
     if not chosen:
         raise DatasetError(
-            f"pathology: {call.data} has no annotated pieces outside of fold {fold}; give some, or set folds=[]"
+            f"pathology: {call.data} has no annotated pieces outside of fold {fold} (slides of one patient share a "
+            "fold, unless slides.csv has a column fold); give some, or set folds=[]"
         )
+    parts = identify([piece for piece in pieces if piece.annotation is not None])
+    trained = tuple(parts.pop(piece.name) for piece in chosen)
+    division = Division(trained=trained, held_out=tuple(parts.values()))
     record = {
         "recipe": "pathology", "data": str(call.data.absolute()), "seed": call.seed, "fold": fold,
-        "config": config.to_plain(),
+        "config": config.to_plain(), "division": division.to_plain(),
     }  # fmt: skip
     with open_run(call, out, record, spent_s=spent_s + watch.elapsed_s) as run:
         batches = PatchBatches(OpenPieces(chosen), Blocks(config.cache_bytes), config, seed=call.seed)
@@ -76,10 +81,15 @@ def train_fold(
         fitted = fit(run, job)
         averaged = step.averaged()
         assert isinstance(averaged, PatchNet)
-        trained = TrainedPatches(
-            network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed, unlearned=fitted.unlearned
+        made = TrainedPatches(
+            network=averaged.cpu().eval(),
+            config=config,
+            fold=fold,
+            seed=call.seed,
+            division=division,
+            unlearned=fitted.unlearned,
         )
         if run.world.is_leader:
-            trained.save(out)
+            made.save(out)
         fitted.log_end(run)
-    return trained
+    return made

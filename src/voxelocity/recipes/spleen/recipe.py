@@ -11,7 +11,7 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.results import results_call, trained_on
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on
+from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
 
 KEYS: dict[str, Any] = {
     # As in MONAI's tutorials of the spleen: nearly isotropic, and the window in which soft tissue differs.
@@ -39,7 +39,7 @@ def predict(call: Call) -> None:
     if unlabeled.is_dir() and any(unlabeled.iterdir()):
         scans = [unlabeled]
     else:
-        scans = [ref.images[0] for ref in (cases.split(0).validation if results is call else cases.refs)]
+        scans = [ref.images[0] for ref in (unseen_cases(call, cases) if results is call else cases.refs)]
     predict_with_pictures(call, scans, results=results)
 
 

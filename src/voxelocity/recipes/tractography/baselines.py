@@ -45,7 +45,7 @@ def baselines_of(
     Args:
         trained: the model.
         bundle: (n), the index of each generated streamline's bundle; each baseline makes as many.
-        training: streamlines that it was trained on.
+        training: streamlines that it was trained on; there may be none in other data, which then have no mean.
         real: those to compare with.
         chosen: numbers of the bundles that count.
         seed: of noise and of moves.
@@ -63,6 +63,8 @@ def baselines_of(
         MEAN: lambda: _means(training, bundle),
         SAME: lambda: exemplars,
     }
+    if not len(training):
+        del made[MEAN]
     return {name: _over_bundles(make(), bundle, real) for name, make in made.items()}
 
 

@@ -23,7 +23,7 @@ from voxelocity.observe import Stopwatch
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_benchmark
-from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
+from voxelocity.recipes.tractography.bundles import Bundles
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.generate import generate, untrained_streamlines
@@ -31,7 +31,7 @@ from voxelocity.recipes.tractography.judge import space_shared
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.shapes import Points, resample
-from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, load_tracts
+from voxelocity.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divided, load_tracts
 from voxelocity.step import TrainingStep
 
 PLAIN_STEPS = 250
@@ -45,17 +45,23 @@ def benchmark(call: Call) -> None:
     """Measures all ways with the model in `call.out`; writes `bench_tractography.json` and its page there."""
     trained = load_tracts(call.out)
     config = trained.config
-    bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
-    chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
-    if not len(held):
+    training, real, notices = divided(trained, call.data)
+    for notice in notices:
+        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
+    if not len(training):
+        raise InputError(
+            f"tractography: the model in {call.out} was not trained on {call.data}, and trainings are compared on what "
+            "it was trained on; name that data"
+        )
+    if not len(real):
         raise InputError(
             f"tractography: the model in {call.out} was trained on all streamlines of {call.data}, so none are left to "
             "compare with; train with split.held_out above 0"
         )
     f1: dict[str, list[float | None]] = {}
     comparisons = (
-        _compare_training(call, config, bundles.part(chosen)),
-        _compare_sampling(call, trained, bundles.part(held), f1),
+        _compare_training(call, config, training),
+        _compare_sampling(call, trained, real, f1),
     )
     settings = {
         "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
@@ -82,8 +88,9 @@ def _compare_training(call: Call, config: TractographyConfig, training: Bundles)
 def _compare_sampling(
     call: Call, trained: TrainedTracts, real: Bundles, f1: dict[str, list[float | None]]
 ) -> Comparison:
-    largest = np.argsort(trained.num_held)[::-1][:_NUM_BUNDLES]
-    counts = [min(_NUM_EACH, held) if number in largest else 0 for number, held in enumerate(trained.num_held)]
+    num_real = np.bincount(real.bundle, minlength=len(trained.names))
+    largest = np.argsort(num_real)[::-1][:_NUM_BUNDLES]
+    counts = [min(_NUM_EACH, num) if number in largest else 0 for number, num in enumerate(num_real.tolist())]
     bundle = np.repeat(np.arange(len(counts)), counts)
 
     def judge(name: str, made: Points) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +16,11 @@ from typing import Any, BinaryIO
 import nibabel as nib
 import numpy as np
 from nibabel.affines import apply_affine, voxel_sizes
-from nibabel.filebasedimages import ImageFileError
 from nibabel.streamlines.tractogram import LazyTractogram
 
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.whole_file import whole_file
+from voxelocity.data.decode import read_header
 from voxelocity.recipes.tractography.shapes import Numbers, Points
 
 TRACT_ENDINGS = (".trk", ".tck", ".trx")
@@ -27,6 +28,8 @@ TRACT_ENDINGS = (".trk", ".tck", ".trx")
 _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
 _ROOM_MM = 10.0
+# Characters of what a library says that errors show.
+_LONGEST_REASON = 300
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -67,10 +70,20 @@ def tract_files(data: Path) -> list[Path]:
         raise InputError(f"tractography: {data} holds {len(arrays)} .npz files; name the one to use")
     found = arrays or sorted(path for path in data.iterdir() if path.suffix.lower() in TRACT_ENDINGS)
     if not found:
-        raise InputError(
-            f"tractography: {data} holds no .trk, .tck or .trx file and no .npz array; name a folder that does"
-        )
+        others = [cure for path in sorted(data.iterdir()) if (cure := _conversion_of(path))]
+        cure = f"it holds {len(others)} in other forms; {others[0]}" if others else "name a folder that does"
+        raise InputError(f"tractography: {data} holds no .trk, .tck or .trx file and no .npz array; {cure}")
     return found
+
+
+def _conversion_of(path: Path) -> str:
+    """How to make a file of streamlines that is packed, or of another format, one that is read; "" for other files."""
+    name = path.name.lower()
+    if name.endswith(tuple(f"{ending}.gz" for ending in TRACT_ENDINGS)):
+        return f"unpack it: gunzip -k {shlex.quote(str(path))}"
+    if name.endswith((".vtk", ".vtp", ".fib", ".tt", ".tt.gz")):
+        return f"convert {path.name} to .tck or .trx, for example with MRtrix (tckconvert), DSI Studio, or DIPY"
+    return ""
 
 
 def read_tracts(files: Sequence[Path], *, image: Path | None = None) -> Tracts:
@@ -129,16 +142,18 @@ def _read(path: Path) -> Tracts:
     readers = {".npz": _read_array, ".trx": _read_trx, ".trk": _read_by_nibabel, ".tck": _read_by_nibabel}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"tractography: {path} is not a .trk, .tck, .trx or .npz file; convert it to one of these")
+        cure = _conversion_of(path) or "convert it to one of these"
+        raise InputError(f"tractography: {path} is not a .trk, .tck, .trx or .npz file; {cure}")
     try:
         return reader(path)
     except (InputError, FileNotFoundError, PermissionError):
         raise
     # Each library has errors of its own for a damaged file.
     except Exception as error:
+        # Some of them show the bytes that they found.
+        reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
         raise ScanError(
-            f"tractography: {path} cannot be read ({type(error).__name__}: {error}); repair or replace it, or leave "
-            "it out"
+            f"tractography: {path} cannot be read ({reason}); repair or replace it, or leave it out"
         ) from error
 
 
@@ -189,12 +204,18 @@ def _read_trx(path: Path) -> Tracts:
     """
     with zipfile.ZipFile(path) as archive:
         header = json.loads(archive.read("header.json"))
-        arrays = {
-            (str(place.parent), place.name.partition(".")[0]): np.frombuffer(archive.read(name), place.suffix[1:])
-            for name in archive.namelist()
-            if (place := PurePosixPath(name)).name.startswith(("positions.", "offsets."))
-            or (place.parent.name == "groups" and place.suffix)
-        }
+        arrays: dict[tuple[str, str], Any] = {}
+        for name in archive.namelist():
+            place = PurePosixPath(name)
+            is_wanted = len(place.parts) == 1 and place.name.startswith(("positions.", "offsets."))
+            if not is_wanted and not (place.parent.name == "groups" and place.suffix):
+                continue
+            key, *between, dtype = str(place.parent), *place.name.split(".")[1:]
+            array = np.frombuffer(archive.read(name), dtype)
+            if arrays.setdefault((key, place.name.partition(".")[0]), array) is not array:
+                raise ValueError(f"two members hold {place.name.partition('.')[0]}")
+            if is_wanted and place.name.startswith("positions.") and between != ["3"]:
+                raise ValueError(f"{name} does not hold three coordinates for each point")
     points = arrays[".", "positions"].reshape(-1, 3)
     offsets = arrays[".", "offsets"].astype(np.int64)
     num, num_points = int(header["NB_STREAMLINES"]), int(header["NB_VERTICES"])
@@ -203,6 +224,7 @@ def _read_trx(path: Path) -> Tracts:
     if (
         len(offsets) != num + 1
         or len(points) != num_points
+        or offsets[0] != 0
         or (np.diff(offsets) < 0).any()
         or offsets[-1] != num_points
     ):
@@ -211,7 +233,12 @@ def _read_trx(path: Path) -> Tracts:
     names = [*(name for folder, name in arrays if folder == "groups"), path.stem]
     bundle = np.full(num, len(names) - 1)
     for number, name in enumerate(names[:-1]):
-        bundle[arrays["groups", name].astype(np.int64)] = number
+        members = arrays["groups", name].astype(np.int64)
+        if ((members < 0) | (members >= num)).any():
+            raise ValueError(
+                f"the group {name} names streamline {members[(members < 0) | (members >= num)][0]} of {num}"
+            )
+        bundle[members] = number
     used, places = np.unique(bundle, return_inverse=True)
     return Tracts(
         points=points.astype(np.float32),
@@ -231,24 +258,12 @@ def _of_lengths(points: Any, lengths: Sequence[int], name: str) -> Tracts:
     )
 
 
-def open_image(path: Path) -> Any:
-    """What nibabel knows of an image before its voxels are read.
-
-    Raises:
-        ScanError: it cannot be read.
-    """
-    try:
-        return nib.load(path)
-    except (OSError, ImageFileError) as error:
-        raise ScanError(f"tractography: {path} cannot be read ({error}); give a NIfTI image") from None
-
-
 def _check_space(path: Path, tracts: Tracts, image: Path) -> None:
     """Raises if streamlines lie outside the image, as those in another space do."""
-    header = open_image(image)
+    grid = read_header(image).grid
     finite = tracts.points[np.isfinite(tracts.points).all(axis=1)]
-    index = apply_affine(np.linalg.inv(header.affine), finite)
-    outside = ((index < -0.5) | (index > np.array(header.shape[:3]) - 0.5)).any(axis=1)
+    index = apply_affine(np.linalg.inv(grid.matrix), finite)
+    outside = ((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1)
     if len(finite) and outside.mean() > _MOST_OUTSIDE:
         low, high = finite.min(axis=0), finite.max(axis=0)
         raise ScanError(
@@ -277,9 +292,8 @@ class Space:
     @classmethod
     def of_image(cls, image: Path) -> Space:
         """That of an image."""
-        header = open_image(image)
-        x, y, z = (int(size) for size in header.shape[:3])
-        return cls(affine=tuple(map(tuple, header.affine.tolist())), shape=(x, y, z))
+        grid = read_header(image).grid
+        return cls(affine=grid.affine, shape=grid.shape)
 
     @classmethod
     def around(cls, points: Points) -> Space:

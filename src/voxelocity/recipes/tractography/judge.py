@@ -39,7 +39,7 @@ class Judgment:
         ceiling_f1: the same for as many real streamlines that the model was trained on; NaN if there are too few.
         length_mm: quantiles of their lengths, and of the real ones.
         curvature_per_mm: the same of their mean curvature.
-        nearest_mm: median distance to the nearest streamline of the training.
+        nearest_mm: median distance to the nearest streamline of the training; NaN if none of these is known.
         copied: share that is nearer than `COPY_MM` to a streamline of the training.
         copied_real: the same of the real ones that they were compared with, which are no copies.
         outside: share of their points that lie outside the mask; NaN without one.
@@ -107,9 +107,9 @@ def judge(generated: Points, real: Points, trained: Points, *, is_inside: Number
         ceiling_f1=ceiling,
         length_mm=_spreads(generated, real, _length),
         curvature_per_mm=_spreads(generated, real, curvature_per_mm),
-        nearest_mm=float(np.median(near)),
-        copied=float((near < COPY_MM).mean()),
-        copied_real=float((near_real < COPY_MM).mean()),
+        nearest_mm=float(np.median(near)) if len(trained) else float("nan"),
+        copied=float((near < COPY_MM).mean()) if len(trained) else float("nan"),
+        copied_real=float((near_real < COPY_MM).mean()) if len(trained) else float("nan"),
         outside=float("nan") if is_inside is None else float(1.0 - is_inside.mean()),
     )
 

@@ -22,17 +22,17 @@ LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40
 _ABOUT_BASELINES = Text(
     text=(
-        "Means over bundles, of as many streamlines as were generated, on the same held-out ones; length and curvature "
-        "are medians. Generated streamlines begin at streamlines of the training, and so does the untrained network. "
-        "Moved ones are shifted as a whole by the distance between neighbors."
+        "Means over bundles, of as many streamlines as were generated, on the same real ones, which the model has not "
+        "seen; length and curvature are medians. Generated streamlines begin at streamlines of the training, and so "
+        "does the untrained network. Moved ones are shifted as a whole by the distance between neighbors."
     ),
     is_hint=True,
 )
-_COLORS = {"generated": "accent", "held out": "baseline"}
+_COLORS = {"generated": "accent", "unseen": "baseline"}
 
 
 def least_real(judgments: Mapping[str, Judgment]) -> int:
-    """Held-out streamlines of a bundle that counts in the means: 50, or as many as the largest has."""
+    """Unseen streamlines of a bundle that counts in the means: 50, or as many as the largest has."""
     return min(LEAST_REAL, max((one.num_real for one in judgments.values()), default=0))
 
 
@@ -89,17 +89,21 @@ def tract_document(
 def _verdict(judgments: Mapping[str, Judgment], mean: Mapping[str, float], baselines: Mapping[str, Baseline]) -> str:
     num = int(mean.get("num_bundles", 0.0))
     if not num:
-        return "No streamlines were held out, so there is nothing to compare the generated ones with."
+        return "The model has seen all streamlines, so there is nothing to compare the generated ones with."
     part = f"{num} of " if num < len(judgments) else ""
     length, real_length = (number_text(mean[key], 0) for key in ("length_mm", "real_length_mm"))
     curvature, real_curvature = (number_text(mean[key], 3) for key in ("curvature_per_mm", "real_curvature_per_mm"))
     verdict = (
-        f"Over {part}{count_text(len(judgments), 'bundle')}, each with at least {least_real(judgments)} held-out "
-        f"streamlines, generated streamlines fill the voxels of the held-out ones with a mean F1 of "
-        f"{number_text(mean['f1'])}. They are {length} mm long (held out: {real_length}) and curved by {curvature} "
-        f"rad/mm (held out: {real_curvature}). The same number of streamlines from the training data reach an F1 of "
-        f"{number_text(mean['ceiling_f1'])}, which is the ceiling."
+        f"Over {part}{count_text(len(judgments), 'bundle')}, each with at least {least_real(judgments)} real "
+        f"streamlines that the model has not seen, generated streamlines fill the voxels of these with a mean F1 of "
+        f"{number_text(mean['f1'])}. They are {length} mm long (real: {real_length}) and curved by {curvature} "
+        f"rad/mm (real: {real_curvature})."
     )
+    if not math.isnan(mean["ceiling_f1"]):
+        verdict += (
+            " The same number of streamlines from the training data reach an F1 of "
+            f"{number_text(mean['ceiling_f1'])}, which is the ceiling."
+        )
     if not baselines:
         return verdict
     untrained, moved = baselines[UNTRAINED].f1, baselines[MOVED].f1
@@ -154,7 +158,7 @@ def _baseline_table(mean: Mapping[str, float], baselines: Mapping[str, Baseline]
     generated = Baseline(**{name: mean[name] for name in names})
     rows = [
         (name, *(number_text(getattr(one, key), 0 if key == "length_mm" else 3) for key in names))
-        for name, one in {"generated": generated, **baselines, "held out": real}.items()
+        for name, one in {"generated": generated, **baselines, "real, unseen": real}.items()
     ]
     heads = ("Streamlines", "F1", "Overlap", "Overreach", "mm", "rad/mm")
     return Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
@@ -170,10 +174,10 @@ def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
         for name, one in judgments.items()
     ]  # fmt: skip
     heads = (
-        "Bundle", "Held out", "F1", "F1 of real", "Overlap", "Overreach", "Median mm (real)",
+        "Bundle", "Unseen", "F1", "F1 of real", "Overlap", "Overreach", "Median mm (real)",
         "Median rad/mm (real)", "Copies",
     )  # fmt: skip
-    return Table(caption="Generated streamlines against those held out", heads=heads, rows=rows)
+    return Table(caption="Generated streamlines against real ones that the model has not seen", heads=heads, rows=rows)
 
 
 def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str:
@@ -183,14 +187,14 @@ def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str
 
 def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
     if not drawn:
-        return [Text(text="No streamlines were held out, so there is nothing to compare with.", is_hint=True)]
+        return [Text(text="The model has seen all streamlines, so there is nothing to compare with.", is_hint=True)]
     names = list(drawn)[:_MOST_DRAWN]
     columns = {name: _curves(*drawn[name]) for name in names}
     return [
         Chart(
-            title="Generated and held-out streamlines",
+            title="Generated streamlines and real ones that the model has not seen",
             svg=projections("streamlines", columns),
-            alt=f"Projections of {', '.join(names)}, generated streamlines over held-out ones.",
+            alt=f"Projections of {', '.join(names)}, generated streamlines over unseen ones.",
             legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in _COLORS.items()],
         )
     ]
@@ -198,5 +202,5 @@ def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
 
 def _curves(generated: Points, real: Points) -> list[tuple[list[Any], str]]:
     """What is drawn of a bundle; the generated ones lie on top."""
-    parts = {"held out": real, "generated": generated}
+    parts = {"unseen": real, "generated": generated}
     return [(list(part[:_MOST_LINES, ::2]), _COLORS[kind]) for kind, part in parts.items()]

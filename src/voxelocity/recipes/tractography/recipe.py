@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from voxelocity.core.quantities import count_text, listed
+from voxelocity.core.quantities import count_text
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.results import results_call, trained_on
 from voxelocity.recipes.tractography.baselines import baselines_of
-from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
+from voxelocity.recipes.tractography.bundles import Bundles
 from voxelocity.recipes.tractography.generate import Generated, generate, wanted_counts
 from voxelocity.recipes.tractography.judge import Judgment, judge
 from voxelocity.recipes.tractography.page import least_real, tract_document
 from voxelocity.recipes.tractography.settings import settings
-from voxelocity.recipes.tractography.train import TrainedTracts, load_tracts, train_tracts
+from voxelocity.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
 
 _NUM_DRAWN = 4
@@ -29,20 +29,13 @@ def train(call: Call) -> None:
 
 
 def predict(call: Call) -> None:
-    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that were held out.
+    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that it has not seen.
 
     Writes `generated.trx` (or another format), `scores.json` and `report.html` there.
     """
     trained = load_tracts(call.out)
     config = trained.config
-    bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
-    unknown = [name for name in bundles.names if name not in trained.names]
-    bundles = bundles.named_as(trained.names)
-    chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=trained.seed)
-    notices: list[str] = []
-    if unknown:
-        notices.append(f"The model was not trained on the bundles {listed(unknown)}, which are left out.")
-    training, real = bundles.part(chosen), bundles.part(held)
+    training, real, notices = divided(trained, call.data)
     results = results_call(call, trained_on(call.out))
     path = results.out / f"generated.{config.sample.format}"
     counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
@@ -61,7 +54,7 @@ def predict(call: Call) -> None:
         judgments,
         drawn,
         read_events(events_path(call.out)),
-        settings=_in_words(trained, call.data, len(training)),
+        settings=_in_words(trained, call.data),
         made=made,
         baselines=baselines_of(trained, made.bundle, training, real, counted, seed=call.seed),
         unlearned=trained.unlearned,
@@ -71,7 +64,7 @@ def predict(call: Call) -> None:
 
 
 def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:
-    """The bundles of which streamlines were held out."""
+    """The bundles of which there are streamlines that the model has not seen."""
     mask = trained.config.mask
     judgments = {}
     for number, name in enumerate(trained.names):
@@ -82,13 +75,13 @@ def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: 
     return judgments
 
 
-def _in_words(trained: TrainedTracts, data: Path, num_training: int) -> dict[str, str]:
+def _in_words(trained: TrainedTracts, data: Path) -> dict[str, str]:
     config = trained.config
     num_weights = sum(one.numel() for one in trained.network.parameters())
     steps = config.sample.num_steps
     return {
         "data": str(data),
-        "streamlines": f"{num_training:,} in {count_text(len(trained.names), 'bundle')}",
+        "trained on": f"{len(trained.division.trained):,} streamlines in {count_text(len(trained.names), 'bundle')}",
         "network": f"{num_weights / 1e6:.1f} million weights, {config.network.depth} blocks of {config.network.width}",
         "predicts": config.prediction,
         "sampled by": f"{config.sample.sampler}, {count_text(steps, 'step')}",

@@ -12,23 +12,27 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.learning import UNLEARNED
+from voxelocity.core.quantities import listed
 from voxelocity.core.rng import generator
+from voxelocity.data.decode import read_header
 from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.fit import FitJob, fit, open_run
-from voxelocity.recipes.tractography.bundles import Bundles, open_bundles, split
+from voxelocity.recipes.tractography.bundles import Bundles, TractDivision, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
-from voxelocity.recipes.tractography.files import Space, open_image
+from voxelocity.recipes.tractography.files import Space
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
 from voxelocity.recipes.tractography.volume import ImageSampler, distance_to, read_volume
 from voxelocity.recipes.trained import read_trained, write_trained
 from voxelocity.step import TrainingStep
 
-_FORMAT = 2
+# Since 3, with what was trained on.
+_FORMAT = 3
+_SIDES = {"trained": "division.trained", "held_out": "division.held_out"}
 # Of what the file of weights holds besides the network.
 _EXEMPLARS = "exemplars."
 _RESERVE_S = 20.0
@@ -46,6 +50,7 @@ class TrainedTracts:
         exemplars: that generated streamlines are variations of.
         space: of the data.
         seed: of the training, which also chose what was held out.
+        division: what it was trained on, and what was held out.
         unlearned: why that was too short to be scored; "" where it was not.
     """
 
@@ -56,6 +61,7 @@ class TrainedTracts:
     exemplars: Exemplars
     space: Space
     seed: int
+    division: TractDivision
     unlearned: str = ""
 
 
@@ -71,14 +77,18 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
     watch, device, seed = Stopwatch(), call.device, call.seed
     # The mask may only be needed when the training is over.
     for name in filter(None, (config.image, config.direction, config.mask)):
-        open_image(Path(name))
+        read_header(Path(name))
     volume = read_volume(_path(config.image), _path(config.direction))
     bundles = open_bundles(call.data, num_points=config.network.num_points, image=config.image_path)
     chosen, held = split(bundles, by=config.split.by, held_out=config.split.held_out, seed=seed)
+    division = TractDivision.of(bundles, (chosen, held), by=config.split.by, data=call.data)
     training = bundles.part(chosen)
     pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=seed)
     frame = Frame.of(training, pairs)
-    record = {"recipe": "tractography", "data": str(call.data.absolute()), "seed": seed, "config": config.to_plain()}
+    record = {
+        "recipe": "tractography", "data": str(call.data.absolute()), "seed": seed, "config": config.to_plain(),
+        "division": division.to_plain(),
+    }  # fmt: skip
     with open_run(call, call.out, record, spent_s=call.spent_s + watch.elapsed_s) as run:
         if bundles.left_out:
             run.warn(f"tractography: {bundles.left_out}")
@@ -117,6 +127,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             exemplars=pairs.exemplars,
             space=Space.around(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
+            division=division,
             unlearned=fitted.unlearned,
         )
         if run.world.is_leader:
@@ -236,9 +247,12 @@ def _save(out: Path, trained: TrainedTracts) -> None:
         "num_held": trained.num_held,
         "space": asdict(trained.space),
         "seed": trained.seed,
+        "division": trained.division.to_plain(),
         UNLEARNED: trained.unlearned,
     }
-    write_trained(out, "tractography", _FORMAT, trained.network.state_dict() | kept, description)
+    # There may be millions, and tensors have no unsigned numbers everywhere.
+    sides = {key: torch.from_numpy(getattr(trained.division, side).view(np.int64)) for side, key in _SIDES.items()}
+    write_trained(out, "tractography", _FORMAT, trained.network.state_dict() | kept | sides, description)
 
 
 def load_tracts(folder: Path) -> TrainedTracts:
@@ -252,6 +266,12 @@ def load_tracts(folder: Path) -> TrainedTracts:
     names = ("mean_mm", "spread_mm", "scale_mm")
     frame = Frame(**{name: weights[name].numpy() for name in names})
     exemplars = Exemplars(**{name: weights.pop(_EXEMPLARS + name).numpy() for name in ("streamlines", "bundle")})
+    division = TractDivision(
+        by=found["division"]["by"],
+        groups=tuple(found["division"]["groups"]),
+        files=found["division"]["files"],
+        **{side: weights.pop(key).numpy().view(np.uint64) for side, key in _SIDES.items()},
+    )
     network = Denoiser(config.network, frame, _blank_volume(weights))
     network.load_state_dict(weights)
     return TrainedTracts(
@@ -262,6 +282,7 @@ def load_tracts(folder: Path) -> TrainedTracts:
         exemplars=exemplars,
         space=Space(affine=tuple(map(tuple, found["space"]["affine"])), shape=tuple(found["space"]["shape"])),
         seed=int(found["seed"]),
+        division=division,
         unlearned=str(found.get(UNLEARNED, "")),
     )
 
@@ -269,3 +290,22 @@ def load_tracts(folder: Path) -> TrainedTracts:
 def _blank_volume(weights: Mapping[str, torch.Tensor]) -> ImageSampler | None:
     channels = weights.get("volume.channels")
     return None if channels is None else ImageSampler(torch.zeros_like(channels[0]), np.eye(4))
+
+
+def divided(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[str]]:
+    """The streamlines of `data` that the model was trained on, those it has not seen, and what to know about that.
+
+    Both have the bundles of the model, which are found by their names.
+
+    Raises:
+        InputError: `data` has none of these.
+        ScanError: a file cannot be used.
+    """
+    config, division = trained.config, trained.division
+    found = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
+    bundles = found.named(trained.names, where=data)
+    notices = division.notices(bundles, data)
+    if others := [name for name in found.names if name not in trained.names]:
+        notices.append(f"The model does not know these bundles of {data}, which are left out: {listed(others)}.")
+    chosen, held = division.sides(bundles)
+    return bundles.part(chosen), bundles.part(held), notices

@@ -10,8 +10,10 @@ import torch
 from nibabel.affines import apply_affine
 from scipy.ndimage import distance_transform_edt
 
+from voxelocity.core.axis_order import turn_onto
 from voxelocity.core.errors import ScanError
-from voxelocity.recipes.tractography.files import open_image
+from voxelocity.core.volume import Grid
+from voxelocity.data.decode import read_scan
 
 # Of an image, so that a few bright voxels do not set its scale.
 _DARKEST, _BRIGHTEST = 1.0, 99.0
@@ -56,7 +58,8 @@ def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | No
 
     Args:
         image: (x, y, z), or None.
-        direction: (x, y, z, 3), unit vectors along the axes of its voxels as FSL writes them, or None.
+        direction: (x, y, z, 3), unit vectors along the axes of its voxels as FSL writes them, or None. FSL's first axis
+            is reversed where the affine has a positive determinant.
 
     Raises:
         ScanError: an image cannot be read or has another shape.
@@ -64,24 +67,27 @@ def read_volume(image: Path | None, direction: Path | None) -> ImageSampler | No
     paths = [path for path in (image, direction) if path is not None]
     if not paths:
         return None
-    parts, affine, shape = [], None, None
+    parts: list[np.ndarray[Any, Any]] = []
+    grid: Grid | None = None
     for path in paths:
-        found, values = _read(path)
+        own, values = _read(path)
         wanted = 4 if path == direction else 3
         if values.ndim != wanted or (wanted == 4 and values.shape[3] != 3):
             raise ScanError(
                 f"tractography: {path} has the shape {values.shape}; {'a direction' if wanted == 4 else 'an image'} "
                 f"must be {'(x, y, z, 3)' if wanted == 4 else '(x, y, z)'}"
             )
-        if affine is not None and (values.shape[:3] != shape or not np.allclose(found.affine, affine, atol=1e-3)):
+        grid = grid or own
+        order = turn_onto(own, grid)
+        if order is None:
             raise ScanError(
-                f"tractography: {paths[0]} and {path} have different grids ({shape} and {values.shape[:3]}); resample "
+                f"tractography: {paths[0]} and {path} have different grids ({grid.shape} and {own.shape}); resample "
                 "one to the other"
             )
-        affine, shape = found.affine, values.shape[:3]
-        parts.append(_products(values, affine) if path == direction else _scaled(values)[None])
-    assert affine is not None
-    return ImageSampler(torch.from_numpy(np.concatenate(parts)), affine)
+        channels = _products(values, own.matrix) if path == direction else _scaled(values)[None]
+        parts.append(order.turn(channels))
+    assert grid is not None
+    return ImageSampler(torch.from_numpy(np.concatenate(parts)), grid.matrix)
 
 
 def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -94,6 +100,9 @@ def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _products(vectors: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    if np.linalg.det(axes) > 0.0:
+        # Source: FSL's FDT, "what conventions do the bvecs use": components are along radiological axes of voxels.
+        axes[:, 0] *= -1.0
     ras = np.nan_to_num(vectors) @ axes.T
     pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)]
     return np.stack([ras[..., a] * ras[..., b] for a, b in pairs]).astype(np.float32)
@@ -101,8 +110,8 @@ def _products(vectors: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> np
 
 def inside_of(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Whether points (..., 3) in RAS mm lie in voxels of the mask that are not 0."""
-    found, values = _read(mask)
-    index = np.rint(apply_affine(np.linalg.inv(found.affine), points_mm)).astype(int)
+    grid, values = _read(mask)
+    index = np.rint(apply_affine(np.linalg.inv(grid.matrix), points_mm)).astype(int)
     is_within = ((index >= 0) & (index < values.shape[:3])).all(axis=-1)
     index = np.clip(index, 0, np.array(values.shape[:3]) - 1)
     hit: np.ndarray[Any, Any] = is_within & (values[index[..., 0], index[..., 1], index[..., 2]] != 0)
@@ -115,22 +124,19 @@ def distance_to(mask: Path) -> ImageSampler:
     Raises:
         ScanError: the mask cannot be read, is not (x, y, z), or is empty.
     """
-    found, values = _read(mask)
+    grid, values = _read(mask)
     if values.ndim != 3 or not values.any():
         raise ScanError(
             f"tractography: the mask {mask} has the shape {values.shape} and {np.count_nonzero(values)} "
             "voxels other than 0; give (x, y, z) with some"
         )
-    sizes = np.sqrt((found.affine[:3, :3] ** 2).sum(axis=0))
-    far = distance_transform_edt(values == 0, sampling=sizes).astype(np.float32)
-    return ImageSampler(torch.from_numpy(far)[None], found.affine)
+    far = distance_transform_edt(values == 0, sampling=grid.spacing_mm).astype(np.float32)
+    return ImageSampler(torch.from_numpy(far)[None], grid.matrix)
 
 
-def _read(path: Path) -> tuple[Any, np.ndarray[Any, Any]]:
-    found = open_image(path)
-    try:
-        values = np.asarray(found.dataobj, np.float32)
-    except (OSError, EOFError) as error:
-        raise ScanError(f"tractography: {path} cannot be read ({error}); give a NIfTI image") from None
+def _read(path: Path) -> tuple[Grid, np.ndarray[Any, Any]]:
+    """The grid and the values (x, y, z), or (x, y, z, c) of several channels; checksums are verified."""
+    voxels, grid = read_scan(path)
+    values = np.asarray(voxels, np.float32)
     # Some tools write a fourth axis of one.
-    return found, values[..., 0] if values.ndim == 4 and values.shape[3] == 1 else values
+    return grid, values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)

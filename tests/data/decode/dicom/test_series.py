@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pydicom
 import pytest
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
 from shared.examples import examples
 from voxelocity.core.errors import ScanError
-from voxelocity.data.decode import holds_series, read_header, read_scan
+from voxelocity.data.decode import holds_series, is_dicom, read_header, read_scan
 
 VOXELS = np.random.default_rng(0).integers(-500, 500, (6, 5, 4)).astype(np.int16)
 
@@ -253,3 +255,128 @@ def test_one_slice_is_a_volume_as_thick_as_it_says(tmp_path):
 def test_a_folder_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ScanError, match=r"gone cannot be read \(No such file or directory\); check its permissions"):
         holds_series(tmp_path / "gone")
+
+
+def edited(**values):
+    def edit(index, dataset):
+        for name, value in values.items():
+            setattr(dataset, name, value)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, "a mosaic, a whole volume .*dcm2niix"),
+        ({"PhotometricInterpretation": "MONOCHROME1"}, "low values are shown bright .*dcmodify .*SimpleITK"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, r"its values are no intensities \(PALETTE COLOR\)"),
+    ],
+)
+def test_values_that_are_not_those_of_a_plane_are_refused_with_the_reason(tmp_path, values, words):
+    write_series(tmp_path, VOXELS, edit=edited(**values))
+    with pytest.raises(ScanError, match=rf"CT_\d+\.dcm: .*{words}"):
+        read_header(tmp_path)
+
+
+def without_mark(file):
+    """The file from which the first 132 bytes were cut off."""
+    file.write_bytes(file.read_bytes()[132:])
+
+
+@pytest.mark.parametrize("num_without", [1, len(VOXELS)])
+@pytest.mark.parametrize("ending", [".dcm", ""])
+def test_slices_without_the_mark_of_dicom_are_slices(tmp_path, num_without, ending):
+    files = [file.rename(file.with_suffix(ending)) for file in write_series(tmp_path, VOXELS)]
+    for file in files[-num_without:]:
+        without_mark(file)
+    assert is_dicom(files[-1])
+    assert np.array_equal(read_scan(tmp_path)[0][0].transpose(2, 1, 0), VOXELS)
+
+
+@pytest.mark.parametrize(("is_implicit", "is_little"), [(True, True), (False, True), (False, False)])
+def test_slices_that_begin_with_their_data_set_are_slices(tmp_path, is_implicit, is_little):
+    import pydicom
+
+    for file in write_series(tmp_path, VOXELS):
+        dataset = pydicom.Dataset()
+        for element in pydicom.dcmread(file):
+            dataset.add(element)
+        if not is_little:
+            dataset.PixelData = np.frombuffer(dataset.PixelData, "<i2").astype(">i2").tobytes()
+        dataset.save_as(file, implicit_vr=is_implicit, little_endian=is_little, enforce_file_format=False)
+    assert np.array_equal(read_scan(tmp_path)[0][0].transpose(2, 1, 0), VOXELS)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08", b"\x08\x00 a text", b"\x89PNG\r\n\x1a\n", bytes(400), b"\x02\x00\x00\x00xx"]
+)
+def test_other_files_are_not_taken_for_dicom(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    assert not is_dicom(tmp_path / "a")
+
+
+def test_files_named_like_slices_that_are_left_out_are_named(tmp_path):
+    for number, file in enumerate(write_series(tmp_path, VOXELS)):
+        file.rename(tmp_path / f"IM{number:04d}")
+    (tmp_path / "IM0009").write_bytes(bytes(1000))
+    (tmp_path / "notes.txt").touch()
+    with pytest.warns(UserWarning, match=r"1 files are no DICOM files.* left out \(IM0009\); if they are slices"):
+        header = read_header(tmp_path)
+    assert header.grid.shape[2] == len(VOXELS)
+    # Once: commands read the headers several times.
+    read_scan(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:pydicom.*")
+def test_compressed_pixels_of_an_unknown_compression_are_refused(tmp_path):
+    import pydicom
+    from pydicom.uid import RLELossless
+
+    file = write_series(tmp_path, VOXELS[:1])[0]
+    dataset = pydicom.dcmread(file)
+    dataset.compress(RLELossless)
+    dataset.save_as(file)
+    without_meta = pydicom.dcmread(file)
+    del without_meta.file_meta
+    without_meta.save_as(file, implicit_vr=False, little_endian=True, enforce_file_format=False)
+    with pytest.raises(ScanError, match="the pixels are compressed, but the file does not say how"):
+        read_scan(tmp_path)
+
+
+def test_damaged_deflated_files_are_refused(tmp_path):
+    import pydicom
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    file = write_series(tmp_path, VOXELS)[0]
+    dataset = pydicom.dcmread(file)
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.save_as(file)
+    read_header(tmp_path)
+    content = file.read_bytes()
+    # The meta information says its own length; no block of deflate begins with these bits.
+    start = 144 + int.from_bytes(content[140:144], "little")
+    file.write_bytes(content[:start] + b"\xff" * (len(content) - start))
+    with pytest.raises(ScanError, match=rf"{file.name}: the DICOM file cannot be read \(.*\); copy or export it again"):
+        read_header(tmp_path)
+
+
+def deflate(path, num_bytes=0):
+    """Writes the file again as a deflated one, with this many bytes of pixels if there are any."""
+    dataset = pydicom.dcmread(path)
+    dataset.PixelData = bytes(num_bytes) or dataset.PixelData
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def test_a_deflated_file_is_read_and_one_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    files = write_series(tmp_path / "ct", VOXELS)
+    before = read_scan(tmp_path / "ct")[0]
+    for file in files:
+        deflate(file)
+    assert np.array_equal(read_scan(tmp_path / "ct")[0], before)
+    deflate(files[0], 1 << 22)
+    assert files[0].stat().st_size < 1 << 14
+    monkeypatch.setattr("voxelocity.data.decode.dicom.deflate._MOST_BYTES", 1 << 21)
+    with pytest.raises(ScanError, match=r"unpacks to more than [\d,]+ bytes"):
+        read_scan(tmp_path / "ct")

@@ -5,6 +5,7 @@ import pytest
 import torch
 from monai.transforms import Compose, Lambda
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ConfigError
 
 
@@ -87,7 +88,7 @@ def test_no_more_is_taken_ahead_than_asked_for(sets):
     source = (taken.append(number) or number for number in range(100))
     items = iter(sets.ThreadBuffer(source, buffer_size=2))
     next(items)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANGS_S
     while len(taken) < 4 and time.monotonic() < deadline:
         time.sleep(0.001)
     # One given, two in the buffer, one in the thread's hand.

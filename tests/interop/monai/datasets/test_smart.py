@@ -5,6 +5,7 @@ import pytest
 from monai.handlers import SmartCacheHandler
 from monai.transforms import Compose, Lambda
 
+from shared.limits import HANGS_S
 from voxelocity.core.errors import ConfigError, ItemError
 
 
@@ -68,7 +69,7 @@ def test_the_next_epochs_items_are_prepared_while_this_one_trains(sets):
 
     dataset = smart(sets, list("12345"), Compose([Lambda(note)]), replace_rate=0.25, cache_num=4)
     dataset.start()
-    assert made.wait(30)
+    assert made.wait(HANGS_S)
     dataset.shutdown()
 
 
@@ -77,7 +78,7 @@ def test_waiting_for_an_item_takes_no_processor_time(sets):
     dataset = smart(
         sets,
         list("12345"),
-        Compose([Lambda(lambda x: x if x != "5" or go.wait(30) else None)]),
+        Compose([Lambda(lambda x: x if x != "5" or go.wait(HANGS_S) else None)]),
         replace_rate=0.25,
         cache_num=4,
     )

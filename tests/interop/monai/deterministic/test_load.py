@@ -123,3 +123,14 @@ def test_real_scans_are_loaded_as_monai_loads_them(real_data, assert_same):
     assert len(paths) > 2
     for path in paths:
         assert_same(faster(LoadImage())(path), LoadImage()(path), where=path.name)
+
+
+def test_a_damaged_file_that_monai_takes_is_warned_of(tmp_path):
+    path = tmp_path / "a.nii.gz"
+    nib.save(nib.Nifti1Image(np.random.default_rng(0).random((9, 8, 7)), np.eye(4)), path)
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"a\.nii\.gz: the gzip data is damaged .*MONAI reads it, and its"):
+        found = faster(LoadImage())(path)
+    assert np.array_equal(found, LoadImage()(path))

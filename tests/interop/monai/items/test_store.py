@@ -19,6 +19,7 @@ import torch
 from monai.data import MetaTensor
 from torch.utils.serialization import config
 
+from shared.limits import HANGS_S
 from shared.raising import raising
 from voxelocity.core.errors import OutputError
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, bytes_of
@@ -112,7 +113,7 @@ def test_a_process_forked_while_an_item_is_made_makes_it_itself() -> None:
 
     def make_slowly() -> int:
         begun.set()
-        is_over.wait(60)
+        is_over.wait(HANGS_S)
         return 1
 
     def in_the_fork(answers: Any) -> None:
@@ -122,14 +123,14 @@ def test_a_process_forked_while_an_item_is_made_makes_it_itself() -> None:
     answers = context.Queue()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(store.get_or_make, "a", make_slowly)
-        begun.wait(60)
+        begun.wait(HANGS_S)
         process = context.Process(target=in_the_fork, args=(answers,))
         process.start()
         try:
-            assert answers.get(timeout=60) == 2
+            assert answers.get(timeout=HANGS_S) == 2
         finally:
             is_over.set()
-            process.join(60)
+            process.join(HANGS_S)
             answers.close()
             answers.join_thread()
         assert first.result() == 1

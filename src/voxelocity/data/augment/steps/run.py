@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from voxelocity.core.jit import Engine
+from voxelocity.data.augment.steps.engine import StepEngine
 from voxelocity.data.augment.steps.intensity.change import change
 from voxelocity.data.augment.steps.intensity.pointwise import Linear
 from voxelocity.data.augment.steps.intensity.statistic import IntensityStep
@@ -36,8 +36,8 @@ class PatchTask:
     out: torch.Tensor
 
 
-def run(pieces: Sequence[PatchTask], *, engine: Engine = "auto") -> None:
-    """Makes the patches of one sample.
+def run(pieces: Sequence[PatchTask], *, engine: StepEngine = "auto") -> None:
+    """Makes the patches of one sample, or of a whole batch on a device, where nothing waits for it.
 
     Consecutive spatial steps are gathered in one pass if at most one of them resamples; a linear change of all voxels
     right after them, without a center, is part of it. Pieces whose warps have the same `SamplingGrid` object share the
@@ -45,8 +45,8 @@ def run(pieces: Sequence[PatchTask], *, engine: Engine = "auto") -> None:
 
     Args:
         pieces: of one sample.
-        engine: "auto" is compiled loops for CPU tensors, and plain torch for others and if Numba is missing; "torch"
-            is plain torch for all.
+        engine: "auto" is compiled loops for CPU tensors, Triton's kernels for those on a CUDA device, and plain torch
+            for others and if Numba or Triton is missing; "torch" is plain torch for all.
     """
     stages = [_stages(piece) for piece in pieces]
     sources = [piece.source for piece in pieces]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array
+from voxelocity.data.decode.dicom.deflate import check_deflated
 
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 _MARK_AT, _MARK = 128, b"DICM"
+# Files without the mark and the 128 bytes before it begin with an element of the file's meta information, or of the
+# group that says what the file is, such as its character set or the type of its image.
+_FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x08")
+_LONGEST_FIRST_ELEMENT = 1 << 10
 # What these hold besides pixels, or instead of them, is not a scan.
 _OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
 _TAGS = (
@@ -30,9 +36,15 @@ _TAGS = (
     ),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
-    *("RescaleSlope", "RescaleIntercept"),
+    *("RescaleSlope", "RescaleIntercept", "PhotometricInterpretation", "ImageType"),
 )
-_IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
+# By (is implicit, is little-endian), for files that do not name theirs.
+_SYNTAXES = {
+    (True, True): "1.2.840.10008.1.2",
+    (False, True): "1.2.840.10008.1.2.1",
+    (False, False): "1.2.840.10008.1.2.2",
+}
+_UNDEFINED_LENGTH = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +57,8 @@ class Slice:
         spacing_mm: between rows, then between columns.
         step_mm: "SpacingBetweenSlices", else "SliceThickness": used only where a series has one slice.
         bits: allocated, stored.
+        photometric: "MONOCHROME2" where large values are bright.
+        image_type: words such as "ORIGINAL" or "MOSAIC".
         syntax: UID of the transfer syntax.
         cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
     """
@@ -67,6 +81,8 @@ class Slice:
     is_signed: bool
     slope: float
     inter: float
+    photometric: str
+    image_type: tuple[str, ...]
     syntax: str
     cannot_decode: str
 
@@ -85,8 +101,8 @@ def damage_errors() -> tuple[type[Exception], ...]:
     """What pydicom and its plugins raise on damaged bytes, also later, when a field is used for the first time."""
     from pydicom.errors import BytesLengthException, InvalidDicomError
 
-    builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, OSError)
-    return (*builtin, struct.error, BytesLengthException, InvalidDicomError)
+    builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError, EOFError, OSError)
+    return (*builtin, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
 
 
 @contextlib.contextmanager
@@ -103,16 +119,28 @@ def named_damage(path: Path) -> Iterator[None]:
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file has DICOM's mark.
+    """Whether a file is DICOM: it has the mark, or begins as a file does from which the mark was removed.
 
     Raises:
         ScanError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
-            return file.read(_MARK_AT + len(_MARK))[_MARK_AT:] == _MARK
+            start = file.read(_MARK_AT + len(_MARK))
     except OSError as error:
         raise ScanError(f"decode: {path}: the file cannot be read ({error.strerror}); check its permissions") from None
+    return start[_MARK_AT:] == _MARK or _begins_without_mark(start)
+
+
+def _begins_without_mark(start: bytes) -> bool:
+    """Whether the first bytes are an element of the first groups, with its type in letters or without (implicit)."""
+    if len(start) < 8 or start[:2] not in _FIRST_GROUPS:
+        return False
+    order: Literal["little", "big"] = "big" if start[:2] == _FIRST_GROUPS[2] else "little"
+    is_explicit = start[4:6].isalpha() and start[4:6].isupper()
+    length = int.from_bytes(start[6:8] if is_explicit else start[4:8], order)
+    # Of an even length, as all elements are; the element number is that of a text, a date or a length.
+    return length % 2 == 0 and 0 < length <= _LONGEST_FIRST_ELEMENT and int.from_bytes(start[2:4], order) < 0x1000
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -142,7 +170,7 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
     modality = fields.text("Modality")
     if modality in _OTHER_MODALITIES or "Rows" not in dataset:
         return None
-    syntax = str(getattr(dataset.file_meta, "TransferSyntaxUID", _IMPLICIT_LITTLE_ENDIAN))
+    syntax = str(dataset.file_meta.TransferSyntaxUID)
     steps = [fields.numbers(name) for name in ("SpacingBetweenSlices", "SliceThickness")]
     return Slice(
         path=path,
@@ -163,6 +191,8 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         is_signed=fields.whole("PixelRepresentation", 0) == 1,
         slope=(fields.numbers("RescaleSlope", 1) or (1.0,))[0],
         inter=(fields.numbers("RescaleIntercept", 1) or (0.0,))[0],
+        photometric=fields.text("PhotometricInterpretation"),
+        image_type=tuple(word.strip() for word in fields.text("ImageType").split("\\")),
         syntax=syntax,
         cannot_decode=_missing_plugin(syntax),
     )
@@ -193,7 +223,13 @@ def _pixels(slice_: Slice) -> Array:
             ) from None
         pixels: Array = np.asarray(stored, dtype=slice_.stored_dtype).reshape(slice_.shape)
         return pixels
-    content: bytes = dataset.get_item("PixelData").value or b""
+    element = dataset.get_item("PixelData")
+    if element.length == _UNDEFINED_LENGTH:
+        raise ScanError(
+            f"decode: {slice_.path}: the pixels are compressed, but the file does not say how (transfer syntax "
+            f"{slice_.syntax}); export it again with its file meta information"
+        )
+    content: bytes = element.value or b""
     dtype = slice_.stored_dtype.newbyteorder("<" if UID(slice_.syntax).is_little_endian else ">")
     num_expected = slice_.shape[0] * slice_.shape[1] * dtype.itemsize
     if len(content) < num_expected:
@@ -218,13 +254,21 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
     """
     try:
         import pydicom
+        from pydicom.uid import UID
     except ImportError:
         raise ScanError(
             f"decode: {path}: reading DICOM needs pydicom, which is not installed; pip install 'voxelocity[formats]'"
         ) from None
     try:
+        check_deflated(path)
         wants_pixels = with_pixels and (not tags or "PixelData" in tags)
-        return pydicom.dcmread(path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None)
+        # By force, files without a mark are read too; others are never taken for DICOM (`is_dicom`).
+        dataset = pydicom.dcmread(
+            path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None, force=is_dicom(path)
+        )
+        if "TransferSyntaxUID" not in dataset.file_meta:
+            dataset.file_meta.TransferSyntaxUID = UID(_SYNTAXES[dataset.original_encoding])
+        return dataset
     except OSError as error:
         reason = error.strerror or str(error)
     except damage_errors() as error:
@@ -305,27 +349,46 @@ def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
     """The frames (rows, columns) of a segmentation, one after the other; nonzero where a segment is.
 
     Raises:
-        ScanError: the pixels are missing or damaged.
+        ScanError: the pixels are missing or damaged, or their number is not that of the frames that are described.
     """
     from pydicom.uid import UID
 
     shape = (int(dataset.Rows), int(dataset.Columns))
-    num_frames = int(dataset.get("NumberOfFrames", 1))
-    if int(dataset.BitsAllocated) != 1 or UID(dataset.file_meta.TransferSyntaxUID).is_compressed:
-        try:
-            frames = np.asarray(dataset.pixel_array).reshape((num_frames, *shape))
-        except damage_errors() as error:
-            raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
-        # Of probabilities and occupancies, what is more likely inside than outside.
-        least = int(dataset.get("MaximumFractionalValue", 255)) / 2
-        is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
-        yield from (frame >= least if is_fractional else frame for frame in frames)
-        return
-    # Frames follow each other bit by bit; one at a time takes an eighth of the memory of all.
-    packed = np.frombuffer(dataset.PixelData, dtype=np.uint8)
+    num_described = len(dataset.PerFrameFunctionalGroupsSequence)
+    num_frames = int(dataset.get("NumberOfFrames") or (1 if num_described == 1 else 0))
+    if num_frames != num_described or num_frames < 1:
+        raise ScanError(
+            f"decode: {path}: the file says that it has {dataset.get('NumberOfFrames', 'no')} frames (NumberOfFrames), "
+            f"and describes {num_described}; it is incomplete or damaged: export it again"
+        )
+    is_compressed, num_bits = UID(dataset.file_meta.TransferSyntaxUID).is_compressed, int(dataset.BitsAllocated)
+    num_bytes, num_expected = len(dataset.PixelData), -(-num_frames * shape[0] * shape[1] * num_bits // 8)
+    # A byte may follow, as lengths are even.
+    if not is_compressed and not num_expected <= num_bytes <= num_expected + 1:
+        raise ScanError(
+            f"decode: {path}: {num_frames} frames take {num_expected:,} bytes of pixels, and the file holds "
+            f"{num_bytes:,}; it is truncated or damaged: copy or export it again"
+        )
+    if num_bits == 1 and not is_compressed:
+        return _packed_frames(dataset.PixelData, num_frames, shape)
+    return _frames(path, dataset, (num_frames, *shape))
+
+
+def _frames(path: Path, dataset: Any, shape: tuple[int, int, int]) -> Iterator[Array]:
+    try:
+        frames = np.asarray(dataset.pixel_array).reshape(shape)
+    except damage_errors() as error:
+        raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
+    # Of probabilities and occupancies, what is more likely inside than outside.
+    least = int(dataset.get("MaximumFractionalValue", 255)) / 2
+    is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
+    yield from (frame >= least if is_fractional else frame for frame in frames)
+
+
+def _packed_frames(pixels: bytes, num_frames: int, shape: tuple[int, int]) -> Iterator[Array]:
+    """Frames that follow each other bit by bit; one at a time takes an eighth of the memory of all."""
+    packed = np.frombuffer(pixels, dtype=np.uint8)
     num_bits = shape[0] * shape[1]
-    if len(packed) * 8 < num_frames * num_bits:
-        raise ScanError(f"decode: {path}: the file is truncated: it has fewer than {num_frames} frames; copy it again")
     for start in range(0, num_frames * num_bits, num_bits):
         bits = np.unpackbits(packed[start // 8 : -(-(start + num_bits) // 8)], bitorder="little")
         yield bits[start % 8 : start % 8 + num_bits].reshape(shape)

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.notes import warn_once
 
 _BITS = (8, 16, 32)
 _WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
@@ -87,12 +89,15 @@ def read_series_voxels(header: SeriesHeader) -> Array:
 
 
 def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
-    """The images in a folder, not below it, by the UID of their series. Files without DICOM's mark are left out.
+    """The images in a folder, not below it, by the UID of their series.
+
+    Files that are not DICOM are left out, with a warning if their names are like those of the images.
 
     Raises:
         ScanError: a file is named as DICOM and is not, is damaged, or pydicom is not installed.
     """
     found: dict[str, list[Slice]] = defaultdict(list)
+    others: list[Path] = []
     for file in files_in(folder):
         if is_dicom(file):
             one = read_slice(file)
@@ -103,6 +108,17 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
                 f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
                 "copy or export it again"
             )
+        else:
+            others.append(file)
+    endings = {one.path.suffix for slices in found.values() for one in slices}
+    # Slices are often numbered in place of an ending.
+    doubtful = [file.name for file in others if file.suffix in endings or file.suffix[1:].isdecimal()]
+    if doubtful and found:
+        warn_once(
+            f"left out {folder}",
+            f"decode: {folder}: {len(doubtful)} files are no DICOM files, as far as their content shows, and were left "
+            f"out ({listed(doubtful)}); if they are slices, copy or export them again",
+        )
     return found
 
 
@@ -142,10 +158,10 @@ def _series_of(path: Path) -> Sequence[Slice]:
     if not found:
         raise ScanError(f"decode: {path}: the folder holds no DICOM images; name one that holds a series")
     if len(found) > 1:
-        listed = [series_text(series) for series in list(found.values())[:_LISTED]]
-        listed += ["..."] if len(found) > _LISTED else []
+        named = [series_text(series) for series in list(found.values())[:_LISTED]]
+        named += ["..."] if len(found) > _LISTED else []
         raise ScanError(
-            f"decode: {path}: the folder holds {len(found)} series: {'; '.join(listed)}; "
+            f"decode: {path}: the folder holds {len(found)} series: {'; '.join(named)}; "
             "choose one by naming one of its files instead of the folder, or move each into a folder of its own"
         )
     return next(iter(found.values()))
@@ -182,6 +198,8 @@ def _problem_of(one: Slice) -> str:
         )
         if value is None
     ]
+    if "MOSAIC" in one.image_type:
+        return f"the file is a mosaic, a whole volume as tiles of one picture; {_STRAIGHTEN}"
     if one.num_frames > 1:
         return f"the file holds {one.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
     if missing:
@@ -190,6 +208,14 @@ def _problem_of(one: Slice) -> str:
         )
     if one.num_samples != 1:
         return f"a pixel has {one.num_samples} values, as in a color picture; name a series of gray values"
+    if one.photometric == "MONOCHROME1":
+        return (
+            "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if they "
+            "mean what they mean in other scans, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
+            "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
+        )
+    if one.photometric not in ("", "MONOCHROME2"):
+        return f"its values are no intensities ({one.photometric}); name a series of gray values"
     if one.bits[0] not in _BITS or not 0 < one.bits[1] <= one.bits[0]:
         return (
             f"pixels have {one.bits[1]} of {one.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: {_STRAIGHTEN}"
@@ -246,7 +272,7 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
             "they are copies: remove one of each"
             if one.uid and one.uid == other.uid
             else "the series holds several images of one position, such as time points, echoes, or copies: move each "
-            "volume into a folder of its own"
+            "volume into a folder of its own; `dcm2niix` does so by writing each as .nii.gz"
         )
         raise ScanError(
             f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "

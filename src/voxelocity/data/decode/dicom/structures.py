@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.errors import ScanError
+from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
+from voxelocity.data.decode.notes import Note
 
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
 _LISTED = 12
+# Fewer planes at equal distances may be separate findings.
+_LEAST_PLANES = 3
+# How many times the distance between the slices of a scan is no rounding of it.
+_THICKER = 1.5
+# Edges of a contour per pass, so that a long one does not take memory by the gigabyte.
+_EDGES_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,41 +47,61 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
 
 def _structures_header(dataset: Any) -> StructuresHeader | None:
     modality = dataset.get("Modality", "")
-    if modality == "SEG":
-        series = dataset.get("ReferencedSeriesSequence", ())
-        names = tuple(_segments(dataset).values())
-    elif modality == "RTSTRUCT":
-        series = [
+    if modality not in ("SEG", "RTSTRUCT"):
+        return None
+    names = _segments(dataset) if modality == "SEG" else _regions(dataset)
+    return StructuresHeader(names=tuple(dict.fromkeys(names.values())), series_uids=_series_uids(dataset))
+
+
+def _series_uids(dataset: Any) -> frozenset[str]:
+    series = [
+        *dataset.get("ReferencedSeriesSequence", ()),
+        *(
             one
             for frame in dataset.get("ReferencedFrameOfReferenceSequence", ())
             for study in frame.get("RTReferencedStudySequence", ())
             for one in study.get("RTReferencedSeriesSequence", ())
-        ]
-        names = tuple(_regions(dataset).values())
-    else:
-        return None
-    return StructuresHeader(
-        names=tuple(dict.fromkeys(names)),
-        series_uids=frozenset(str(one.get("SeriesInstanceUID", "")) for one in series),
-    )
+        ),
+    ]
+    return frozenset(str(one.get("SeriesInstanceUID", "")) for one in series)
 
 
-def read_structures(path: Path, grid: Grid, values: Mapping[str, int]) -> Array:
+def read_structures(
+    path: Path,
+    grid: Grid,
+    values: Mapping[str, int],
+    *,
+    series_uid: str = "",
+    note: Note = lambda kind, text: None,
+) -> Array:
     """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, the largest.
 
     Names are compared without regard to capitalization; structures without a value are left out. A voxel belongs to a
     contour if its center lies within it; contours inside one another of one structure are holes, as in other readers.
+    The order of the grid's axes does not matter: each voxel of space gets the same value in all orders.
 
     Args:
         path: a DICOM SEG or RTSTRUCT file.
         grid: of the scan, on which the structures must have been drawn.
         values: of the structures to take, by name.
+        series_uid: of the scan, if it is known.
+        note: called if the structures were drawn on another series, whose places fit.
 
     Raises:
-        ScanError: the file holds none of these structures, does not lie on the grid, or is damaged.
+        ScanError: the file holds none of these structures, does not lie on the grid, has larger or smaller voxels, or
+            is damaged.
     """
     with named_damage(path):
-        return _painted(path, read_dataset(path), grid, values)
+        dataset = read_dataset(path)
+        label = _painted(path, dataset, grid, values)
+        drawn_on = _series_uids(dataset)
+        if series_uid and drawn_on and series_uid not in drawn_on:
+            note(
+                "other series",
+                f"decode: {path}: it refers to another series than that of its scan, on whose voxels it lies; check "
+                "that it belongs to this scan",
+            )
+        return label
 
 
 def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) -> Array:
@@ -86,17 +115,59 @@ def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) ->
     chosen = {number: wanted[key] for number, name in names.items() if (key := name.strip().casefold()) in wanted}
     if not chosen:
         raise ScanError(f"decode: {path}: {needed_names(tuple(names.values()), tuple(values))}")
-    label = np.zeros(grid.shape, dtype=np.uint16)
+    # A voxel center on a contour belongs to one of two neighbors: to the same one, whatever the scan's order of axes.
+    order = AxisOrder(axes=(0, 1, 2), flips=(False, False, False)) if modality == "SEG" else _to_lps(grid)
+    turned = order.turn_grid(grid)
+    label = np.zeros(turned.shape, dtype=np.uint16)
+    planes: dict[int, set[int]] = {}
     paint = _painted_frames if modality == "SEG" else _painted_contours
-    for number, index in paint(path, dataset, grid, chosen):
+    for number, axis, index in paint(path, dataset, turned, chosen):
         part = label[index]
         label[index] = np.maximum(part, chosen[number])
-    return label
+        planes.setdefault(number, set()).update(np.unique(index[axis]).tolist())
+    step_mm = turned.spacing_mm[axis] if planes else 0.0
+    for drawn in (*planes.values(), set().union(*planes.values())):
+        _check_no_plane_is_skipped(path, drawn, is_thicker=_distance_mm(path, dataset) > _THICKER * step_mm)
+    return order.undo(label)
+
+
+def _to_lps(grid: Grid) -> AxisOrder:
+    """The turn nearest to left, posterior, superior, as axial series have it."""
+    ras = nearest_ras(grid)
+    right, anterior, inferior = ras.flips
+    return AxisOrder(axes=ras.axes, flips=(not right, not anterior, inferior))
+
+
+def _distance_mm(path: Path, dataset: Any) -> float:
+    """Between the slices that the frames of a segmentation were drawn on; 0 if it does not say so."""
+    shared = dataset.get("SharedFunctionalGroupsSequence") or [{}]
+    measures = (shared[0].get("PixelMeasuresSequence") or [{}])[0]
+    return numbers_of(path, measures, "SpacingBetweenSlices", 1)[0] if "SpacingBetweenSlices" in measures else 0.0
+
+
+def _check_no_plane_is_skipped(path: Path, planes: set[int], *, is_thicker: bool) -> None:
+    """Refuses planes at a regular distance of several slices: those of a series with thicker slices.
+
+    Args:
+        path: of the structures.
+        planes: that hold something.
+        is_thicker: whether the file itself says that its slices are farther apart than those of the scan.
+    """
+    steps = np.diff(sorted(planes))
+    step = int(np.gcd.reduce(steps)) if len(steps) else 2
+    is_regular = len(planes) >= _LEAST_PLANES and 2 * int((steps == step).sum()) > len(steps)
+    if planes and ((is_regular and step > 1) or (is_thicker and not (steps == 1).any())):
+        slices = listed([str(plane) for plane in sorted(planes)])
+        raise ScanError(
+            f"decode: {path}: a structure lies on slices {slices} of the scan alone, as if drawn on a series "
+            "with thicker slices, so that those between would count as background; name the series that it was drawn "
+            "on, or fill them, for example with 3D Slicer's 'Fill between slices'"
+        )
 
 
 def needed_names(found: tuple[str, ...], declared: tuple[str, ...] = ()) -> str:
     """What to do about a file none of whose structures is a class: the end of an error."""
-    listed = ", ".join(found[:_LISTED]) + (", ..." if len(found) > _LISTED else "")
+    names = ", ".join(found[:_LISTED]) + (", ..." if len(found) > _LISTED else "")
     what = (
         f"none of the classes {', '.join(declared)} is among its structures"
         if declared
@@ -104,13 +175,23 @@ def needed_names(found: tuple[str, ...], declared: tuple[str, ...] = ()) -> str:
     )
     example = ", ".join(f'"{name}": {number}' for number, name in enumerate(found[:2], start=1))
     return (
-        f"{what} ({listed}); name the ones to learn in a dataset.json next to the table of cases: "
+        f"{what} ({names}); name the ones to learn in a dataset.json next to the table of cases: "
         f'{{"labels": {{"background": 0, {example}}}}}'
     )
 
 
 def _segments(dataset: Any) -> dict[int, str]:
-    return {int(one.SegmentNumber): str(one.get("SegmentLabel", "")) for one in dataset.get("SegmentSequence", ())}
+    # Of a label map, one number is the background, which is described like a segment.
+    background = int(dataset.get("PixelPaddingValue", 0)) if _is_labelmap(dataset) else 0
+    return {
+        number: str(one.get("SegmentLabel", ""))
+        for one in dataset.get("SegmentSequence", ())
+        if (number := int(one.SegmentNumber)) != background
+    }
+
+
+def _is_labelmap(dataset: Any) -> bool:
+    return str(dataset.get("SegmentationType", "")) == "LABELMAP"
 
 
 def _regions(dataset: Any) -> dict[int, str]:
@@ -119,13 +200,13 @@ def _regions(dataset: Any) -> dict[int, str]:
 
 def _painted_frames(
     path: Path, dataset: Any, grid: Grid, chosen: Mapping[int, int]
-) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """Segment number and voxel indices of each frame that shows something chosen."""
+) -> Iterator[tuple[int, int, tuple[Array, ...]]]:
+    """Segment number, axis through the planes, and voxel indices of each frame that shows something chosen."""
     shared = dataset.SharedFunctionalGroupsSequence[0]
     groups = dataset.PerFrameFunctionalGroupsSequence
-    is_labelmap = str(dataset.get("SegmentationType", "")) == "LABELMAP"
+    is_labelmap = _is_labelmap(dataset)
     to_voxels = np.linalg.inv(grid.matrix) @ np.diag([-1.0, -1.0, 1.0, 1.0])
-    for group, frame in zip(groups, frames_of(path, dataset), strict=False):
+    for group, frame in zip(groups, frames_of(path, dataset), strict=True):
 
         def part(name: str, group: Any = group) -> Any:
             return (group.get(name) or shared.get(name))[0]
@@ -135,20 +216,47 @@ def _painted_frames(
         )
         position = numbers_of(path, part("PlanePositionSequence"), "ImagePositionPatient", 3)
         directions = numbers_of(path, part("PlaneOrientationSequence"), "ImageOrientationPatient", 6)
-        between_rows, between_columns = numbers_of(path, part("PixelMeasuresSequence"), "PixelSpacing", 2)
+        spacing_mm = numbers_of(path, part("PixelMeasuresSequence"), "PixelSpacing", 2)
         # From (column, row) of a pixel to voxels.
         steps = np.stack(
-            [np.multiply(directions[:3], between_columns), np.multiply(directions[3:], between_rows)], axis=1
+            [np.multiply(directions[:3], spacing_mm[1]), np.multiply(directions[3:], spacing_mm[0])], axis=1
         )
         to_index, origin = to_voxels[:3, :3] @ steps, (to_voxels @ [*position, 1.0])[:3]
         for number in [int(one) for one in here if one in chosen]:
             rows, columns = np.nonzero(frame == number if is_labelmap else frame)
             if rows.size == 0:
                 continue
+            axis = _axis_through(path, grid, to_index, frame.shape, spacing_mm)
             places = origin[:, None] + to_index @ np.stack([columns, rows])
             index = np.rint(places).astype(np.int64)
             _check_on_grid(path, grid, places, index)
-            yield number, tuple(index)
+            yield number, axis, tuple(index)
+
+
+def _axis_through(
+    path: Path, grid: Grid, to_index: Array, shape: tuple[int, ...], spacing_mm: tuple[float, ...]
+) -> int:
+    """The axis of the scan that goes through the frames, after checking that pixels are as large as its voxels.
+
+    Args:
+        path: of the segmentation.
+        grid: of the scan.
+        to_index: (3, 2), voxels for one step along columns and rows of the frames.
+        shape: rows and columns of the frames.
+        spacing_mm: between rows, between columns.
+
+    Raises:
+        ScanError: pixels have other sizes or directions than voxels, so that they would fill some of these alone.
+    """
+    along = np.rint(to_index)
+    off = float(np.abs((to_index - along) * (shape[1] - 1, shape[0] - 1)).max())
+    if off > _OFF_GRID_VOXEL or sorted(np.abs(along).sum(axis=0)) != [1, 1] or np.abs(along).sum(axis=1).max() > 1:
+        raise ScanError(
+            f"decode: {path}: the segmentation has pixels of {spacing_mm[1]:.4g} x {spacing_mm[0]:.4g} mm, which are "
+            f"not those of the scan (voxels of {' x '.join(f'{step:.4g}' for step in grid.spacing_mm)} mm, or in other "
+            "directions); resample it onto the scan, or name the series that it was drawn on"
+        )
+    return int(np.abs(along).sum(axis=1).argmin())
 
 
 def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:
@@ -163,28 +271,54 @@ def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:
 
 def _painted_contours(
     path: Path, dataset: Any, grid: Grid, chosen: Mapping[int, int]
-) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """Region number and voxel indices of each plane in which a chosen region has contours."""
+) -> Iterator[tuple[int, int, tuple[Array, ...]]]:
+    """Region number, axis through the planes, and voxel indices of each plane in which a chosen region has contours."""
+    contours = {
+        number: [
+            _points(path, contour)
+            for contour in region.get("ContourSequence", ())
+            if str(contour.get("ContourGeometricType", "")).startswith("CLOSED")
+        ]
+        for region in dataset.get("ROIContourSequence", ())
+        if (number := int(region.ReferencedROINumber)) in chosen
+    }
     to_voxels = np.linalg.inv(grid.matrix) @ np.diag([-1.0, -1.0, 1.0, 1.0])
-    for region in dataset.get("ROIContourSequence", ()):
-        number = int(region.ReferencedROINumber)
+    placed = {
+        number: [points @ to_voxels[:3, :3].T + to_voxels[:3, 3] for points in each]
+        for number, each in contours.items()
+    }
+    spreads = [np.ptp(points, axis=0) for each in placed.values() for points in each]
+    axis = int(np.sum(spreads, axis=0).argmin()) if spreads else 2
+    within = [other for other in range(3) if other != axis]
+    for number, polygons_of_region in placed.items():
         by_plane: dict[int, list[Array]] = {}
-        for contour in region.get("ContourSequence", ()) if number in chosen else ():
-            if not str(contour.get("ContourGeometricType", "")).startswith("CLOSED"):
-                continue
-            points = np.array(numbers_of(path, contour, "ContourData")).reshape(-1, 3)
-            places = (to_voxels[:3, :3] @ points.T + to_voxels[:3, 3:]).T
-            plane = round(float(places[:, 2].mean()))
-            off = float(np.abs(places[:, 2] - plane).max())
-            if off > _OFF_GRID_VOXEL or not 0 <= plane < grid.shape[2]:
+        for points in polygons_of_region:
+            plane = round(float(points[:, axis].mean()))
+            off = float(np.abs(points[:, axis] - plane).max())
+            if off > _OFF_GRID_VOXEL or not 0 <= plane < grid.shape[axis]:
                 raise ScanError(
                     f"decode: {path}: a contour of '{_regions(dataset).get(number)}' lies {off:.2f} slices away from "
-                    f"slice {plane} of {grid.shape[2]}; was it drawn on another series? Name the series it belongs to"
+                    f"slice {plane} of {grid.shape[axis]}; was it drawn on another series? Name the series it belongs "
+                    "to"
                 )
-            by_plane.setdefault(plane, []).append(places[:, :2])
+            by_plane.setdefault(plane, []).append(points[:, within])
         for plane, polygons in by_plane.items():
-            x, y = np.nonzero(_inside(polygons, grid.shape[:2]))
-            yield number, (x, y, np.full_like(x, plane))
+            inside = np.nonzero(_inside(polygons, (grid.shape[within[0]], grid.shape[within[1]])))
+            index = [*inside]
+            index.insert(axis, np.full_like(inside[0], plane))
+            yield number, axis, tuple(index)
+
+
+def _points(path: Path, contour: Any) -> Array:
+    """(n, 3) in LPS mm."""
+    values = numbers_of(path, contour, "ContourData")
+    num_said = int(contour.get("NumberOfContourPoints") or len(values) // 3)
+    if len(values) != 3 * num_said:
+        raise ScanError(
+            f"decode: {path}: a contour says that it has {num_said} points (NumberOfContourPoints), and holds "
+            f"{len(values)} coordinates; it is damaged: export the file again"
+        )
+    return np.array(values).reshape(-1, 3)
 
 
 def _inside(polygons: list[Array], shape: tuple[int, int]) -> Array:
@@ -193,11 +327,13 @@ def _inside(polygons: list[Array], shape: tuple[int, int]) -> Array:
     crossings = np.zeros((num_x + 1, num_y), dtype=np.int64)
     lines = np.arange(num_y)[None]
     for polygon in polygons:
-        (x0, y0), (x1, y1) = polygon.T[:, :, None], np.roll(polygon, -1, axis=0).T[:, :, None]
-        # Half-open, so that a line through a corner counts one of its two edges.
-        edge, line = np.nonzero((y0 <= lines) != (y1 <= lines))
-        x0, y0, x1, y1 = x0[edge, 0], y0[edge, 0], x1[edge, 0], y1[edge, 0]
-        at = x0 + (line - y0) * (x1 - x0) / (y1 - y0)
-        np.add.at(crossings, (np.clip(np.ceil(at), 0, num_x).astype(np.int64), line), 1)
+        edges = np.concatenate([polygon, np.roll(polygon, -1, axis=0)], axis=1)
+        for start in range(0, len(edges), _EDGES_AT_ONCE):
+            x0, y0, x1, y1 = edges[start : start + _EDGES_AT_ONCE].T[:, :, None]
+            # Half-open, so that a line through a corner counts one of its two edges.
+            edge, line = np.nonzero((y0 <= lines) != (y1 <= lines))
+            x0, y0, x1, y1 = x0[edge, 0], y0[edge, 0], x1[edge, 0], y1[edge, 0]
+            at = x0 + (line - y0) * (x1 - x0) / (y1 - y0)
+            np.add.at(crossings, (np.clip(np.ceil(at), 0, num_x).astype(np.int64), line), 1)
     inside: Array = np.cumsum(crossings, axis=0)[:-1] % 2 == 1
     return inside

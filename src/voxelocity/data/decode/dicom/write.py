@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxelocity.core.errors import OutputError, ScanError
 from voxelocity.core.volume import Array
 from voxelocity.core.whole_file import whole_file
@@ -17,14 +19,45 @@ from voxelocity.observe import environment
 
 # Of the text and of the code that name a segment (value representations LO and SH).
 _LONGEST_NAME = 64
+# From highdicom and pydicom, on attributes that are missing or have values that the standard does not know.
+_UNREPEATABLE = (AttributeError, KeyError, TypeError, ValueError)
 # As dcmqi and 3D Slicer number the series that they add to a study.
 _SERIES_NUMBER = 300
 _CODING_SCHEME = "99VOXELOCITY"
+# What an object repeats of its series. The first may be empty by the standard (type 2), and de-identified files often
+# lack them; the others must have a value (type 1).
+_MAY_BE_EMPTY = (
+    *("PatientID", "PatientName", "PatientBirthDate", "PatientSex"),
+    *("StudyID", "StudyDate", "StudyTime", "AccessionNumber", "ReferringPhysicianName"),
+)
+_NEEDED = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
 
 
 def can_write_segmentations() -> bool:
     """Whether highdicom is installed; it is not imported."""
     return importlib.util.find_spec("highdicom") is not None
+
+
+def what_segmentation_lacks(like: SeriesHeader) -> str:
+    """Why no DICOM SEG of this series can be made, with all attributes that its files lack; "" if one can.
+
+    Opens every file of the series, up to the pixels. highdicom must be installed.
+
+    Raises:
+        ScanError: a file of the series cannot be read.
+    """
+    sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
+    missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
+    if missing:
+        return f"its files lack {', '.join(missing)}"
+    # highdicom checks more than names, in ways that only it knows. Slices of one voxel take it no time.
+    for source in sources:
+        source.Rows = source.Columns = 1
+    try:
+        _quiet_segmentation(sources, np.zeros((len(sources), 1, 1), np.uint8), ["a"])
+    except _UNREPEATABLE as error:
+        return f"highdicom refuses them: {error}"
+    return ""
 
 
 def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names: Sequence[str]) -> None:
@@ -50,11 +83,8 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
         )
     sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
     try:
-        # Warnings about names and lengths of fields that are the series' own, and stay as they are.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            segmentation = _segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        segmentation = _quiet_segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
+    except _UNREPEATABLE as error:
         raise ScanError(
             f"decode: {path}: no DICOM SEG can be made for the series in {like.path} ({error}); complete the "
             "attributes of its files, or write .nii.gz"
@@ -66,6 +96,13 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
         raise OutputError(
             f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
         ) from None
+
+
+def _quiet_segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[str]) -> Any:
+    # Warnings are about names and lengths of fields that are the series' own, and stay as they are.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _segmentation(sources, classes_zyx, names)
 
 
 def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[str]) -> Any:
@@ -110,9 +147,12 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
 
 
 def _repeatable(source: Any) -> Any:
-    """The data set itself, without an empty character set, which highdicom refuses to repeat."""
+    """The data set itself, as highdicom can repeat it: no empty character set, what may be empty there but empty."""
     if not source.get("SpecificCharacterSet", "set"):
         del source.SpecificCharacterSet
+    for name in _MAY_BE_EMPTY:
+        if name not in source:
+            setattr(source, name, "")
     return source
 
 

@@ -227,10 +227,10 @@ class Chain:
             notes.append("Nothing is cached: the chain begins with a random transform or a bare function.")
         if not self.random.stages:
             notes.append("Nothing is drawn: no transform is random, so the whole result is cached.")
-        returned = [stage.name for stage in self.random.stages if stage.num_by_monai]
-        if returned:
-            names = ", ".join(dict.fromkeys(returned))
-            notes.append(f"Run unchanged on some data, which was on a GPU or did not have two or three axes: {names}.")
+        for name, reason in dict.fromkeys(
+            (stage.name, stage.data_reason) for stage in self.random.stages if stage.num_by_monai
+        ):
+            notes.append(f"{name} ran by MONAI on some data: {reason}.")
         slow = [stage for stage in self.random.stages if stage.engine is None]
         if slow:
             names = ", ".join(dict.fromkeys(stage.name for stage in slow))

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from voxelocity.data.augment.steps import PatchTask
+from voxelocity.interop.monai.lower import on_device
 from voxelocity.interop.monai.lower.sketch import Sketch, finish, run_soon
 
 _BARE = "the tensor itself"
@@ -52,6 +53,8 @@ class Sketches(Dataset[Any]):
 class Batches:
     """One epoch of batches. Iterated to its end, closed or dropped, it leaves no thread behind.
 
+    Batches on a device are launched on the stream that is current where this is made.
+
     Args:
         begun: batches, each begun when it is requested.
         pool: where they are made; shut down at the end.
@@ -59,6 +62,7 @@ class Batches:
     """
 
     def __init__(self, begun: Iterator[PendingBatch], pool: ThreadPoolExecutor, *, num_ahead: int) -> None:
+        self._streams = on_device.Streams()
         self._begun = begun
         self._pool = pool
         self._num_ahead = num_ahead
@@ -79,18 +83,25 @@ class Batches:
         """
         while not self._is_over and self._error is None and len(self._waiting) <= self._num_ahead:
             try:
-                self._waiting.append(next(self._begun))
+                with self._streams.current():
+                    self._waiting.append(next(self._begun))
             except StopIteration:
                 self._is_over = True
             except Exception as error:  # kept until the batches before it are given
                 self._error = error
         if self._waiting:
-            return self._waiting.popleft().result()
+            made = self._waiting.popleft().result()
+            # Without batches ahead it is the thread that uses them which asks for them.
+            return made if self._num_ahead else self.hand_over(made)
         if self._error is not None:
             failed, self._error = self._error, None
             raise failed
         self.close()
         raise StopIteration
+
+    def hand_over(self, batch: Any) -> Any:
+        """The batch, called in the thread that uses it, whose stream may have changed since the loop began."""
+        return self._streams.hand_over(batch)
 
     def close(self) -> None:
         """Ends the epoch: cancels what is not made yet and waits for the threads."""
@@ -168,7 +179,7 @@ def start_batch(
 
     Args:
         items: as `Walker.sketch` returns them: dictionaries, bare sketches, or lists of either.
-        pool: where patches are made, one sample per task.
+        pool: where patches are made, one sample per task. Those on a device are launched here, on the current stream.
         count: called with the seconds that a sample took, in the thread that made it.
 
     Raises:
@@ -187,11 +198,23 @@ def start_batch(
     collated = list_data_collate(stand_ins)
     for name, voxels in memory.items():
         collated[name] = _dressed(voxels, collated[name])
-    work = [
-        pool.submit(_timed, [sample[name].piece(memory[name][number]) for name in names], count)
-        for number, sample in enumerate(keyed)
+    pieces = [
+        [(name, sample[name].piece(memory[name][number])) for name in names] for number, sample in enumerate(keyed)
     ]
+    far = {name for name in names if on_device.is_far(memory[name].device)}
+    _launch([piece for sample in pieces for name, piece in sample if name in far], len(keyed), count)
+    near = [[piece for name, piece in sample if name not in far] for sample in pieces]
+    work = [pool.submit(_timed, sample, count) for sample in near if sample]
     return PendingBatch(collated if isinstance(samples[0], dict) else collated[_BARE], work)
+
+
+def _launch(pieces: Sequence[PatchTask], num_samples: int, count: Callable[[float], None]) -> None:
+    """Makes the patches of a batch on a device, all at once and from this thread: launching holds the GIL."""
+    if pieces:
+        begin = time.perf_counter()
+        run_soon(pieces)
+        for _ in range(num_samples):
+            count((time.perf_counter() - begin) / num_samples)
 
 
 def _timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:

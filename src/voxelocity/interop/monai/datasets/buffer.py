@@ -49,6 +49,8 @@ class ThreadBuffer(feed.ThreadBuffer[Any]):
 class ThreadDataLoader(MonaiThreadDataLoader):  # type: ignore[misc]
     """MONAI's `ThreadDataLoader`, with MONAI's arguments: a thread makes batches while the training runs.
 
+    Batches on a GPU are made on the stream that is current where the loop begins, so they need no synchronization.
+
     An error in a worker, a transform or the collation is raised in the loop, with its traceback, where MONAI ends the
     epoch early. `use_thread_workers` is as safe as the transforms: MONAI's random ones are not safe in several threads.
 
@@ -83,7 +85,7 @@ class ThreadDataLoader(MonaiThreadDataLoader):  # type: ignore[misc]
             buffer = feed.ThreadBuffer(batches, num_ahead=_num_ahead(self.buffer_size), turn=self._turn)
             for batch in ends.enter_context(contextlib.closing(iter(buffer))):
                 for _ in range(self.repeats):
-                    yield batch
+                    yield batch if own is None else own.hand_over(batch)
 
 
 def _num_ahead(buffer_size: int) -> int:

@@ -117,8 +117,13 @@ def _is_sketch(value: Any) -> bool:
 
 
 def _is_there(sketch: Sketch, device: Any) -> bool:
-    """Whether the device is the sketch's; "cuda" without a number may mean another one later."""
-    return device is None or torch.device(device) == sketch.source.device
+    """Whether the device is the sketch's; "cuda" without a number is this thread's current one, as for MONAI."""
+    if device is None:
+        return True
+    wanted, found = torch.device(device), sketch.source.device
+    if found.type == "cuda" and str(wanted) == "cuda":
+        return found.index == torch.cuda.current_device()
+    return wanted == found
 
 
 def _cast_to(value: Sketch, kind: Any) -> Sketch:

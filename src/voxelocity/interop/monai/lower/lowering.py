@@ -14,9 +14,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from voxelocity.interop.monai.lower.sketch import Sketch, continued, finish, is_sketchable
+from voxelocity.interop.monai.lower.sketch import Sketch, continued, finish, why_not_sketched
 
 Apply = Callable[[Any, Any], Any]
+DeviceReason = Callable[[torch.device], str]
+"""Why a transform is not lowered for data on a device that is not a CPU, in words; "" if it is."""
 Reason = Callable[[Any, Any], str]
 """(transform, array transform) to why it is not lowered, in words; "" if it is. The second is what a dictionary form
 holds, and the transform itself for an array form."""
@@ -33,10 +35,12 @@ class Lowering:
             or a tensor, array or `Sketch`. Random numbers are drawn by the transform itself or from its `R`, as many
             and in the same order as MONAI draws them, so that what follows draws the same.
         why_not: why this instance cannot be lowered, in words that the plan shows; "" if it can.
+        why_not_data: `(transform, data)` to why MONAI's own transform takes this data, in words; "" if `apply` does.
     """
 
     apply: Apply
     why_not: Callable[[Any], str] = lambda transform: ""
+    why_not_data: Callable[[Any, Any], str] = lambda transform, data: ""
 
 
 Lowerings = Mapping[type, Lowering]
@@ -52,8 +56,16 @@ def _always(transform: Any, array: Any) -> str:
     return ""
 
 
+def _everywhere(device: torch.device) -> str:
+    return ""
+
+
 def lowers(
-    *kinds: type, inner: str = "", why_not: Reason = _always, takes_anything: bool = False
+    *kinds: type,
+    inner: str = "",
+    why_not: Reason = _always,
+    why_not_on: DeviceReason = _everywhere,
+    takes_anything: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Registers a function as `Lowering.apply` of these classes.
 
@@ -61,12 +73,13 @@ def lowers(
         kinds: MONAI's classes.
         inner: the attribute by which a dictionary form holds its array form, for `why_not`; "" for an array form.
         why_not: why an instance is not lowered.
+        why_not_on: why no instance is lowered for data on a device.
         takes_anything: whether values that no sketch can hold are the function's; otherwise MONAI's own transform
             takes them.
     """
 
     def register(apply: _Function) -> _Function:
-        _register(kinds, apply if takes_anything else _or_monais(apply), inner, why_not, LOWERINGS)
+        _register(kinds, apply, inner, why_not, None if takes_anything else why_not_on, LOWERINGS)
         return apply
 
     return register
@@ -82,6 +95,7 @@ def adds_steps(
     idle: Callable[[Any, Sketch], Sketch] = lambda transform, sketch: sketch,
     per_key: Sequence[str] = (),
     why_not: Reason = _always,
+    why_not_on: DeviceReason = _everywhere,
     table: dict[type, Lowering] = LOWERINGS,
 ) -> Callable[[_Function], _Function]:
     """Registers `(transform, sketch, drawn, *per_key)`, which returns the sketch with the array transform's steps.
@@ -101,14 +115,15 @@ def adds_steps(
         idle: what the array form returns if it is to do nothing.
         per_key: attributes with a value for each key of a dictionary form, and one for the array form.
         why_not: why an instance is not lowered.
+        why_not_on: why no instance is lowered for data on a device.
         table: where it is registered.
     """
 
     def register(add: _Function) -> _Function:
         form = _Steps(add=add, inner=inner, draw=draw, draws=draws, idle=idle, per_key=per_key)
-        _register((array,), _or_monais(form.of_array), "", why_not, table)
+        _register((array,), form.of_array, "", why_not, why_not_on, table)
         if dictionary is not None:
-            _register((dictionary,), _or_monais(form.of_dictionary), inner, why_not, table)
+            _register((dictionary,), form.of_dictionary, inner, why_not, why_not_on, table)
         return add
 
     return register
@@ -152,27 +167,50 @@ class _Steps:
         return changed
 
 
-def _register(kinds: Sequence[type], apply: Apply, inner: str, why_not: Reason, table: dict[type, Lowering]) -> None:
-    lowering = Lowering(apply, lambda transform: why_not(transform, getattr(transform, inner) if inner else transform))
-    table.update(dict.fromkeys(kinds, lowering))
+def _register(
+    kinds: Sequence[type],
+    apply: Apply,
+    inner: str,
+    why_not: Reason,
+    why_not_on: DeviceReason | None,
+    table: dict[type, Lowering],
+) -> None:
+    """Registers a lowering; with a reason for devices, data that it cannot take are for MONAI's own transform."""
 
-
-def _or_monais(apply: Apply) -> Apply:
-    """The lowering, and MONAI's own transform for data that no sketch can hold."""
+    def why_not_data(transform: Any, data: Any) -> str:
+        return "" if why_not_on is None else _why_not_data(transform, data, why_not_on)
 
     @functools.wraps(apply)
     def lowered(transform: Any, data: Any) -> Any:
-        if all(map(is_sketchable, _values_of(transform, data))):
+        if why_not_on is None or not _why_not_data(transform, data, why_not_on, takes_missing=False):
             return apply(transform, data)
         return transform(finish(data))
 
-    return lowered
+    def reason(transform: Any) -> str:
+        return why_not(transform, getattr(transform, inner) if inner else transform)
+
+    table.update(dict.fromkeys(kinds, Lowering(lowered, reason, why_not_data)))
 
 
-def holds_voxels_for_monai(transform: Any, data: Any) -> bool:
-    """Whether there are tensors or arrays among the values that it works on that no sketch can hold."""
-    values = _values_of(transform, data)
-    return any(isinstance(value, torch.Tensor | np.ndarray) and not is_sketchable(value) for value in values)
+def _why_not_data(transform: Any, data: Any, why_not_on: DeviceReason, *, takes_missing: bool = True) -> str:
+    """Why MONAI's own transform takes the data, in words; "" if the lowering does.
+
+    Args:
+        transform: either form.
+        data: what it is given.
+        why_not_on: of the lowering.
+        takes_missing: whether values that are neither tensors nor arrays count as data of the lowering, which says what
+            is wrong with them.
+    """
+    for value in _values_of(transform, data):
+        is_voxels = isinstance(value, Sketch | torch.Tensor | np.ndarray)
+        reason = "" if takes_missing and not is_voxels else why_not_sketched(value)
+        if not reason and is_voxels and not isinstance(value, np.ndarray):
+            device = Sketch.of(value).source.device if isinstance(value, Sketch) else value.device
+            reason = "" if device.type == "cpu" else why_not_on(device)
+        if reason:
+            return reason
+    return ""
 
 
 def _values_of(transform: Any, data: Any) -> list[Any]:

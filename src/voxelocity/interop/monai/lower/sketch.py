@@ -30,7 +30,9 @@ from voxelocity.data.augment.steps import (
     Warp,
     run,
 )
+from voxelocity.interop.monai.lower import on_device
 
+_NO_IMAGE = "it was not a dense array of channels and two or three spatial axes"
 _REFUSAL = (
     "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
     "lower=False), also in a data set"
@@ -166,7 +168,8 @@ class Sketch:
         return twin
 
     def piece(self, out: torch.Tensor) -> PatchTask:
-        """The work of filling `out`, of this `shape` and `filled_dtype`."""
+        """The work of filling `out`, of this `shape` and `filled_dtype`; on a device, by the current stream."""
+        on_device.record_read(self.source)
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
         return PatchTask(source=source, steps=tuple(self.steps), out=out)
 
@@ -215,27 +218,37 @@ def continued(value: Any) -> Sketch:
 
 
 def is_sketchable(value: Any) -> bool:
-    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes, on a CPU.
+    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes."""
+    return not why_not_sketched(value)
 
-    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, or what
-    lies on another device: whether the engine is faster there than MONAI has not been measured.
+
+def why_not_sketched(value: Any) -> str:
+    """Why no sketch can hold it, in words; "" if one can.
+
+    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, nor what
+    lies on a device for which nothing is lowered.
     """
     if isinstance(value, Sketch):
-        return True
+        return ""
     if isinstance(value, np.ndarray):
-        return value.ndim in (3, 4) and value.dtype.kind in "biuf"
+        is_image = value.ndim in (3, 4) and value.dtype.kind in "biuf"
+        return "" if is_image else _NO_IMAGE
     if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
-        return False
-    if value.device.type != "cpu":
-        return False
+        return _NO_IMAGE
+    if not on_device.is_lowered_on(value.device):
+        return f"it was on {value.device}, where nothing is lowered"
     if isinstance(value, MetaTensor):
-        is_plain = not value.pending_operations and not value.is_batch
-        return is_plain and len(value.affine) >= value.ndim
-    return True
+        if value.pending_operations:
+            return "it waits for MONAI's lazy resampling"
+        return _NO_IMAGE if value.is_batch or len(value.affine) < value.ndim else ""
+    return ""
 
 
 def run_soon(pieces: Sequence[PatchTask]) -> None:
-    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them."""
+    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them.
+
+    Of tensors on a device, the pieces may be those of a whole batch.
+    """
     if get_seed() is None:
         waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
     else:

@@ -14,7 +14,7 @@ from monai.transforms.traits import LazyTrait, ReduceTrait
 from monai.transforms.transform import Transform
 
 from voxelocity.interop.monai.compared import plain_class, why_not_readable
-from voxelocity.interop.monai.lower.lowering import Lowerings, holds_voxels_for_monai
+from voxelocity.interop.monai.lower.lowering import Lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch, finish
 from voxelocity.observe import span
 
@@ -31,8 +31,8 @@ class Stage:
         engine: what the engine runs in its place, a `Lowering` or a callable; None if it runs unchanged.
         reason: why it runs unchanged, in words; "" if it does not.
         num_calls: how often it was applied: once per item, or per sample of several.
-        num_by_monai: how many of these ran MONAI's transform although it is lowered, because the data lay on a GPU or
-            did not have two or three axes.
+        num_by_monai: how many of these ran MONAI's transform although it is lowered.
+        data_reason: why the last of these did, in words.
         seconds: spent in it; only the drawing if it is lowered.
     """
 
@@ -41,6 +41,7 @@ class Stage:
     reason: str
     num_calls: int = 0
     num_by_monai: int = 0
+    data_reason: str = ""
     seconds: float = 0.0
 
     @property
@@ -173,12 +174,13 @@ class _Walk:
     def _applied(self, stage: Stage, data: Any) -> Any:
         transform = stage.transform
         if stage.engine is not None:
-            if not holds_voxels_for_monai(transform, data):
+            reason = stage.engine.why_not_data(transform, data)
+            if not reason:
                 result = stage.engine.apply(transform, data)
                 if isinstance(transform, InvertibleTransform):
                     _mark(transform, result)
                 return result
-            stage.num_by_monai += 1
+            stage.num_by_monai, stage.data_reason = stage.num_by_monai + 1, reason
             data = data if self._is_owned else self._copied(data)
         return run_unchanged(transform, finish(data))
 

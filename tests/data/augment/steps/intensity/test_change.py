@@ -1,5 +1,7 @@
 """Intensity steps: the compiled loops against plain torch, and both against what they say."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.augment.steps.intensity.change import change
+from voxelocity.data.augment.steps.intensity.change_device import change_on_device
 from voxelocity.data.augment.steps.intensity.field import (
     Bias,
     Blur,
@@ -36,6 +39,7 @@ from voxelocity.data.augment.steps.intensity.statistic import (
 TOLERANCE = 1e-5
 """Of one engine from the other, as a share of the largest absolute value."""
 CHANNELS = 2
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def floats(*values: float) -> np.ndarray:
@@ -103,6 +107,60 @@ def test_compiled_loops_agree_with_torch(name: str, shape: tuple[int, int, int],
     gap = (fast - plain).abs().max() / plain.abs().max().clamp(min=1e-30)
     assert gap <= TOLERANCE
     assert torch.isfinite(fast).all()
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("shape", [(9, 8, 7), (2, 17, 1)])
+def test_what_runs_on_a_device_agrees_with_torch_by_torchs_own_operations(name: str, shape: tuple[int, ...]) -> None:
+    patch = patch_of(shape)
+    check_on_device(patch, name, uses_kernels=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not IS_INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", STEPS)
+def test_what_runs_on_a_device_agrees_with_torch_by_tritons_kernels(name: str) -> None:
+    for shape in ((9, 8, 7), (11, 13, 17)):
+        check_on_device(patch_of(shape), name, uses_kernels=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", STEPS)
+def test_no_step_on_a_device_waits_for_it(name: str) -> None:
+    patch = patch_of((9, 8, 7)).cuda()
+    for is_warm in (False, True):
+        torch.cuda.set_sync_debug_mode("error" if is_warm else "default")
+        try:
+            change(patch, [STEPS[name]])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def check_on_device(patch: torch.Tensor, name: str, *, uses_kernels: bool) -> None:
+    made = patch.cuda() if torch.cuda.is_available() and not IS_INTERPRETED else patch.clone()
+    change_on_device(made, [STEPS[name]], uses_kernels=uses_kernels)
+    plain = changed(patch, STEPS[name], engine="torch")
+    gap = (made.cpu() - plain).abs().max() / plain.abs().max().clamp(min=1e-30)
+    assert gap <= TOLERANCE
+
+
+def test_boxes_on_a_device_are_filled_as_by_torch() -> None:
+    rng = np.random.default_rng(2)
+    boxes = np.array([[[0, 1, 2], [3, 4, 5]], [[2, 2, 2], [5, 6, 7]]])
+    patch = patch_of((6, 7, 8))
+    num = 2 * int((boxes[:, 1] - boxes[:, 0]).prod(axis=1).sum())
+    for told in (
+        {"low": 3.0},
+        {"low": -1.0, "high": 2.0, "noise": rng.random(num)},
+        {"low": None, "noise": rng.random(num)},
+        {"low": 1.0, "is_outside": True},
+        {"low": None, "is_outside": True, "noise": rng.random(patch.numel())},
+    ):
+        step = Fill(boxes=boxes, **told)
+        made = patch.clone()
+        change_on_device(made, [step], uses_kernels=False)
+        assert torch.equal(made, changed(patch, step, engine="torch"))
 
 
 def test_every_step_changes_the_patch() -> None:

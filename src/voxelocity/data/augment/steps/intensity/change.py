@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from voxelocity.core.jit import Engine, has_numba, kernel_imports
+from voxelocity.core.jit import kernel_imports
+from voxelocity.data.augment.steps.engine import StepEngine, step_engine
 from voxelocity.data.augment.steps.intensity.field import Field
 from voxelocity.data.augment.steps.intensity.pointwise import Pointwise
 from voxelocity.data.augment.steps.intensity.statistic import (
@@ -33,11 +34,11 @@ class Backend(Protocol):
         """Applies this step in place."""
 
 
-def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engine = "auto") -> None:
+def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: StepEngine = "auto") -> None:
     """Applies the steps to `patch` (c, x, y, z) float32, in place, one after the other.
 
-    Consecutive pointwise steps, and the statistics that follow them, are computed in one pass. Steps that depend on
-    statistics of a patch on a device wait for that device.
+    On a CPU, consecutive pointwise steps, and the statistics that follow them, are computed in one pass. On a device,
+    nothing waits for it, except by the reference, engine "torch".
 
     Args:
         patch: any device; in C order it is changed without a copy.
@@ -45,7 +46,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
         engine: what computes them.
 
     Raises:
-        OverflowError: boxes are to be filled from the patch's own range, which is not finite.
+        OverflowError: boxes are to be filled from the patch's own range, which is not finite; not on a device.
     """
     if not steps or patch.numel() == 0:
         return
@@ -53,6 +54,13 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
         dense = patch.contiguous()
         change(dense, steps, engine=engine)
         patch.copy_(dense)
+        return
+    is_on_device = patch.device.type != "cpu" and engine != "torch"
+    if is_on_device or step_engine(engine, patch.device) == "triton":
+        with kernel_imports:
+            from voxelocity.data.augment.steps.intensity.change_device import change_on_device
+
+        change_on_device(patch, steps, uses_kernels=step_engine(engine, patch.device) == "triton")
         return
     backend = _backend(patch, engine)
     left, waiting = deque(steps), list[Pointwise]()
@@ -75,8 +83,8 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
     backend.make_pointwise(patch, waiting)
 
 
-def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
-    if engine != "torch" and patch.device.type == "cpu" and has_numba():
+def _backend(patch: torch.Tensor, engine: StepEngine) -> Backend:
+    if step_engine(engine, patch.device) == "numba":
         with kernel_imports:
             from voxelocity.data.augment.steps.intensity import change_numba
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.region import Index3
+from voxelocity.data.augment.memory import sent
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.augment.smooth import convolved
 from voxelocity.data.augment.steps.intensity.field import (
@@ -56,7 +57,7 @@ def make_and_measure(patch: torch.Tensor, steps: Sequence[Pointwise], *, nonzero
 def make_field(patch: torch.Tensor, step: Field) -> None:
     """As `change.Backend`."""
     if isinstance(step, Noise):
-        patch.add_(_normal(step.field, patch[:1] if step.is_shared else patch), alpha=step.std)
+        patch.add_(normal_numbers(step.field, patch[:1] if step.is_shared else patch), alpha=step.std)
     elif isinstance(step, Rician):
         _add_rician(patch, step)
     elif isinstance(step, Bias):
@@ -75,19 +76,19 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
         _fill(patch, step)
 
 
-def _normal(field: NormalField, like: torch.Tensor, first_channel: int = 0) -> torch.Tensor:
+def normal_numbers(field: NormalField, like: torch.Tensor, first_channel: int = 0) -> torch.Tensor:
     """The numbers of a field for a patch (c, x, y, z) of this size, on its device."""
     if not isinstance(field, int):
-        return torch.from_numpy(field).to(like.device)
+        return sent(field, like.device)
     num_voxels = like[0].numel()
     rows = [standard_normal(field, first_channel + channel, num_voxels) for channel in range(len(like))]
-    return torch.from_numpy(np.stack(rows)).view(like.shape).to(like.device)
+    return sent(np.stack(rows).reshape(like.shape), like.device)
 
 
 def _add_rician(patch: torch.Tensor, step: Rician) -> None:
     mean, std = _column(step.mean, patch), _column(step.std, patch)
     real, imaginary = (
-        mean + std * _normal(field, patch, first_channel=number * len(patch))
+        mean + std * normal_numbers(field, patch, first_channel=number * len(patch))
         for number, field in enumerate(step.fields)
     )
     patch.add_(real).square_().add_(imaginary.square()).sqrt_()
@@ -106,7 +107,7 @@ def _make_one(patch: torch.Tensor, step: Pointwise) -> None:
         unit = ((patch - step.low) / step.divisor).clamp_(min=0.0)
         patch.copy_(unit.pow_(step.gamma).mul_(step.span).add_(step.low))
     else:
-        values = torch.from_numpy(step.values).to(patch.device)
+        values = sent(step.values, patch.device)
         last = len(step.values) - 1
         place = ((patch - step.low) * (last / (step.high - step.low))).clamp_(0, last)
         below = place.long().clamp_(0, last - 1)
@@ -115,15 +116,15 @@ def _make_one(patch: torch.Tensor, step: Pointwise) -> None:
 
 def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
     tables = [
-        torch.from_numpy(legendre_table(side, degrees)).to(patch.device)
+        sent(legendre_table(side, degrees), patch.device)
         for side, degrees in zip(patch.shape[1:], step.coefficients.shape, strict=True)
     ]
-    coefficients = torch.from_numpy(step.coefficients).to(patch.device)
+    coefficients = sent(step.coefficients, patch.device)
     patch.mul_(torch.einsum("ijk,xi,yj,zk->xyz", coefficients, *tables).exp_())
 
 
 def _column(values: Floats, patch: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values).to(patch.device).view(-1, 1, 1, 1)
+    return sent(values, patch.device).view(-1, 1, 1, 1)
 
 
 def _each(measure: Callable[[torch.Tensor], torch.Tensor], channels: list[torch.Tensor]) -> npt.NDArray[np.float64]:
@@ -138,7 +139,7 @@ def _low_pass(patch: torch.Tensor, step: LowPass) -> None:
     """
     x, y, z = patch.shape[1:]
     half = torch.fft.rfftn(patch, dim=_AXES)
-    half *= _symmetric_mask((x, y, z), step.radius).to(patch.device)
+    half *= sent(_symmetric_mask((x, y, z), step.radius).numpy(), patch.device)
     patch.copy_(torch.fft.irfftn(half, s=(x, y, z), dim=_AXES))
 
 
@@ -173,7 +174,7 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     tables = []
     for side, place in zip(channel.shape, spike.place, strict=True):
         turns = ((place - side // 2) * np.arange(side)) % side / side
-        tables.append(torch.from_numpy(np.exp(2j * np.pi * turns)).to(channel.device))
+        tables.append(sent(np.exp(2j * np.pi * turns), channel.device))
     along_x, along_y, along_z = tables
     waves = torch.stack([along_z.real, along_z.imag]).float()
     lines = channel.reshape(-1, channel.shape[2])
@@ -202,7 +203,7 @@ def _shuffle(patch: torch.Tensor, step: Shuffle) -> None:
     box = tuple(slice(start, start + length) for start, length in zip(step.start, step.shape, strict=True))
     for channel, order in zip(patch, step.orders, strict=True):
         place = channel[box]
-        place.copy_(place.reshape(-1)[torch.from_numpy(order).to(patch.device)].view(step.shape))
+        place.copy_(place.reshape(-1)[sent(order, patch.device)].view(step.shape))
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:

@@ -277,12 +277,17 @@ def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bo
     return np.broadcast_to(found, (len(patch), len(shares)))
 
 
-def _of_row(row: np.ndarray[tuple[int], np.dtype[np.float32]], shares: Sequence[float]) -> list[float]:
-    last = row.size - 1
-    is_small = row.size <= _MAX_FLOAT32_RANKS
-    ranks = [
+def ranks_of(num_voxels: int, shares: Sequence[float]) -> list[float]:
+    """The places of percentiles among so many ordered voxels, counted from 0, between two of them."""
+    last = num_voxels - 1
+    is_small = num_voxels <= _MAX_FLOAT32_RANKS
+    return [
         float(np.float32(share / 100.0) * np.float32(last)) if is_small else share / 100.0 * last for share in shares
     ]
+
+
+def _of_row(row: np.ndarray[tuple[int], np.dtype[np.float32]], shares: Sequence[float]) -> list[float]:
+    last, ranks = row.size - 1, ranks_of(row.size, shares)
     belows = [min(int(rank), last) for rank in ranks]
     if np.isnan(row).any():
         return [np.nan for _ in ranks]

@@ -1,4 +1,4 @@
-"""Gathers the voxels of patches after spatial steps: by compiled loops, or in plain torch.
+"""Gathers the voxels of patches after spatial steps: by compiled loops, by kernels on a device, or in plain torch.
 
 The torch implementation makes one step after the other: easy to read, and the reference for the compiled passes.
 """
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from voxelocity.core.jit import Engine, has_numba, kernel_imports
+from voxelocity.core.jit import kernel_imports
+from voxelocity.data.augment.memory import sent
+from voxelocity.data.augment.steps.engine import StepEngine, step_engine
 from voxelocity.data.augment.steps.spatial.moves import GatherTask
 from voxelocity.data.augment.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
@@ -18,32 +20,49 @@ _NUMBA_DTYPES = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64),
 }
+_TRITON_DTYPES = {*_NUMBA_DTYPES, torch.bfloat16}
+_MOST_VOXELS = 2**31 // 4
 
 
-def gather(tasks: Sequence[GatherTask], engine: Engine = "auto") -> None:
-    """Fills the tasks' `out`.
+def gather(tasks: Sequence[GatherTask], engine: StepEngine = "auto") -> None:
+    """Fills the tasks' `out`; on a device, on the calling thread's current stream, without waiting for it.
 
     Args:
-        tasks: of one sample; those whose warps have the same `SamplingGrid` object may share the work.
+        tasks: of one sample or of a batch; those whose warps have the same `SamplingGrid` object may share the work.
         engine: what computes them.
     """
-    compiled = []
+    compiled, launched = list[GatherTask](), list[GatherTask]()
     for task in tasks:
-        if engine != "torch" and _is_for_numba(task):
+        chosen = step_engine(engine, task.out.device)
+        if chosen == "numba" and _is_for_numba(task):
             compiled.append(task)
+        elif chosen == "triton" and _is_for_triton(task):
+            launched.append(task)
         else:
             _by_torch(task)
+    # Imported here, as Numba or Triton may be missing.
     if compiled:
-        # Imported here, as Numba may be missing.
         with kernel_imports:
             from voxelocity.data.augment.steps.spatial.numba_gather import gather_compiled
 
         gather_compiled(compiled)
+    if launched:
+        with kernel_imports:
+            from voxelocity.data.augment.steps.spatial.device_gather import gather_on_device
+
+        gather_on_device(launched)
 
 
 def _is_for_numba(task: GatherTask) -> bool:
     devices = {task.source.device.type, task.out.device.type}
-    return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES and has_numba()
+    return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES
+
+
+def _is_for_triton(task: GatherTask) -> bool:
+    """Offsets within a patch, and three of it with shifts, are counted in 32 bits."""
+    is_small = task.out[0].numel() < _MOST_VOXELS if len(task.out) else True
+    is_one_device = task.source.device == task.out.device
+    return is_one_device and is_small and {task.source.dtype, task.out.dtype} <= _TRITON_DTYPES
 
 
 def _by_torch(task: GatherTask) -> None:
@@ -52,10 +71,7 @@ def _by_torch(task: GatherTask) -> None:
         made = _one(made, step)
     task.out.copy_(made)
     if task.gain is not None:
-        scale, shift = (
-            torch.from_numpy(value).view(-1, 1, 1, 1).to(task.out.device)
-            for value in (task.gain.scale, task.gain.shift)
-        )
+        scale, shift = (sent(value, task.out.device).view(-1, 1, 1, 1) for value in (task.gain.scale, task.gain.shift))
         task.out.mul_(scale).add_(shift)
 
 
@@ -109,8 +125,8 @@ def _resized(source: torch.Tensor, step: Resize) -> torch.Tensor:
         along[axis] = -1
         total = None
         for tap in range(table.index.shape[1]):
-            index = torch.from_numpy(table.index[:, tap].astype("int64")).to(values.device)
-            weight = torch.from_numpy(table.weight[:, tap].copy()).to(values.device).view(along)
+            index = sent(table.index[:, tap].astype("int64"), values.device)
+            weight = sent(table.weight[:, tap].copy(), values.device).view(along)
             term = values.index_select(axis, index) * weight
             total = term if total is None else total + term
         assert total is not None, "a table has at least one tap"

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.steps.spatial.step import Crop, ExactStep, Flip, Floats, Resize, SpatialStep, Warp
+from voxelocity.data.augment.steps.spatial.step import (
+    Crop,
+    ExactStep,
+    Flip,
+    Floats,
+    Resize,
+    SamplingGrid,
+    SpatialStep,
+    Warp,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +204,24 @@ def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[SpatialPass]:
         rest, shape = rest[num:], after.shape
         made.append(SpatialPass(before=before, resampling=resampling, after=after))
     return made
+
+
+def along_result(places: SamplingGrid, after: Moves, order: Sequence[int]) -> list[Any]:
+    """The places of a warp along the axes of a result in `order`, of which `after` tells what the warp fills.
+
+    Returns:
+        The three lines, theta (3, 4) with their columns, the order of its products (4,), whether they are fused, the
+        scale (3,) or (0,) of the type that the places are computed in, and the shifts (3, *) or (3, 0, 0, 0).
+    """
+    along = [after.along[axis] for axis in order]
+    columns = [one.axis for one in along]
+    lines = [np.ascontiguousarray(places.lines[one.axis][one.taken]) for one in along]
+    summed = [*(columns.index(axis) for axis in places.order), 3]
+    kind = np.float64 if places.is_wide else np.float32
+    scale = np.zeros(0, kind) if places.scale is None else places.scale.astype(kind)
+    shifts = np.zeros((3, 0, 0, 0), np.float32)
+    if places.shifts is not None:
+        turned = places.shifts[columns].transpose(0, *(axis + 1 for axis in columns))
+        shifts = np.ascontiguousarray(turned[(slice(None), *(one.taken for one in along))])
+    theta = np.ascontiguousarray(places.theta[:, [*columns, 3]])
+    return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]

@@ -14,7 +14,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.memory import scratch
 from voxelocity.data.augment.steps.spatial import numba_resize, numba_sample
-from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, passes
+from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
 from voxelocity.data.augment.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
@@ -150,7 +150,7 @@ def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
         flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
         arguments[name] = (box, _scale(last), flat, steps)
     all_arguments = [
-        *_along_result(places, work.after, order),
+        *along_result(places, work.after, order),
         np.array(sides, dtype=np.int64),
         places.align_corners,
         sampler_is_fused(places.num_spatial),
@@ -177,22 +177,6 @@ def _check_size(low: Index3, high: Index3) -> None:
 def _order(part: Array) -> list[int]:
     """The spatial axes in memory order; those of one voxel first, as the loops are fastest along the last."""
     return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
-
-
-def _along_result(places: SamplingGrid, after: Moves, order: Sequence[int]) -> list[Any]:
-    """The first eight arguments of the loops: places along the result's axes, in the order of its memory."""
-    along = [after.along[axis] for axis in order]
-    columns = [one.axis for one in along]
-    lines = [np.ascontiguousarray(places.lines[one.axis][one.taken]) for one in along]
-    summed = [*(columns.index(axis) for axis in places.order), 3]
-    kind = np.float64 if places.is_wide else np.float32
-    scale = np.zeros(0, kind) if places.scale is None else places.scale.astype(kind)
-    shifts = np.zeros((3, 0, 0, 0), np.float32)
-    if places.shifts is not None:
-        turned = places.shifts[columns].transpose(0, *(axis + 1 for axis in columns))
-        shifts = np.ascontiguousarray(turned[(slice(None), *(one.taken for one in along))])
-    theta = np.ascontiguousarray(places.theta[:, [*columns, 3]])
-    return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]
 
 
 def _nothing(dtype: np.dtype[Any]) -> tuple[Any, ...]:

@@ -16,9 +16,11 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.region import Index3
+from voxelocity.data.augment.memory import sent
 
 Floats = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]
+_CPU = torch.device("cpu")
 Interpolation = Literal["linear", "nearest"]
 Beyond = Literal["zeros", "border", "reflection"]
 """What lies beyond the array, as in torch's `grid_sample`: zeros, the outermost voxel, or a mirror image about the
@@ -129,9 +131,9 @@ class SamplingGrid:
         for axis, line in enumerate(self.lines):
             along = [1, 1, 1]
             along[axis] = -1
-            term = torch.from_numpy(line).to(device).view(along).expand(sides)
+            term = sent(line, device).view(along).expand(sides)
             if self.shifts is not None:
-                term = (term.double() + torch.from_numpy(self.shifts[axis]).to(device).double()).float()
+                term = (term.double() + sent(self.shifts[axis], device).double()).float()
             terms.append(term)
         summed = [self._summed(terms, axis) for axis in range(3)]
         if self.is_wide:
@@ -151,16 +153,17 @@ class SamplingGrid:
 
 
 @functools.cache
-def sampler_is_fused(num_spatial: int) -> bool:
-    """Whether torch's `grid_sample` maps -1..1 to voxels with one rounding on this processor.
+def sampler_is_fused(num_spatial: int, device: torch.device = _CPU) -> bool:
+    """Whether torch's `grid_sample` maps -1..1 to voxels with one rounding on this device; it is asked once.
 
-    With AVX, two axes take one rounding, three do not.
+    On processors with AVX, two axes take one rounding, three do not.
     """
     # Rounded twice, this place lies halfway between the first two of three voxels; rounded once, nearer to the second.
     grid = torch.zeros((1,) * (num_spatial + 1) + (num_spatial,), dtype=torch.float64)
     grid[..., 0] = 2.0 / 3.0 * -0.5
     line = torch.arange(3.0, dtype=torch.float64).view(*(1,) * (num_spatial + 1), 3)
-    return bool(torch.nn.functional.grid_sample(line, grid, mode="nearest", align_corners=False).item())
+    taken = torch.nn.functional.grid_sample(line.to(device), grid.to(device), mode="nearest", align_corners=False)
+    return bool(taken.item())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

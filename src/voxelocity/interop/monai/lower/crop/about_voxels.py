@@ -175,7 +175,10 @@ def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
         return True
     if label is None or not is_sketchable(label) or not (image is None or is_sketchable(image)):
         return False
-    return image is None or Sketch.of(image).spatial_shape == Sketch.of(label).spatial_shape
+    if image is None:
+        return True
+    one, other = Sketch.of(image), Sketch.of(label)
+    return one.spatial_shape == other.spatial_shape and one.source.device == other.source.device
 
 
 def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:

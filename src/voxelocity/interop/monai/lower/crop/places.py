@@ -1,6 +1,8 @@
 """The voxels that a crop may be centered on, counted and looked up without making a list of them.
 
 MONAI makes the whole list for each crop (8 bytes per voxel) and takes a few of it; the places found here are the same.
+Those of a label on a device are found once, and kept on the host as long as the label lives: drawing one waits for
+nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.jit import has_numba
+from voxelocity.interop.monai.lower import on_device
+from voxelocity.interop.monai.lower.crop.kept import kept
 
 Engine = Literal["auto", "torch"]
 _LABELS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
@@ -81,6 +85,18 @@ def binary_places(
         is_array: whether MONAI gets an array of these voxels.
         engine: "torch" for plain torch even if compiled loops are available.
     """
+    if on_device.is_far(label.device):
+        return kept(
+            [label] if image is None else [label, image],
+            ("binary", threshold, is_array),
+            lambda: _binary_places(label, image, threshold, is_array=is_array, engine="torch"),
+        )
+    return _binary_places(label, image, threshold, is_array=is_array, engine=engine)
+
+
+def _binary_places(
+    label: torch.Tensor, image: torch.Tensor | None, threshold: float, *, is_array: bool, engine: Engine
+) -> tuple[FlatIndices, FlatIndices]:
     label, image = _lifted(label), None if image is None else _lifted(image)
     is_all = label.dtype == torch.uint8 and image is None and not is_array
     label = label[1:] if len(label) > 1 else label
@@ -105,6 +121,18 @@ def class_places(
         threshold: of the image.
         engine: "torch" for plain torch even if compiled loops are available.
     """
+    if on_device.is_far(label.device):
+        return kept(
+            [label] if image is None else [label, image],
+            ("classes", num_classes, threshold),
+            lambda: _class_places(label, num_classes, image, threshold, engine="torch"),
+        )
+    return _class_places(label, num_classes, image, threshold, engine=engine)
+
+
+def _class_places(
+    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine
+) -> list[FlatIndices]:
     label, image = _lifted(label), None if image is None else _lifted(image)
     if engine == "auto" and len(label) == 1 and num_classes <= _MOST_CLASSES and _is_compiled(label, image):
         return _Planes(label, num_classes, image, threshold).places(num_classes)
@@ -173,7 +201,23 @@ def _everywhere(label: torch.Tensor) -> FlatIndices:
 
 
 def _of_mask(mask: torch.Tensor) -> FlatIndices:
-    def find(plane: int, rank: int) -> int:
-        return plane * mask[0].numel() + int(mask[plane].flatten().nonzero()[rank])
+    """The places where a mask (x, y, z) holds; one on a device is copied once, a bit for each voxel."""
+    size = mask[0].numel() if len(mask) else 0
+    if on_device.is_far(mask.device):
+        return _of_bits(mask.flatten(1).cpu().numpy())
 
-    return FlatIndices(mask.sum((1, 2)).cpu().numpy(), find)
+    def find(plane: int, rank: int) -> int:
+        return plane * size + int(mask[plane].flatten().nonzero()[rank])
+
+    return FlatIndices(mask.sum((1, 2)).numpy(), find)
+
+
+def _of_bits(mask: npt.NDArray[np.bool_]) -> FlatIndices:
+    """Of a mask (planes, voxels), of which only the bits are kept."""
+    bits, size = np.packbits(mask, axis=1), mask.shape[1]
+
+    def find(plane: int, rank: int) -> int:
+        place: int = plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
+        return place
+
+    return FlatIndices(mask.sum(axis=1, dtype=np.int64), find)

@@ -26,6 +26,8 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
     mode_why_not,
     product_is_fused,
     resampled,
+    rotation_is_fused,
+    rotation_why_not_on,
     rounding_why_not,
     to_float32,
     unit_places,
@@ -34,7 +36,7 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
 _MODES = ("mode", "padding_mode")
 _ROTATION_MODES = (*_MODES, "align_corners")
 _Shape = tuple[int, ...]
-_Turned = dict[tuple[_Shape, bool], tuple[SamplingGrid, _Shape, Any]]
+_Turned = dict[tuple[_Shape, bool, torch.device], tuple[SamplingGrid, _Shape, Any]]
 
 
 def _why_not_rand_affine(transform: Any, inner: Any) -> str:
@@ -145,7 +147,9 @@ def _why_not_rotation(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation)
+@adds_steps(
+    Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on
+)
 def _rotate(transform: Any, sketch: Sketch, known: _Turned, *modes: Any) -> Sketch:
     return _rotated(sketch, transform.angle, transform.keep_size, modes, known, transform.rotate_order)
 
@@ -155,13 +159,20 @@ def _draw_angles(transform: Any, sketch: Sketch | None) -> _Turned:
     return {}
 
 
-@adds_steps(RandRotate, draw=_draw_angles, idle=to_float32, per_key=_ROTATION_MODES, why_not=_why_not_rotation)
+@adds_steps(
+    RandRotate,
+    draw=_draw_angles,
+    idle=to_float32,
+    per_key=_ROTATION_MODES,
+    why_not=_why_not_rotation,
+    why_not_on=rotation_why_not_on,
+)
 def _rand_rotate(transform: Any, sketch: Sketch, known: _Turned, *modes: Any) -> Sketch:
     angles = transform.x if sketch.num_spatial == 2 else (transform.x, transform.y, transform.z)
     return _rotated(sketch, angles, transform.keep_size, modes, known)
 
 
-@lowers(RandRotated, inner="rand_rotate", why_not=_why_not_rotation)
+@lowers(RandRotated, inner="rand_rotate", why_not=_why_not_rotation, why_not_on=rotation_why_not_on)
 def _rand_rotate_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
     """MONAI draws the angles even if it does nothing with them."""
     made = dict(data)
@@ -182,7 +193,8 @@ def _rotated(
 ) -> Sketch:
     mode, padding_mode, align_corners = modes
     before = sketch.spatial_shape
-    case = (before, bool(align_corners))
+    device = sketch.source.device
+    case = (before, bool(align_corners), device)
     if case not in known:
         turn = create_rotate(len(before), ensure_tuple_rep(angle, 2 * len(before) - 3), rotate_order=rotate_order)
         shape = before if keeps_size else _whole(turn, before)
@@ -190,7 +202,9 @@ def _rotated(
         there[:-1, -1] = (np.array(before) - 1) / 2
         back[:-1, -1] = -(np.array(shape) - 1) / 2
         matrix = there @ np.asarray(turn) @ back
-        known[case] = unit_places(matrix, shape, before, align_corners=bool(align_corners)), shape, matrix
+        is_fused = None if device.type == "cpu" else rotation_is_fused(len(before), device)
+        places = unit_places(matrix, shape, before, align_corners=bool(align_corners), is_fused=is_fused)
+        known[case] = places, shape, matrix
     places, shape, matrix = known[case]
     return resampled(sketch, places, shape, mode, padding_mode, lifted_matrix(matrix))
 

@@ -39,6 +39,10 @@ def _why_not(transform: Any, inner: Any) -> str:
     )
 
 
+def _why_not_on(device: torch.device) -> str:
+    return f"its deformation is smoothed and turned on {device}, where sums round in another order"
+
+
 def _bent(transform: Any, value: Any, places_of: _PlacesOf) -> Sketch:
     sketch = continued(value)
     before = sketch.spatial_shape
@@ -101,6 +105,6 @@ for _array, _dictionary, _inner, _places_of in (
     (Rand2DElastic, Rand2DElasticd, "rand_2d_elastic", _places_2d),
     (Rand3DElastic, Rand3DElasticd, "rand_3d_elastic", _places_3d),
 ):
-    lowers(_array, why_not=_why_not)(functools.partial(_bent, places_of=_places_of))
+    lowers(_array, why_not=_why_not, why_not_on=_why_not_on)(functools.partial(_bent, places_of=_places_of))
     _in_dictionary = functools.partial(_bent_d, inner=_inner, places_of=_places_of)
-    lowers(_dictionary, inner=_inner, why_not=_why_not)(_in_dictionary)
+    lowers(_dictionary, inner=_inner, why_not=_why_not, why_not_on=_why_not_on)(_in_dictionary)

@@ -6,13 +6,14 @@ Places halfway between two voxels, and so labels, depend on how this machine's m
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from monai.networks.utils import normalize_transform
+from monai.networks.utils import normalize_transform, to_norm_affine
 from monai.utils import get_equivalent_dtype
 
 from voxelocity.data.augment.steps import Beyond, Interpolation, SamplingGrid, Warp
@@ -22,6 +23,8 @@ Floats = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]
 _NUM_COLUMNS = 4096
 """Of the grid on which a product's rounding is found: thousands, as of an image."""
+_SHAPES = {2: ((48, 40), (160, 150)), 3: ((12, 10, 14), (48, 40, 44))}
+"""Of the grids on which a device's rounding is found, by their number of axes."""
 _BEYONDS = ("zeros", "border", "reflection")
 _INTERPOLATIONS: dict[str, Interpolation] = {
     "bilinear": "linear",
@@ -133,7 +136,12 @@ def centered_places(
 
 
 def unit_places(
-    matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int], *, align_corners: bool
+    matrix: Matrix,
+    shape: Sequence[int],
+    source_shape: Sequence[int],
+    *,
+    align_corners: bool,
+    is_fused: bool | None = None,
 ) -> SamplingGrid:
     """Places as MONAI's `AffineTransform` makes them in float32.
 
@@ -142,6 +150,7 @@ def unit_places(
         shape: of the result.
         source_shape: of the array.
         align_corners: of the transform.
+        is_fused: how the sums round, where that is another device's way; None for this processor's.
     """
     num_spatial = len(shape)
     of_source, _ = _normalizing(tuple(source_shape), align_corners)
@@ -152,7 +161,7 @@ def unit_places(
         lines=(lines[0], lines[1], lines[2]),
         theta=lifted_matrix(theta).astype(np.float32)[:3],
         order=(2, 1, 0),
-        is_fused=bool(affine_grid_is_fused(num_spatial)),
+        is_fused=bool(affine_grid_is_fused(num_spatial)) if is_fused is None else is_fused,
         is_wide=False,
         align_corners=align_corners,
         num_spatial=num_spatial,
@@ -206,6 +215,60 @@ def affine_grid_is_fused(num_spatial: int) -> bool | None:
     lines = [unit_line(side, False) for side in shape]
     mesh = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(shape, np.float32)])
     return _is_fused(matrix, mesh.reshape(len(mesh), -1), made.reshape(-1, num_spatial).numpy().T)
+
+
+def rotation_why_not_on(device: torch.device) -> str:
+    """Why rotations on a device cannot be lowered, or ""."""
+    if None in (rotation_is_fused(num_spatial, device) for num_spatial in (2, 3)):
+        return f"matrix products on {device} round in a way that is not known, so labels would differ"
+    return ""
+
+
+def rotation_is_fused(num_spatial: int, device: torch.device) -> bool | None:
+    """As `affine_grid_is_fused`, on a device, where MONAI makes the whole grid; None if it cannot be equalled.
+
+    Asked once for each precision of matrix products: with TF32 it cannot.
+    """
+    return _rotation_is_fused(num_spatial, device, torch.get_float32_matmul_precision())
+
+
+@functools.cache
+def _rotation_is_fused(num_spatial: int, device: torch.device, precision: str) -> bool | None:
+    """Compares whole grids, by MONAI's own operations on the device, with ours."""
+    rng = np.random.default_rng(1)
+    fits = {True, False}
+    for shape, align_corners in itertools.product(_SHAPES[num_spatial], (False, True)):
+        source_shape = tuple(side + 3 for side in shape)
+        for _ in range(3):
+            matrix = np.eye(num_spatial + 1)
+            matrix[:num_spatial] += rng.normal(scale=0.3, size=(num_spatial, num_spatial + 1))
+            theirs = _grid_by_monai(matrix, shape, source_shape, align_corners, device)
+            for is_fused in tuple(fits):
+                places = unit_places(matrix, shape, source_shape, align_corners=align_corners, is_fused=is_fused)
+                ours = places.normalized(device)
+                ours = ours if num_spatial == 3 else ours[:, :, 0, 1:]
+                if not torch.equal(ours, theirs):
+                    fits.discard(is_fused)
+    return next(iter(fits)) if fits else None
+
+
+def _grid_by_monai(
+    matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int], align_corners: bool, device: torch.device
+) -> torch.Tensor:
+    """(*shape, n) as MONAI's `AffineTransform` makes it of a voxel matrix."""
+    theta = to_norm_affine(
+        torch.from_numpy(matrix.astype(np.float32))[None].to(device),
+        list(source_shape),
+        list(shape),
+        align_corners=align_corners,
+        zero_centered=False,
+    )
+    num = len(shape)
+    turned = list(range(num - 1, -1, -1))
+    theta[:, :num] = theta[:, turned]
+    theta[:, :, :num] = theta[:, :, turned]
+    grid: torch.Tensor = torch.nn.functional.affine_grid(theta[:, :num], [1, 1, *shape], align_corners=align_corners)
+    return grid[0]
 
 
 @functools.lru_cache(maxsize=256)

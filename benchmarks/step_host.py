@@ -1,0 +1,101 @@
+"""What the host does in a training step, counted on a CPU: torch's operations and microseconds, eager and replayed.
+
+    python benchmarks/step_host.py [--only PART ...] [--out FOLDER]
+
+A replayed step has nothing behind it here: what is timed is the host's part alone, up to the launch. Writes
+`results/step_host.json`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu.e03_host import loop_us
+from gpu.experiment import Setting
+from gpu.steps import TINY, OptimizerName, build_batches, build_step
+from harness import measure_each
+from voxelocity.step import TrainingStep, graph
+
+_CPU = torch.device("cpu")
+
+
+class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations that are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        self.number += not function.is_view
+        return function(*arguments, **(options or {}))
+
+
+class _NothingRecorded:
+    """In place of CUDA graphs: runs the work while it is recorded, and nothing when it is replayed."""
+
+    num_bytes, share = 0, 0.0
+
+    def aside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return work()
+
+    def record(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
+        return (lambda: None), work()
+
+    def wait(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def measure(optimizer: OptimizerName, *, repeats: int = 300) -> dict[str, Any]:
+    """Operations of an eager and of a replayed step, and the host's microseconds of the latter."""
+    batches = build_batches(TINY, _CPU)
+    found: dict[str, Any] = {}
+    for is_replayed in (False, True):
+        of = graph.recorder_of
+        graph.recorder_of = lambda device: _NothingRecorded()
+        try:
+            step = build_step(TINY, _CPU, optimizer=optimizer, step_graph=is_replayed)
+            for number in range(graph.WARM_UP_STEPS + 2):
+                _step(step, batches, number)
+            with _Counted() as counted:
+                _step(step, batches, 9)
+            found["replayed_operations" if is_replayed else "eager_operations"] = counted.number
+            if is_replayed:
+                times = []
+                for number in range(10, 10 + repeats):
+                    begin_s = time.perf_counter()
+                    _step(step, batches, number)
+                    times.append((time.perf_counter() - begin_s) * 1e6)
+                found |= {"replayed_us": statistics.median(times), "low_us": min(times), "n": repeats}
+        finally:
+            graph.recorder_of = of
+    return found
+
+
+def _step(step: TrainingStep, batches: Any, number: int) -> None:
+    # As in a training, the learning rate is another one in each step.
+    step(batches[number % len(batches)].with_(step=number), 1e-3 * (1.0 - number / 1e4))
+
+
+def measure_loop() -> dict[str, Any]:
+    """What the loop around a step takes: spans, the budget, reading and logging losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        setting = Setting(
+            device=_CPU, is_tiny=False, work=Path(folder), limit_s=60.0, report=lambda table, row: None, options={}
+        )
+        return loop_us(setting, build_batches(TINY, _CPU))
+
+
+if __name__ == "__main__":
+    parts: dict[str, Callable[[], Any]] = {name: partial(measure, name) for name in get_args(OptimizerName)}
+    measure_each("step_host", __doc__, {**parts, "loop": measure_loop})

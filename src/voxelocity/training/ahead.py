@@ -1,0 +1,60 @@
+"""The kernels of a run, compiled while its cases are being cached."""
+
+from __future__ import annotations
+
+from voxelocity.core.compiling import compile_all
+from voxelocity.core.kernels import Launch
+from voxelocity.core.volume import VolumeSpec
+from voxelocity.data.pipeline import compile_kernels
+from voxelocity.infer import ahead as of_windows
+from voxelocity.step import ahead as of_step
+from voxelocity.training.session import Session
+
+_USUAL_DTYPE = "int16"
+
+
+class Compiling:
+    """Compiles the kernels of feed, step and validation; does nothing without a CUDA device.
+
+    Begins with what nearly all scans are stored as, and corrects itself when the first case is ready.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: set[tuple[str, int]] = set()
+        self._compile(_USUAL_DTYPE, len(session.spec.channels))
+        if session.plan.data.feed.compiles_ahead and session.device.type == "cuda":
+            compile_all(lambda: launches_of(session), session.device)
+
+    def begin(self, spec: VolumeSpec) -> None:
+        """A case of this kind is among those that batches are made from."""
+        self._compile(spec.dtype, spec.num_channels)
+
+    def _compile(self, dtype: str, num_channels: int) -> None:
+        if (dtype, num_channels) not in self._known:
+            self._known.add((dtype, num_channels))
+            compile_kernels(
+                self._session.plan.data,
+                num_channels=num_channels,
+                dtypes=[dtype],
+                class_names=self._session.planned.cases.class_names,
+                device=self._session.device,
+            )
+
+
+def launches_of(session: Session) -> list[Launch]:
+    """What the steps and the validations of a run can launch, each once; the first step's come first."""
+    plan, spec = session.plan, session.spec
+    steps = of_step.possible_launches(
+        plan.network,
+        plan.loss,
+        plan.precision,
+        plan.backend,
+        num_channels=len(spec.channels),
+        num_outputs=spec.num_outputs,
+        patch_shapes=plan.data.patch.all_shapes,
+        has_regions=len(spec.regions) > 0,
+        has_ignored=spec.ignored is not None,
+        is_shared=not session.world.is_alone,
+    )
+    return [*steps, *of_windows.possible_launches(spec, session.device)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,7 @@ from safetensors.torch import load_file
 
 from harness import VOXELOCITY, head, parser_of, real_data, sets_of, write_record
 from voxelocity.bench.body import make_bodies
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode.write import write_scan
 from voxelocity.observe import Stopwatch, events_path, read_events
@@ -111,7 +113,7 @@ def brain(data: Path, work: Path, quick: bool) -> dict[str, Any]:
         runs[str(size)] = work / f"ranks{size}"
         launch = () if size == 1 else ("launch", "-n", str(size))
         _call(*launch, "recipe", "brain", "train", data, "-o", runs[str(size)], *sets_of(keys), threads=2 // size)
-    dice = {size: [case["dice"] for case in _plain(out / "scores.json")["cases"]] for size, out in runs.items()}
+    dice = {size: [case["dice"] for case in _scores(out, quick)["cases"]] for size, out in runs.items()}
     alone, two = (load_file(out / "model.safetensors") for out in runs.values())
     losses, other = (_losses(out) for out in runs.values())
     apart = [(losses[step] - other[step], losses[step]) for step in losses if step in other]
@@ -173,7 +175,7 @@ def example(task: Task) -> Callable[[Path, Path, bool], dict[str, Any]]:
             "budget": task.budget,
             "keys": keys,
             "seconds": seconds,
-            "scores": _plain(work / "run" / "scores.json"),
+            "scores": _scores(work / "run", quick),
             "found": [_plain(path) for path in (work / "run").glob("bench*.json")],
         }
 
@@ -209,6 +211,14 @@ _PHANTOMS = {"brain": brains, "brain_race": brains, "spleen": spleens}
 def _call(*arguments: str | Path, threads: int = 0) -> None:
     environ = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     subprocess.run([*VOXELOCITY, *map(str, arguments)], check=True, env=environ)
+
+
+def _scores(run: Path, quick: bool) -> dict[str, Any]:
+    """The scores of a run; only the tiniest form may record those of a network that learned nothing."""
+    plain = _plain(run / "scores.json")
+    if plain[UNLEARNED] and not quick:
+        sys.exit(f"recipe: {run} has no score to record: {plain[UNLEARNED]}")
+    return plain
 
 
 def _plain(path: Path) -> dict[str, Any]:

@@ -59,13 +59,19 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
 def tract_lines(record: dict[str, Any]) -> list[str]:
     """What generated streamlines score, and the comparison with plain scripts."""
     mean = record["scores"]["mean"]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("F1", f"{mean['f1']:.3f}", f"{mean['ceiling_f1']:.3f}"),
         ("overlap", f"{mean['overlap']:.3f}", ""),
         ("overreach", f"{mean['overreach']:.3f}", ""),
         ("copies", share_text(mean["copied"]), share_text(mean["copied_real"])),
     ]
-    heads = (f"mean over {mean['num_bundles']:.0f} bundles", "generated", "real streamlines of the training")
+    heads: tuple[str, ...] = (
+        f"mean over {mean['num_bundles']:.0f} bundles", "generated", "real streamlines of the training"
+    )  # fmt: skip
+    # Records of earlier versions have none.
+    for name, baseline in [*record["scores"].get("baselines", {}).items()][:2]:
+        heads = (*heads, name)
+        rows = [(*row, f"{baseline[row[0].lower()]:.3f}" if row[0].lower() in baseline else "") for row in rows]
     return [*markdown_table(heads, rows), "", *_example(record)]
 
 
@@ -87,7 +93,12 @@ def _aucs(scores: dict[str, Any]) -> list[str]:
     rows = []
     for name, key in (("patches", "patch_auc"), ("squares of heat maps", "square_auc")):
         each = [one[key] for one in scores["pieces"].values() if one[key] is not None]
-        rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", len(each)))
+        rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", str(len(each))))
+        rows += [
+            (f"{name}, by the {baseline}", f"{aucs[key]:.3f}", "", "", "")
+            for baseline, aucs in scores.get("baselines", {}).items()
+            if baseline != "chance"
+        ]
     return [*markdown_table(("AUC of", "all together", "median tile", "least", "tiles with both classes"), rows), ""]
 
 

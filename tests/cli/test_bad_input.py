@@ -290,8 +290,9 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, 
     assert " ".join(ended.out.split()).count(said) == 1
     assert ("in the disk cache" in ended.out) == (max_bytes > 0), "what memory took counts as kept"
     events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
-    (warning,) = [event["text"] for event in events if event["event"] == "warning"]
+    warning, of_steps = [event["text"] for event in events if event["event"] == "warning"]
     assert "no space for case" in warning
+    assert "this training has no score" in of_steps
 
 
 def test_a_cache_folder_below_a_file_is_named(train, tiny_msd, tmp_path):

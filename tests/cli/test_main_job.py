@@ -74,7 +74,7 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     assert [case["case_id"] for case in scores] == ["case_1", "case_4"]
     mean = np.mean([dice for case in scores for dice in case["dice"].values()])
     assert mean > 0.1, "otherwise agreement would prove little"
-    assert f"mean foreground Dice {mean:.3f}" in trained.out
+    assert f"Mean foreground Dice {mean:.3f} on 2 held-out cases after" in trained.out
     page = (run / "report.html").read_text()
     assert f"{mean:.3f}" in page
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -116,6 +117,17 @@ def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
     assert plain["mean_dice_not_trained_on"] == 0.5
     assert [case["division"] for case in plain["cases"]] == ["trained on", "held out", ""]
     assert "1 of which the model was trained on; 0.500 over the other 2." in evaluation_document(found).verdict
+    # Nor is there a mean of cases that were not trained on, if the training was too short for any.
+    short = evaluation_document(replace(found, unlearned={"RUN": "it made no step"}))
+    assert short.values["mean_dice_not_trained_on"] is None
+    assert short.values["num_trained_on"] == 1
+    assert "1 of 3 cases were trained on." in short.notices
+    (folders[1] / "extra.nii.gz").write_bytes((folders[1] / "a.nii.gz").read_bytes())
+    assert (
+        "over 3 of 4 cases, 1 of which the model was trained on; 0.500 over the other 2."
+        in evaluation_document(evaluate(*folders)).verdict
+    )
+    (folders[1] / "extra.nii.gz").unlink()
     table.write_text("case,division\n" + "".join(f"{case},trained on\n" for case in "abc"))
     document = evaluation_document(evaluate(*folders))
     assert document.verdict.endswith("over 3 cases, all of which the model was trained on.")
@@ -214,12 +226,13 @@ def test_options_that_cannot_be_used_are_named(folders, tmp_path):
         evaluate(tmp_path / "other", folders[1])
 
 
-def run(folder, cases, *, classes=("background", "organ"), status="run_finished", **dataset):
+def run(folder, cases, *, classes=("background", "organ"), status="run_finished", unlearned="", **dataset):
     """The folder of a run with these scores."""
     folder.mkdir()
     record = {"dataset": {"classes": list(classes), "held_out": True, "num_validation": len(cases), **dataset}}
     (folder / "run.yaml").write_text(json.dumps(record))
     finish = {"seconds": 1.0, "step": 1, "mean_dice": 0.5, "num_images": 1, "images_per_s": 1.0, "wait_share": 0.0}
+    finish["unlearned"] = unlearned
     (folder / "events.jsonl").write_text(
         json.dumps({"event": status, "time_s": 1.0, "budget_s": None, **finish}) + "\n"
     )
@@ -236,6 +249,29 @@ def test_runs_are_pooled_from_their_final_validations(tmp_path):
     assert len(pooled.notices) == 1
     # The other one was broken, or took more time than the run had.
     assert "f1 validated 1 of 2 cases; the warnings in its report say why" in pooled.notices[0]
+
+
+def test_a_headline_of_a_part_of_the_cases_says_so(folders, tmp_path):
+    runs = [run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7}, num_validation=2)]
+    assert evaluation_document(pool_runs(runs)).verdict == "Mean foreground Dice 0.600 over 2 of 3 cases."
+    predictions, truth = folders
+    (predictions / "c.nii.gz").unlink()
+    assert evaluation_document(evaluate(predictions, truth)).verdict.endswith(" over 2 of 3 cases.")
+
+
+def test_networks_that_learned_nothing_have_no_headline(folders, tmp_path):
+    good, bad = run(tmp_path / "f0", {"b": 0.5}), run(tmp_path / "f1", {"a": 0.7}, unlearned="it made no step")
+    document = evaluation_document(pool_runs([good, bad]))
+    assert "No score over 2 cases" in document.verdict
+    assert f"{bad} has no score: it made no step." in document.notices
+    assert document.values["mean_dice"] is document.values["mean_hd95_mm"] is None
+    assert document.values["unlearned"] == {str(bad): "it made no step"}
+    assert document.cards[0].value == "n/a"
+    # Predictions of such a run, which names the classes.
+    labels = {str(value): name for value, name in VALUES.items()}
+    (bad / "dataset.json").write_text(json.dumps({"labels": {name: int(value) for value, name in labels.items()}}))
+    (bad / "scores.json").write_text(json.dumps({"unlearned": "it made no step", "cases": []}))
+    assert "No score over 3 cases" in evaluation_document(evaluate(*folders, labels=bad)).verdict
 
 
 def test_a_step_that_was_chosen_on_the_scored_cases_is_said_of_pooled_runs(tmp_path):

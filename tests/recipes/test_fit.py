@@ -1,6 +1,7 @@
 """The training that recipes share, on a line through points: where it ends, what a signal leaves, what it refuses."""
 
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -125,6 +126,22 @@ def test_a_time_budget_ends_the_training(tmp_path):
     state, _ = train(tmp_path, slow, clock=clock, steps=0, time_budget_s=30.0)
     assert state.step == 30
     assert state.trained_s == pytest.approx(30.0)
+
+
+def test_a_budget_spent_before_the_first_step_is_said_and_marks_the_training(tmp_path):
+    times = itertools.chain([0.0], itertools.count(50.0, 0.1))
+    fitted, _ = train(tmp_path / "late", clock=lambda: next(times), steps=0, time_budget_s=30.0)
+    assert fitted.step == 0
+    assert "no training step" in fitted.unlearned
+    (warning,) = [event for event in read_events(tmp_path / "late" / "events.jsonl") if event["event"] == "warning"]
+    assert "has no score" in warning["text"]
+    assert "What came before the steps took most of the time budget of 30 s" in warning["text"]
+    assert "--overwrite" in warning["text"]
+    short, _ = train(tmp_path / "short", steps=3)
+    assert "only 3 training steps" in short.unlearned
+    whole, _ = train(tmp_path / "whole")
+    assert whole.unlearned == ""
+    assert not [event for event in read_events(tmp_path / "whole" / "events.jsonl") if event["event"] == "warning"]
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(tmp_path):

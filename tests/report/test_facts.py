@@ -27,6 +27,12 @@ def test_a_finished_run_is_read_in_full(finished_run):
     assert run.slices[0].stacks[1].pixel_mm == (3.0, 1.0)
 
 
+def test_a_training_of_a_recipe_is_named_as_one(tmp_path):
+    (tmp_path / "run.yaml").write_text("recipe: tractography\ndata: /d\n")
+    with pytest.raises(InputError, match="holds a training of the recipe 'tractography', whose page"):
+        read_run(tmp_path)
+
+
 def test_a_torn_last_line_is_left_out(write, events):
     folder = write(events=events[:-1])
     with (folder / "events.jsonl").open("a") as file:

@@ -26,6 +26,13 @@ def test_the_picture_shows_lines_and_replaces_the_last_one(copied_run):
     assert not [entry for entry in copied_run.iterdir() if entry.name.endswith(".part")]
 
 
+def test_a_run_without_validations_has_no_empty_axes(write, events):
+    run = read_run(write(events=[event for event in events if event["event"] != "validation"]))
+    pixels = imread(render_progress_png(run, run.folder / "p.png"))
+    accent = np.abs(pixels[..., :3] * 255 - (15, 111, 106)).max(axis=2) < 8
+    assert accent[:, 3 * pixels.shape[1] // 4 :].sum() > 50, "the loss takes the whole width"
+
+
 def test_the_same_facts_give_the_same_picture(finished_run, tmp_path):
     run = read_run(finished_run)
     first, second = (render_progress_png(run, tmp_path / name).read_bytes() for name in ("a.png", "b.png"))

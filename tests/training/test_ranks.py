@@ -89,7 +89,7 @@ def test_a_run_on_two_ranks_writes_one_folder_with_the_results_of_one(voxelocity
     assert voxelocity("train", tiny_msd, "-o", tmp_path / "one", "--device", "cpu", *sets).status == 0
     ended = finish(train(2, tiny_msd, tmp_path / "two", sets, tmp_path))
     assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
-    assert "mean foreground Dice" in ended[0][1]
+    assert "(6 steps)" in ended[0][1]
     assert ended[1][1] == "", "one rank prints"
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name, weight in one.items():

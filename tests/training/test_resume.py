@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -57,8 +58,7 @@ def run_in(tiny_msd, tiny_plan):
             out,
             overrides={**tiny_plan, **(plan or {})},
             device="cpu",
-            console=Console(quiet=True),
-            **{"clock": lambda: next(ticks) * 1e-4, **options},
+            **{"clock": lambda: next(ticks) * 1e-4, "console": Console(quiet=True), **options},
         )
 
     return run
@@ -119,6 +119,11 @@ def leaves(value, key=""):
 def events(run, kind):
     lines = (run / "events.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def warnings(run):
+    """All but that runs of so few steps have no score."""
+    return [event["text"] for event in events(run, "warning") if "this training has no score" not in event["text"]]
 
 
 def steps_saved(run):
@@ -193,9 +198,9 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_i
     newest = run / "checkpoints" / "step_000000004.pt"
     newest.write_bytes(newest.read_bytes()[:1000])
     assert run_in(run, plan).step == 6
-    (warning,) = events(run, "warning")
-    assert str(newest) in warning["text"]
-    assert "cannot be used and is removed; resuming from step_000000002.pt" in warning["text"]
+    (warning,) = warnings(run)
+    assert str(newest) in warning
+    assert "cannot be used and is removed; resuming from step_000000002.pt" in warning
     assert_same_weights(run, whole_run)
 
 
@@ -344,8 +349,8 @@ def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_
     assert "\ndevice: cpu\n" in record
     (run / "run.yaml").write_text(record.replace("\ndevice: cpu\n", "\ndevice: cuda\n"))
     assert run_in(run, resume=True).step == 6
-    (warning,) = events(run, "warning")
-    assert "started on cuda and continues on cpu with the same plan" in warning["text"]
+    (warning,) = warnings(run)
+    assert "started on cuda and continues on cpu with the same plan" in warning
 
 
 def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):
@@ -403,7 +408,7 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     run = tmp_path / "run"
     plan = {"train.steps": 2, "window.mirror_axes": [0, 1, 2]}
     run_in(run, plan, time_budget_s=60.0, spent_s=4.5)
-    planned, done = (event["text"] for event in events(run, "warning"))
+    planned, done = warnings(run)
     cheapest = "mirroring left out instead of over xyz, windows overlap by 0% instead of 50%, no surface distances"
     assert f"planned for now: {cheapest} (about 18 s instead of 2 min 20 s)" in planned
     # The two steps took less than was left to them.
@@ -420,7 +425,7 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     again = json.loads((run / "scores.json").read_text())["cases"]
     assert [score["case_id"] for score in again] == [score["case_id"] for score in scores]
     assert again != scores
-    assert len(events(run, "warning")) == 2
+    assert len(warnings(run)) == 2
     assert all(torch.equal(value, before[name]) for name, value in load_file(run / "model.safetensors").items())
     assert len(read_run(run).scores) == 2
     shutil.rmtree(run / "checkpoints")
@@ -445,7 +450,7 @@ def test_a_finished_run_stays_finished_if_its_second_validation_is_stopped(whole
 def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_left_out(run_in, tmp_path, rehearsed):
     rehearsed(40.0)
     run_in(tmp_path / "run", {"train.steps": 2, "window.mirror_axes": []}, time_budget_s=60.0)
-    done = events(tmp_path / "run", "warning")[-1]["text"]
+    done = warnings(tmp_path / "run")[-1]
     assert "1 of 2 cases" in done
     assert len(json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]) == 1
 
@@ -473,7 +478,7 @@ def test_surface_distances_that_come_after_the_time_is_over_are_left_out(run_in,
 def test_a_budget_that_is_hopeless_says_how_late_the_run_may_end(run_in, tmp_path, rehearsed):
     rehearsed(70.0)
     run_in(tmp_path / "run", {"train.steps": 2, "window.mirror_axes": []}, time_budget_s=8.0, spent_s=4.5)
-    text = events(tmp_path / "run", "warning")[1]["text"]
+    text = warnings(tmp_path / "run")[1]
     assert re.search(r"a budget of 8\.0 s is short: 4\.\d s went into what comes before training", text), text
     assert re.search(r"validating up to 2 cases takes about .* will end at least .* and up to .* late", text), text
     assert text.endswith("late: the model's files and the report take up to 2.0 s")
@@ -483,7 +488,16 @@ def test_a_budget_that_is_hopeless_says_how_late_the_run_may_end(run_in, tmp_pat
 def test_a_budget_that_is_long_enough_is_not_commented(run_in, tmp_path, rehearsed):
     rehearsed(1.0)
     run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0)
-    assert events(tmp_path / "run", "warning") == []
+    assert warnings(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [(40.0, True), (0.001, False)])
+def test_a_budget_without_a_validation_on_the_way_says_so(run_in, tmp_path, rehearsed, seconds, is_said):
+    rehearsed(seconds)
+    said = io.StringIO()
+    run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0, console=Console(file=said, width=300))
+    assert ("no Dice on the way: a validation takes about" in said.getvalue()) == is_said
+    assert "There is no curve of the Dice" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in, tmp_path):
@@ -557,8 +571,8 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_run_says_so(run_in, whole_run,
     with monkeypatch.context() as patched:
         patched.setattr(TrainingStep, "_at_once", full)
         run_in(tmp_path / "run")
-    (warning,) = events(tmp_path / "run", "warning")
-    assert "2 pieces" in warning["text"]
+    (warning,) = warnings(tmp_path / "run")
+    assert "2 pieces" in warning
     ours, theirs = (load_file(run / "model.safetensors") for run in (tmp_path / "run", whole_run))
     # Biases before instance norms have no effect, and gradients of roundings alone.
     for name in (name for name, weight in theirs.items() if weight.ndim > 1):

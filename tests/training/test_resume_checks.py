@@ -63,16 +63,16 @@ def test_cases_that_came_and_went_are_named(saved, cases):
     came = [replace(gone[0], case_id=f"new_{i}", fold=0) for i in range(4)]
     assert other_data(saved, replace(cases, refs=(*gone, *came))) == [
         "4 new training cases: new_0, new_1, new_2 and 1 more",
-        "1 training cases missing: case_0",
-        "1 validation cases missing: case_4",
+        "1 training case missing: case_0",
+        "1 validation case missing: case_4",
     ]
 
 
 def test_a_case_that_changed_sides_is_named(saved, cases):
     refs = tuple(replace(ref, fold=1) if ref.case_id == "case_0" else ref for ref in cases.refs)
     assert other_data(saved, replace(cases, refs=refs)) == [
-        "1 training cases missing: case_0",
-        "1 new validation cases: case_0",
+        "1 training case missing: case_0",
+        "1 new validation case: case_0",
     ]
 
 
@@ -169,7 +169,7 @@ def test_differing_keys_name_both_values():
 
 def test_damaged_case_ids_are_told_apart_from_the_true_ones(saved, cases):
     damaged = replace(saved, case_ids={**saved.case_ids, "validation": [[1], "case_1", "case_4"]})
-    assert other_data(damaged, cases) == ["1 validation cases missing: [1]"]
+    assert other_data(damaged, cases) == ["1 validation case missing: [1]"]
 
 
 def test_many_lines_are_cut_short():

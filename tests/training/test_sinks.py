@@ -89,8 +89,9 @@ def test_a_sink_that_fails_is_told_of_and_the_run_comes_to_its_end(run, tmp_path
     warnings = [
         event["text"] for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "warning"
     ]
-    assert len(warnings) == 1
+    assert len(warnings) == 2
     assert "and its own folder holds everything" in warnings[0]
+    assert "this training has no score" in warnings[1]
 
 
 def test_a_run_that_goes_on_tells_where_from(run, stop_at_step_3):

@@ -293,7 +293,7 @@ def by_dice(own_msd, tiny_plan, tmp_path, monkeypatch):
 
     def compare(found):
         return compare_by_dice(
-            planned, tmp_path / "tune", found, first=Length(steps=2), num_pairs=2, limits=TrialLimits(seconds=60.0),
+            planned, tmp_path / "tune", found, first=Length(steps=10), num_pairs=2, limits=TrialLimits(seconds=60.0),
             environ={},
         )  # fmt: skip
 
@@ -307,7 +307,7 @@ def test_halving_keeps_the_better_half_and_pairs_seeds(by_dice):
     assert result.candidate == {"data.batch_size": 4}
     # Four, then two of twice the length, then two pairs.
     assert [training.rung for training in result.trainings] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
-    assert [keys["train.steps"] for keys in made] == [2, 2, 2, 2, 4, 4, 8, 8, 8, 8]
+    assert [keys["train.steps"] for keys in made] == [10, 10, 10, 10, 20, 20, 40, 40, 40, 40]
     seeds = [(training.seed, bool(training.settings)) for training in result.trainings[-4:]]
     assert seeds == [(0, False), (0, True), (1, True), (1, False)]
     assert len(result.before) == len(result.after) == 2

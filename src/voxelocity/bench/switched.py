@@ -28,6 +28,8 @@ from voxelocity.report import (
     median_run,
     paired_trainings,
     read_run,
+    scores_to_compare,
+    unlearned_notices,
 )
 from voxelocity.report.document import Section, Table, Text
 from voxelocity.report.summary import mean_dice
@@ -220,8 +222,8 @@ def run_switch(
         switch.title[:1].upper() + switch.title[1:],
         target_dice=target,
         target_reason="the highest that all runs reached on the way, rounded down",
-        parity=paired_trainings(*([run.scores for run in runs] for runs in (off, on))),
-        notices=(_QUICK_NOTICE,) if quick else (),
+        parity=paired_trainings(*([scores_to_compare(run) for run in runs] for runs in (off, on))),
+        notices=(*unlearned_notices(labeled), *((_QUICK_NOTICE,) if quick else ())),
         sections=[
             Section(title="Published", blocks=[Text(text=switch.published)] if switch.published else []),
             *(comparison_section(comparison, ratio=f"{switch.labels[1]} better by") for comparison in comparisons),

@@ -109,13 +109,12 @@ def train(
 
 
 def _show_run(result: RunResult, console: PlainConsole) -> None:
-    from voxelocity.core.quantities import dice_text
-    from voxelocity.report import duration_text, score_table
+    from voxelocity.report import count_text, duration_text, score_table
 
     console.print(score_table(result.scores))
     console.print(
-        f"mean foreground Dice {dice_text(result.mean_dice)} after {duration_text(result.seconds)} "
-        f"({result.step} steps); see {result.folder / 'report.html'}",
+        f"{result.headline}{'; it ended' if result.unlearned else ''} after {duration_text(result.seconds)} "
+        f"({count_text(result.step, 'step')}); see {result.folder / 'report.html'}",
         highlight=False,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.quantities import count_text
 from voxelocity.core.volume import VolumeRef
 
 Fold = int | Literal["all"]
@@ -70,7 +71,7 @@ class Cases:
         num_labeled = sum(ref.label is not None for ref in self.refs)
         classes = ", ".join(self.scored) or "not declared"
         return (
-            f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labeled} labeled; "
+            f"Cases({self.name!r}, {self.layout}: {count_text(len(self.refs), 'case')}, {num_labeled} labeled; "
             f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
         )
 

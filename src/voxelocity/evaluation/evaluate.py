@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.errors import InputError, ScanError
+from voxelocity.core.learning import read_mark
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
@@ -38,6 +39,8 @@ class Evaluation:
         refused: why a case was not compared, by case id.
         others: entries of the folders of predictions that are not scans.
         notices: what to know before believing the scores.
+        num_unscored: further cases that runs held out, but did not score.
+        unlearned: why the network of a run has no score, by folder; then the whole has none.
         divisions: "trained on" or "held out", by case id, where `predictions.csv` next to the predictions says so.
     """
 
@@ -51,7 +54,14 @@ class Evaluation:
     refused: Mapping[str, str] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    num_unscored: int = 0
+    unlearned: Mapping[str, str] = field(default_factory=dict)
     divisions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_cases(self) -> int:
+        """The cases that there are, scored or not."""
+        return len(self.scores) + len(self.missing) + len(self.refused) + self.num_unscored
 
     @property
     def trained_on(self) -> frozenset[str]:
@@ -123,6 +133,7 @@ def evaluate(
         extra=tuple(map(str, pairs.extra)),
         refused=refused,
         others=tuple(map(str, pairs.others)),
+        unlearned={str(labels): mark} if labels and (mark := read_mark(Path(labels) / "scores.json")) else {},
         notices=tuple(
             f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
             for cases in noted.values()
@@ -142,6 +153,8 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     folders: dict[str, str] = {}
     notices: list[str] = []
     twice: list[str] = []
+    marks: dict[str, str] = {}
+    num_unscored = 0
     kept: list[set[str]] = []
     classes: tuple[str, ...] = ()
     for run in runs:
@@ -157,12 +170,15 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
                 "pool runs of one data set"
             )
         classes = facts.foreground
+        if facts.unlearned:
+            marks[str(run)] = facts.unlearned
         if not facts.dataset.held_out:
             notices.append(f"{run} was validated on the cases it was trained on, so its scores are too high.")
         kept.append(set(facts.keep_largest))
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         if (num := facts.dataset.num_validation) > len(facts.scores):
+            num_unscored += num - len(facts.scores)
             notices.append(f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why.")
         scores |= {score.case_id: score for score in facts.scores}
         folders |= {score.case_id: str(run) for score in facts.scores}
@@ -185,6 +201,8 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
         tolerance_mm=NSD_TOLERANCE_MM,
         labels_from=listed([str(run) for run in runs]),
         notices=tuple(notices),
+        num_unscored=num_unscored,
+        unlearned=marks,
     )
 
 

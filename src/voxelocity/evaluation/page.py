@@ -66,7 +66,8 @@ def write_evaluation(evaluation: Evaluation, folder: Path | str) -> Document:
 def evaluation_document(evaluation: Evaluation) -> Document:
     """Scores by class, folder and case, and what could not be compared."""
     scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
-    mean_dice = summarize(scores).mean_dice
+    # A network that has not learned has no headline.
+    mean_dice = None if evaluation.unlearned else summarize(scores).mean_dice
     ordered = worst_first(_marked(evaluation))
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
@@ -120,25 +121,39 @@ def _unseen(evaluation: Evaluation) -> list[CaseScore]:
     return [score for score in evaluation.scores if score.case_id not in evaluation.trained_on]
 
 
+def _unseen_dice(evaluation: Evaluation) -> float | None:
+    """The mean over cases that the model has not seen; None without any, and where a training was too short."""
+    unseen = _unseen(evaluation)
+    return summarize(unseen).mean_dice if unseen and not evaluation.unlearned else None
+
+
 def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
     """With the mean of the cases that the model has not seen, where it has seen some."""
-    text = f"Mean foreground Dice {dice_text(mean_dice)} over {count_text(len(evaluation.scores), 'case')}"
-    num, unseen = len(evaluation.trained_on), _unseen(evaluation)
-    if not num:
+    num, num_cases = len(evaluation.scores), evaluation.num_cases
+    if evaluation.unlearned:
+        return f"No score over {count_text(num, 'case')}: a training was too short to be scored."
+    part = f"{num:,} of " if num < num_cases else ""
+    text = f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}"
+    seen = len(evaluation.trained_on)
+    if not seen:
         return f"{text}."
-    if not unseen:
+    if seen == num:
         return f"{text}, all of which the model was trained on."
-    mean_text = dice_text(summarize(unseen).mean_dice)
-    return f"{text}, {num:,} of which the model was trained on; {mean_text} over the other {len(unseen):,}."
+    mean_text = dice_text(_unseen_dice(evaluation))
+    return f"{text}, {seen:,} of which the model was trained on; {mean_text} over the other {num - seen:,}."
 
 
 def _notices(evaluation: Evaluation) -> list[str]:
-    notices = list(evaluation.notices)
+    notices = [f"{run} has no score: {why}." for run, why in evaluation.unlearned.items()]
+    notices += evaluation.notices
     if seen := len(evaluation.trained_on):
-        rest = _unseen(evaluation)
-        held_out = f"held-out mean {dice_text(summarize(rest).mean_dice)}" if rest else "none was held out"
-        num = count_text(len(evaluation.scores), "case")
-        notices.append(f"{seen:,} of {num} were trained on, so means over all cases are too high; {held_out}.")
+        text = f"{seen:,} of {count_text(len(evaluation.scores), 'case')} were trained on"
+        if not evaluation.unlearned:
+            held_out = (
+                f"held-out mean {dice_text(_unseen_dice(evaluation))}" if _unseen(evaluation) else "none was held out"
+            )
+            text = f"{text}, so means over all cases are too high; {held_out}"
+        notices.append(f"{text}.")
     if evaluation.refused:
         reasons = "; ".join(evaluation.refused.values())
         num = count_text(len(evaluation.refused), "case")
@@ -155,10 +170,10 @@ def _notices(evaluation: Evaluation) -> list[str]:
 
 
 def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
-    scores = evaluation.scores
-    worst, hd95_mm = worst_first(scores)[0], mean_hd95_mm(scores)
-    nsd = _mean_nsd(scores)
-    dice_notes = (f"lowest case {dice_text(worst.mean_dice)}", absent_text(scores))
+    scores = () if evaluation.unlearned else evaluation.scores
+    hd95_mm, nsd = mean_hd95_mm(scores), _mean_nsd(scores)
+    lowest = [f"lowest case {dice_text(worst.mean_dice)}" for worst in worst_first(scores)[:1]]
+    dice_notes = (*lowest, absent_text(scores)) if lowest else ("too few training steps",)
     hd95_notes = ("HD95, mean over cases and classes", without_surface_text(scores))
     return [
         Card(name="Mean Dice", value=dice_text(mean_dice), note="; ".join(filter(None, dice_notes))),
@@ -172,7 +187,9 @@ def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
             value=dice_text(nsd),
             note=f"NSD at {evaluation.tolerance_mm:g} mm, mean over classes",
         ),
-        Card(name="Cases", value=f"{len(scores):,}", note=f"{len(evaluation.refused)} could not be compared"),
+        Card(
+            name="Cases", value=f"{len(evaluation.scores):,}", note=f"{len(evaluation.refused)} could not be compared"
+        ),
     ]
 
 
@@ -245,11 +262,13 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     scores = evaluation.scores
     return {
         "num_cases": len(scores),
+        "num_unscored": evaluation.num_cases - len(scores),
+        "unlearned": dict(evaluation.unlearned),
         "mean_dice": mean_dice,
         "num_trained_on": len(evaluation.trained_on),
-        "mean_dice_not_trained_on": summarize(unseen).mean_dice if (unseen := _unseen(evaluation)) else None,
-        "mean_hd95_mm": mean_hd95_mm(scores),
-        "mean_nsd": _mean_nsd(scores),
+        "mean_dice_not_trained_on": _unseen_dice(evaluation),
+        "mean_hd95_mm": None if evaluation.unlearned else mean_hd95_mm(scores),
+        "mean_nsd": None if evaluation.unlearned else _mean_nsd(scores),
         "nsd_tolerance_mm": evaluation.tolerance_mm,
         "classes": {
             summary.name: {

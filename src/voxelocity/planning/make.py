@@ -13,6 +13,7 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import count_text
 from voxelocity.core.records import Choice
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
@@ -241,9 +242,9 @@ def _warn_if_short(facts: PlanFacts) -> None:
     if expected.num_steps < _FEWEST_STEPS:
         warnings.warn(
             f"plan: a time budget of {facts.request.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
-            f"training, or {expected.num_steps} steps of {1000.0 * expected.step_s:.3g} ms by arithmetic: too few to "
-            f"train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an earlier run cached are "
-            "not counted. Give more time with --time-budget",
+            f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms by "
+            f"arithmetic: too few to train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an "
+            "earlier run cached are not counted. Give more time with --time-budget",
             UserWarning,
             stacklevel=3,
         )

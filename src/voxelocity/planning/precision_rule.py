@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.quantities import count_text
 from voxelocity.core.records import Measured
 from voxelocity.observe.interleaved_timing import SpeedRatio, Times
 from voxelocity.planning.device_classes import ASSUMED_AUTOTUNE_COST_S, ASSUMED_AUTOTUNE_GAIN, device_class
@@ -267,7 +268,7 @@ def _autotune(facts: PlanFacts) -> tuple[bool, str]:
     saved_s = gain * num_steps * expected.device_s
     return saved_s > cost_s, (
         f"trying takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {gain:.0%} of what the device works in "
-        f"{num_steps:,} steps ({source})"
+        f"{count_text(num_steps, 'step')} ({source})"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.laterality import find_sides, swapped_classes
-from voxelocity.core.quantities import listed
+from voxelocity.core.quantities import count_text, listed
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
@@ -141,7 +141,7 @@ def settle_feed(facts: PlanFacts) -> None:
 
 def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
     machine = facts.machine
-    cores = f"{machine.num_cpus} cores"
+    cores = count_text(machine.num_cpus, "core")
     if machine.device == "cpu":
         return 1, f"{cores}, which training itself needs"
     usual = max(1, min(_MOST_FEED_THREADS, machine.num_cpus - 1))

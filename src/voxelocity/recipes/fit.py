@@ -21,6 +21,7 @@ from rich.console import Console
 from voxelocity.core.batch import Batch
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
+from voxelocity.core.learning import unlearned
 from voxelocity.core.plain import parse_yaml, read_mapping, yaml_text
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
@@ -177,6 +178,28 @@ class FitState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A training that came to its end.
+
+    Attributes:
+        step: optimizer steps done.
+        trained_s: seconds they took.
+        unlearned: why it is too short to be scored, in words; "" where it is not.
+    """
+
+    step: int
+    trained_s: float
+    unlearned: str
+
+    def log_end(self, run: Run) -> None:
+        """Marks the run as finished, once its model is written."""
+        run.log.write(
+            "run_finished", step=self.step, seconds=run.log.elapsed_s(), trained_s=self.trained_s,
+            unlearned=self.unlearned,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitJob:
     """What is trained, and on what.
 
@@ -202,8 +225,10 @@ class FitJob:
     spares_cores: bool = False
 
 
-def fit(run: Run, job: FitJob) -> FitState:
+def fit(run: Run, job: FitJob) -> Fitted:
     """Trains to the end of the steps or of the time, and leaves the last state in a checkpoint of the run.
+
+    Warns of a training that made too few steps to be scored.
 
     A run that is resumed continues from its last checkpoint. Ranks take equal shares of each batch; on unequal devices,
     shares by the time that each needs for an item.
@@ -217,7 +242,18 @@ def fit(run: Run, job: FitJob) -> FitState:
         raise ConfigError("recipe: neither a number of steps nor a time budget is set; give --time-budget 10m")
     with _shared_cores(job), backend_as_found(job.step.device):
         set_backend(job.config.backend, job.step.device)
-        return _Fit(run, job).train()
+        state = _Fit(run, job).train()
+    short = unlearned(state.step, steps_of_a_pass=job.num_items / job.config.batch_size)
+    if short:
+        budget_s = job.config.time_budget_s
+        spent = ""
+        if budget_s and state.trained_s < 0.5 * budget_s:
+            spent = f" What came before the steps took most of the time budget of {duration_text(budget_s)}."
+        run.warn(
+            f"recipe: the training in {run.folder.path} has no score: {short}.{spent} Train for longer: give a longer "
+            "--time-budget, or more fit.steps, with --overwrite"
+        )
+    return Fitted(step=state.step, trained_s=state.trained_s, unlearned=short)
 
 
 @contextmanager

@@ -14,17 +14,28 @@ from voxelocity.report.charts import Series, time_chart
 from voxelocity.report.document import Block, Chart, Document, Section, below_heading, fact_table
 from voxelocity.report.tables import key_value_table
 
+BASELINES, BASELINES_KEY = "Next to what needs no training", "baselines"
+"""The section of a page with the same figures of an untrained network and of trivial ways."""
+
+
+def unlearned_verdict(why: str) -> str:
+    """The verdict on a network whose training was too short to be scored."""
+    return f"No score, because the training is too short: {why}."
+
 
 def write_report(call: Call, document: Document, results: Path) -> None:
-    """Writes `scores.json` and `report.html` into the run's folder, and says so, and where the results are.
+    """Writes `scores.json` and `report.html` into the call's folder, and says so, and where the results are.
 
-    Notices of the document are printed as warnings.
+    Notices, the verdict and what the figures stand next to are shown.
     """
-    for notice in document.notices:
-        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
     write_figures(document, call.out / "scores.json")
     write_page(document, call.out / "report.html")
-    call.console.print(document.verdict, highlight=False)
+    for notice in document.notices:
+        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
+    call.console.print(document.verdict, highlight=False, soft_wrap=True)
+    for section in document.sections:
+        if section.key == BASELINES_KEY and section.blocks:
+            call.console.print(section_view(section), highlight=False)
     call.console.print(f"see {call.out / 'report.html'} and {results}", highlight=False, soft_wrap=True)
 
 

@@ -11,8 +11,10 @@ import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import count_text
+from voxelocity.core.records import PREDICTIONS_PAGE
 from voxelocity.core.volume import VolumeRef
-from voxelocity.infer import SPEC_NAME, held_out_cases, predict_files
+from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_files
 from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.observe import cpu_budget
 from voxelocity.recipes.call import Call
@@ -64,11 +66,11 @@ def check_trained(out: Path) -> None:
         )
 
 
-def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
-    """The labeled cases that the model in `call.out` has not seen, by its own record; what to know is printed.
+def division_of(call: Call) -> CaseDivision:
+    """Which cases the model in `call.out` was trained on, and which were held out, by its own record.
 
     Raises:
-        InputError: the model does not say what it was trained on, or was trained on all of them.
+        InputError: the model does not say.
     """
     division = read_spec(call.out / SPEC_NAME).division
     if division is None:
@@ -76,7 +78,16 @@ def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
             f"recipe: the model in {call.out} does not say which cases it was trained on, so none can be called held "
             "out; train it again, or predict scans of your choice with voxelocity predict"
         )
-    unseen, notices = held_out_cases(division, cases.refs)
+    return division
+
+
+def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
+    """The labeled cases that the model in `call.out` has not seen, by its own record; what to know is printed.
+
+    Raises:
+        InputError: the model does not say what it was trained on, or was trained on all of them.
+    """
+    unseen, notices = held_out_cases(division_of(call), cases.refs)
     for notice in notices:
         call.console.print(f"warning: {call.data}: {notice}", style="yellow", highlight=False, soft_wrap=True)
     if not unseen:
@@ -87,9 +98,9 @@ def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
     return unseen
 
 
-def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
-    """Predicts scans, as `voxelocity predict` takes them, into `predictions` in the run's folder."""
-    folder = call.out / "predictions"
+def predict_with_pictures(call: Call, scans: Sequence[Path], *, results: Call) -> None:
+    """Predicts scans, as `voxelocity predict` takes them, with the run in `call.out` into `results.out/predictions`."""
+    folder = results.out / "predictions"
     written = predict_files(
         [call.out],
         scans,
@@ -101,7 +112,10 @@ def predict_with_pictures(call: Call, scans: Sequence[Path]) -> None:
         overwrite=True,
         warn=lambda text: call.console.print(f"warning: {text}", style="yellow", soft_wrap=True),
     )
-    call.console.print(f"predicted {len(written)} cases into {folder}; see {call.out / 'report.html'}", soft_wrap=True)
+    page = call.out / "report.html" if results is call else folder / PREDICTIONS_PAGE
+    call.console.print(
+        f"predicted {count_text(len(written), 'case')} into {folder}; see {page}", highlight=False, soft_wrap=True
+    )
 
 
 def race(

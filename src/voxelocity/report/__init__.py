@@ -13,6 +13,8 @@ from voxelocity.report.labeled import (
     label_run,
     median_run,
     pair_runs,
+    scores_to_compare,
+    unlearned_notices,
 )
 from voxelocity.report.page import render_page
 from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
@@ -61,7 +63,9 @@ __all__ = [
     "render_page",
     "render_progress_png",
     "score_table",
+    "scores_to_compare",
     "section_view",
+    "unlearned_notices",
     "volume_table",
     "write_figures",
     "write_page",

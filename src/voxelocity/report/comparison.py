@@ -11,7 +11,6 @@ from voxelocity.core.quantities import (
     factor_text,
     joined,
     rate_text,
-    signed_text,
 )
 from voxelocity.report.charts import Series, time_chart
 from voxelocity.report.differences import (
@@ -80,7 +79,7 @@ def comparison_document(
     Raises:
         InputError: fewer than two runs, or two with one label.
     """
-    rows = compare(runs, target_dice=target_dice)
+    rows = compare(runs, target_dice=target_dice, parity=parity)
     settings, num_equal = different_settings(runs)
     charts = [*_dice_chart(runs, target_dice), *_reached_chart(runs)]
     reason = _target_reason_text(target_dice, target_reason)
@@ -95,7 +94,7 @@ def comparison_document(
             Section(
                 title="Factors",
                 blocks=[
-                    factor_table(runs, target_dice=target_dice).without_caption(),
+                    factor_table(runs, target_dice=target_dice, parity=parity).without_caption(),
                     Text(text=_ABOUT_FACTORS, is_hint=True),
                     *([Text(text=reason)] if reason else []),
                     *([Pair(blocks=charts)] if charts else []),
@@ -131,8 +130,10 @@ def comparison_verdict(
     if parity is not None:
         dice = accuracy_sentence(parity, base.label, ours.label)
     elif base.last_dice is not None and ours.last_dice is not None:
-        difference = signed_text(ours.last_dice - base.last_dice)
-        dice = f"Final Dice {dice_text(ours.last_dice)} against {dice_text(base.last_dice)} ({difference})."
+        # Means over different cases have no difference.
+        difference = rows["last_dice"].factors[-1]
+        how = "on different cases" if difference.value is None else difference.text
+        dice = f"Final Dice {dice_text(ours.last_dice)} against {dice_text(base.last_dice)} ({how})."
     return (
         joined([speed, dice], " ")
         or f"{ours.label} and {base.label} have {count_text(len(rows), 'measure')} in common."

@@ -11,6 +11,7 @@ from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import (
     NOT_AVAILABLE,
     bytes_text,
+    count_text,
     dice_text,
     dotted,
     duration_text,
@@ -36,7 +37,6 @@ _MEASURES: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = 
     ("peak_host_bytes", "Peak main memory", bytes_text, "less"),
     ("peak_device_bytes", "Peak device memory", bytes_text, "less"),
     ("best_dice", "Best Dice", dice_text, "difference"),
-    ("last_dice", "Final Dice", dice_text, "difference"),
 )
 
 _MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
@@ -83,8 +83,13 @@ class FactorRow:
     factors: tuple[Factor, ...]
 
 
-def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> tuple[FactorRow, ...]:
+def compare(
+    runs: Sequence[LabeledRun], *, target_dice: float | None = None, parity: Parity | None = None
+) -> tuple[FactorRow, ...]:
     """One row per measure that at least one run knows. Factors above 1 are better than the first run.
+
+    The final Dice is that of the cases judged in both: `parity` has it for the first run and the last one. Without it,
+    the Dice of runs that were judged on different cases has no difference.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
@@ -95,7 +100,11 @@ def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> 
     if len(set(labels)) < len(labels):
         raise InputError(f"report: two runs have the same label in {labels}; give each its own")
     target = "target" if target_dice is None else f"Dice {target_dice:g}"
-    rows = (_to_target_row(runs, f"Time to {target}"), *(_row(runs, *measure) for measure in _MEASURES))
+    rows = (
+        _to_target_row(runs, f"Time to {target}"),
+        *(_row(runs, *measure) for measure in _MEASURES),
+        _final_dice_row(runs, parity),
+    )
     return tuple(row for row in rows if any(value is not None for value in row.values))
 
 
@@ -107,7 +116,7 @@ def comparison_values(
     Raises:
         InputError: fewer than two runs, or two with one label.
     """
-    rows = compare(runs, target_dice=target_dice)
+    rows = compare(runs, target_dice=target_dice, parity=parity)
     return {
         "target_dice": target_dice,
         "runs": [plain_data(run, where="comparison") for run in runs],
@@ -136,9 +145,11 @@ def _accuracy(parity: Parity) -> dict[str, Any]:
     return plain
 
 
-def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
+def factor_table(
+    runs: Sequence[LabeledRun], *, target_dice: float | None = None, parity: Parity | None = None
+) -> Table:
     """The factor table of a document: a column per run, and a factor after each but the first."""
-    rows = compare(runs, target_dice=target_dice)
+    rows = compare(runs, target_dice=target_dice, parity=parity)
     heads = ["Measure", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
     cells = []
     for row in rows:
@@ -168,6 +179,24 @@ def _to_target_row(runs: Sequence[LabeledRun], name: str) -> FactorRow:
     else:
         factors = tuple(_times(base_s, value) for value in values[1:])
     return FactorRow(key="seconds_to_target", name=name, values=values, texts=texts, factors=factors)
+
+
+def _final_dice_row(runs: Sequence[LabeledRun], parity: Parity | None) -> FactorRow:
+    values: list[float | None] = [run.last_dice for run in runs]
+    name = "Final Dice"
+    if parity is not None and parity.overall.difference is not None:
+        values[0], values[-1] = parity.overall.first, parity.overall.second
+        if parity.unit == "case" and (parity.num_only_first or parity.num_only_second):
+            name = f"Final Dice, {count_text(parity.overall.n, 'case')} of both"
+    base = runs[0]
+    factors = [
+        Factor(value=None, kind="difference")
+        if parity is None and base.judged and run.judged and base.judged != run.judged
+        else factor
+        for run, factor in zip(runs[1:], _factors(values, "difference"), strict=True)
+    ]
+    texts = tuple(map(dice_text, values))
+    return FactorRow(key="last_dice", name=name, values=tuple(values), texts=texts, factors=tuple(factors))
 
 
 def _reached_text(run: LabeledRun) -> str:

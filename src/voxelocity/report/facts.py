@@ -54,6 +54,11 @@ def read_run(folder: str | Path) -> RunFacts:
     """
     folder = Path(folder)
     record = _read_record(folder / "run.yaml")
+    if "dataset" not in record and (recipe := record.get("recipe")):
+        raise InputError(
+            f"report: {folder} holds a training of the recipe {shortened(recipe)}, whose page `voxelocity recipe "
+            f"{shortened(recipe)} predict DATA -o RUN` writes; name the folder of a run of `voxelocity train`"
+        )
     events = _Events(events_path(folder))
     try:
         choices = tuple(_choice(choice) for choice in record.get("choices") or ())

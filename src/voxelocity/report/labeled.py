@@ -11,6 +11,7 @@ from typing import Any
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import count_text, dotted
+from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import TimeShare
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_parity
 from voxelocity.report.records import RunFacts, ValidationRecord
@@ -42,8 +43,10 @@ class LabeledRun:
         peak_device_bytes: most memory of tensors on accelerators at once.
         stages: wall time by stage.
         step_parts: time of one optimizer step by activity.
+        unlearned: why it, or one of the trainings it stands for, is too short to be scored; "" where none is.
         settings: what decides the result, nested plain values.
         reasons: why settings have their values, by dotted key.
+        judged: the cases behind `final_dice`, by id; empty where not known.
         machine: where it ran and with which versions, plain values.
         notes: sentences to show with it.
     """
@@ -61,8 +64,10 @@ class LabeledRun:
     peak_device_bytes: float | None = None
     stages: tuple[TimeShare, ...] = ()
     step_parts: tuple[TimeShare, ...] = ()
+    unlearned: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    judged: tuple[str, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -84,6 +89,11 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
     history = tuple((record.time_s, record.mean_dice) for record in run.validations if math.isfinite(record.mean_dice))
     target = run.target_dice if target_dice is None else target_dice
     speed = throughput(run)
+    notes = () if run.dataset.held_out else ("The Dice was measured on training cases.",)
+    shown = history
+    if run.unlearned:
+        # When a validation reached the target is a fact all the same.
+        shown, notes = (), (f"It has no score: {run.unlearned}.", *notes)
     return LabeledRun(
         label=label,
         seconds_to_target=None if target is None else seconds_to_reach(history, target),
@@ -91,7 +101,7 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         images_per_s=speed.images_per_s,
         wall_s=run.seconds,
         wait_share=speed.wait_share,
-        dice_history=history,
+        dice_history=shown,
         final_dice=mean_dice(run),
         peak_host_bytes=run.finish.peak_host_bytes if run.finish else None,
         peak_device_bytes=run.finish.peak_device_bytes if run.finish else None,
@@ -99,9 +109,21 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         step_parts=_step_parts(run),
         settings={**dotted(run.plan), **({} if run.seed is None else {"seed": run.seed})},
         reasons={choice.key: choice.reason for choice in run.choices},
+        unlearned=run.unlearned,
+        judged=tuple(sorted(score.case_id for score in scores_to_compare(run))),
         machine={**run.environment, **({"device": run.device} if run.device else {})},
-        notes=() if run.dataset.held_out else ("The Dice was measured on training cases.",),
+        notes=notes,
     )
+
+
+def unlearned_notices(runs: Sequence[LabeledRun]) -> list[str]:
+    """A sentence for each run that stands for trainings too short to be scored."""
+    return [f"{run.label} has no score: {run.unlearned}." for run in runs if run.unlearned]
+
+
+def scores_to_compare(run: RunFacts) -> tuple[CaseScore, ...]:
+    """The scores of the final validation; none of a training that is too short to be scored."""
+    return () if run.unlearned else run.scores
 
 
 def median_run(runs: Sequence[LabeledRun]) -> LabeledRun:
@@ -110,6 +132,7 @@ def median_run(runs: Sequence[LabeledRun]) -> LabeledRun:
     The time to the target is None where fewer than half of the runs got there.
     """
     dice = [run.final_dice for run in runs if run.final_dice is not None]
+    marks = [run.unlearned for run in runs if run.unlearned]
     names = ("seconds_per_epoch", "images_per_s", "wall_s", "wait_share", "peak_host_bytes", "peak_device_bytes")
     figures: dict[str, Any] = {name: median_or_none([getattr(run, name) for run in runs]) for name in names}
     to_target = statistics.median([math.inf if (s := run.seconds_to_target) is None else s for run in runs])
@@ -117,7 +140,8 @@ def median_run(runs: Sequence[LabeledRun]) -> LabeledRun:
         runs[0],
         seconds_to_target=to_target if math.isfinite(to_target) else None,
         each_to_target=tuple(run.seconds_to_target for run in runs),
-        final_dice=statistics.fmean(dice) if dice else None,
+        final_dice=statistics.fmean(dice) if dice and not marks else None,
+        unlearned=marks[0] if marks else "",
         **figures,
     )
 
@@ -258,6 +282,10 @@ def _parity(
     first: RunFacts, second: RunFacts, labels: Sequence[str], margin_dice: float, margin_mm: float
 ) -> tuple[Parity | None, list[str]]:
     """The parity, or a notice that says why there is none."""
+    short = [(label, run) for run, label in zip((first, second), labels, strict=True) if run.unlearned]
+    if short:
+        reasons = "; ".join(f"{label} has no score: {run.unlearned}" for label, run in short)
+        return None, [f"Accuracy is not compared: {reasons}."]
     without = [label for run, label in zip((first, second), labels, strict=True) if not run.scores]
     if without:
         return None, [
@@ -320,7 +348,10 @@ def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]
     ]
     if target is not None or not few:
         return []
-    return [f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)})."]
+    return [
+        f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)}); train with a larger "
+        "train.validation_share, or with train.validate_every_steps."
+    ]
 
 
 def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:

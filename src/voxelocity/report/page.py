@@ -39,6 +39,7 @@ from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import slices_block
 from voxelocity.report.summary import (
     absent_text,
+    judged_text,
     mean_dice,
     mean_hd95_mm,
     part_shares,
@@ -67,6 +68,15 @@ _NUM_WORST_CASES = 10
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
+)
+_NO_VALIDATION = (
+    "There is no curve of the Dice: the run was never validated on the way, because that may take only a small share "
+    "of the time of the steps (`train.validation_share`, 1 % unless set). For a curve, give it more, or set "
+    "`train.validate_every_steps`."
+)
+_UNLEARNED = (
+    "This training is too short for a score. The figures of single cases and classes below are those of a network that "
+    "has learned next to nothing; train for longer before you use, compare or report them."
 )
 
 _ABOUT_KEPT = (
@@ -159,6 +169,8 @@ def _plan(run: RunFacts) -> list[Block]:
 
 def _notices(run: RunFacts) -> list[str]:
     notices = [] if run.dataset.held_out else [_NOT_HELD_OUT]
+    if run.unlearned:
+        notices.insert(0, _UNLEARNED)
     if run.status == "unfinished":
         notices.append("This run has not finished: it is still going, or it was killed. All figures are as of now.")
     if run.status == "interrupted" and run.step == 0:
@@ -170,23 +182,28 @@ def _notices(run: RunFacts) -> list[str]:
 
 def _cards(run: RunFacts) -> list[Card]:
     speed = throughput(run)
-    hd95_mm = mean_hd95_mm(run.scores)
+    # A network that has not learned has no headline.
+    scores = () if run.unlearned else run.scores
+    hd95_mm = mean_hd95_mm(scores)
     budget = "no time budget" if run.budget_s is None else f"of a budget of {duration_text(run.budget_s)}"
     final, best = mean_dice(run), run.best_validation
-    worst = worst_first(run.scores)[:1]
-    if final is None and best is not None:
+    worst = worst_first(scores)[:1]
+    if run.unlearned:
+        dice = Card(name="Mean Dice", value=dice_text(None), note="too few training steps")
+    elif final is None and best is not None:
         dice = Card(name="Best Dice so far", value=dice_text(best.mean_dice), note="on the way, foreground mean")
     else:
         lowest = worst[0].mean_dice if worst else None
         note = "mean over the foreground" if lowest is None else f"lowest case {dice_text(lowest)}"
-        note = "; ".join(filter(None, (note, absent_text(run.scores))))
+        part = f"{judged_text(run)} only" if 0 < len(scores) < run.dataset.num_validation else ""
+        note = "; ".join(filter(None, (part, note, absent_text(scores))))
         dice = Card(name="Mean Dice", value=dice_text(final), note=note)
     return [
         dice,
         Card(
             name="Surface distance",
             value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
-            note="; ".join(filter(None, ("HD95, mean over cases and classes", without_surface_text(run.scores)))),
+            note="; ".join(filter(None, ("HD95, mean over cases and classes", without_surface_text(scores)))),
         ),
         Card(
             name="Images per second", value=rate_text(speed.images_per_s), note=f"over {count_text(run.step, 'step')}"
@@ -217,6 +234,8 @@ def _curves(run: RunFacts) -> list[Block]:
     if not charts:
         return []
     blocks = list[Block]([Pair(blocks=charts)])
+    if not run.validations and run.status == "finished":
+        blocks.append(Text(text=_NO_VALIDATION, is_hint=True))
     if run.validations:
         hint = (
             "Measured on the prepared grid with the averaged weights: quicker than the final validation, with slightly "

@@ -43,20 +43,22 @@ def render_progress_png(run: RunFacts, path: str | Path) -> Path:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure = Figure(figsize=(9.0, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08), dpi=110)
-    loss_axes, dice_axes = figure.subplots(1, 2)
+    # Short runs may never be validated on the way.
+    loss_axes, *others = figure.subplots(1, 2 if run.validations else 1, squeeze=False)[0]
     until_s = run.seconds
     draw_time_axes(loss_axes, loss_series(run), y_label="loss", until_s=until_s, colors=LIGHT_COLORS)
-    draw_time_axes(
-        dice_axes,
-        dice_series(run),
-        y_label="Dice",
-        y_limits=(0.0, 1.0),
-        target=run.target_dice,
-        until_s=until_s,
-        colors=LIGHT_COLORS,
-    )
-    if dice_axes.get_legend_handles_labels()[1]:
-        dice_axes.legend(loc="lower right", frameon=False, labelcolor=LIGHT_COLORS["chart-ink"])
+    for dice_axes in others:
+        draw_time_axes(
+            dice_axes,
+            dice_series(run),
+            y_label="Dice",
+            y_limits=(0.0, 1.0),
+            target=run.target_dice,
+            until_s=until_s,
+            colors=LIGHT_COLORS,
+        )
+        if dice_axes.get_legend_handles_labels()[1]:
+            dice_axes.legend(loc="lower right", frameon=False, labelcolor=LIGHT_COLORS["chart-ink"])
     figure.suptitle(_title(run), fontsize=11, color=LIGHT_COLORS["chart-ink"])
     return write_png(figure, path)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxelocity.core.cases import Fold
+from voxelocity.core.learning import unlearned
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.core.volume import Array
 
@@ -117,6 +118,7 @@ class FinishRecord:
         peak_host_bytes: most memory of the last session's process at once; None for runs that did not store it.
         peak_device_bytes: most memory of tensors on its CUDA devices; None where there were none, or not stored.
         load_average: programs that wanted a core in the last 15 minutes, this one included; None where not stored.
+        unlearned: why the training is too short to be scored; "" where it is not, None where not stored.
     """
 
     time_s: float
@@ -130,6 +132,7 @@ class FinishRecord:
     peak_host_bytes: int | None = None
     peak_device_bytes: int | None = None
     load_average: float | None = None
+    unlearned: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,6 +225,14 @@ class RunFacts:
     def step(self) -> int:
         """Optimizer steps done."""
         return self.finish.step if self.finish else self.steps[-1].step if self.steps else 0
+
+    @property
+    def unlearned(self) -> str:
+        """Why the training is too short for a headline score, in words; "" where it is not, or has not ended."""
+        if self.finish is None:
+            return ""
+        # Earlier versions did not store it.
+        return self.finish.unlearned or ("" if self.finish.step else unlearned(0, steps_of_a_pass=1.0))
 
     @property
     def best_validation(self) -> ValidationRecord | None:

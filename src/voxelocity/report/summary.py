@@ -70,7 +70,8 @@ def verdict(run: RunFacts) -> str:
     if run.status == "finished":
         waited = throughput(run).wait_share
         waiting = "" if waited is None else f"; {share_text(waited)} of the training time was spent waiting for data"
-        return f"{_score_text(run)} after {duration_text(run.seconds)}{waiting}."
+        took = f"{'. It ended' if run.unlearned else ''} after {duration_text(run.seconds)}"
+        return f"{score_text(run)}{took}{waiting}."
     begin = (
         "Unfinished" if run.signal_number is None or run.status == "unfinished" else f"Interrupted by {_signal(run)}"
     )
@@ -83,8 +84,30 @@ def verdict(run: RunFacts) -> str:
     return f"{done}; best validation so far: mean foreground Dice {dice_text(best.mean_dice)} at step {best.step:,}."
 
 
+def score_text(run: RunFacts) -> str:
+    """The headline of a finished run: its mean Dice with the cases behind it, or why it has none."""
+    dice = mean_dice(run)
+    if run.unlearned:
+        return f"No score, because this training is too short: {run.unlearned}"
+    if dice is None and run.scores:
+        return f"No score: none of {count_text(len(run.scores), 'case')} has a class in truth or prediction"
+    if dice is None:
+        return f"Trained for {count_text(run.step, 'step')} without a final validation"
+    return f"Mean foreground Dice {dice_text(dice)} on {judged_text(run)}"
+
+
+def judged_text(run: RunFacts) -> str:
+    """The cases behind the scores: "42 held-out cases", "1 of 42 held-out cases", "3 cases trained on"."""
+    count, planned = len(run.scores) or run.dataset.num_validation, run.dataset.num_validation
+    part = f"{count:,} of " if count < planned else ""
+    noun = "held-out case" if run.dataset.held_out else "case"
+    return f"{part}{count_text(max(count, planned), noun)}{'' if run.dataset.held_out else ' trained on'}"
+
+
 def mean_dice(run: RunFacts) -> float | None:
-    """Mean foreground Dice of the final validation; None before it."""
+    """Mean foreground Dice of the final validation; None before it, and for a training too short to be scored."""
+    if run.unlearned:
+        return None
     if run.scores:
         # Over cases first and then over classes, as nnU-Net; with absent classes the other order is another number.
         return mean_where_known(summary.mean_dice for summary in summarize_classes(run.scores))
@@ -103,8 +126,8 @@ def without_surface_text(scores: Sequence[CaseScore]) -> str:
         return ""
     num_measured = sum(value is not None for score in scores for value in score.hd95_mm.values())
     return (
-        f"{num_left_out} of {num_measured + num_left_out} structures left out, which are in the truth or in the "
-        "prediction alone"
+        f"{num_left_out} of {count_text(num_measured + num_left_out, 'structure')} left out, which are in the truth or "
+        "in the prediction alone"
     )
 
 
@@ -227,15 +250,6 @@ def _seconds_per_epoch(steps: Sequence[StepRecord]) -> float | None:
             changes.append((record.epoch, trained_s))
     begin, end = changes[1 if len(changes) > 2 else 0], changes[-1]
     return (end[1] - begin[1]) / (end[0] - begin[0]) if end[0] > begin[0] else None
-
-
-def _score_text(run: RunFacts) -> str:
-    dice = mean_dice(run)
-    if dice is None:
-        return f"Trained for {count_text(run.step, 'step')} without a final validation"
-    count = len(run.scores) or run.dataset.num_validation
-    cases = count_text(count, "held-out case") if run.dataset.held_out else f"{count_text(count, 'case')} trained on"
-    return f"Mean foreground Dice {dice_text(dice)} on {cases}"
 
 
 def _signal(run: RunFacts) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import count_text, duration_text
 
 # The final validation is shortened if steps would get less than the first share of a budget of two minutes or less, or
 # less than the second share of five minutes or more; but cases are left out only if steps would get less than half.
@@ -83,7 +83,7 @@ class Allotment:
         late = f"will end at least {duration_text(fewest_s)} and" if fewest_s > 0.0 else "may end"
         return (
             f"train: a budget of {duration_text(budget_s)} is short: {duration_text(self.begin_s)} went into what "
-            f"comes before training, and validating up to {num_cases} cases takes about "
+            f"comes before training, and validating up to {count_text(num_cases, 'case')} takes about "
             f"{duration_text(self.validate_s)} (estimated from a few windows); the run trains for at most a twentieth "
             "of the budget and "
             f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from voxelocity.core.errors import DatasetError, InputError, ScanError
-from voxelocity.core.quantities import bytes_text, duration_text
+from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
 from voxelocity.planning import absent_classes
@@ -256,7 +256,7 @@ class CacheProgress:
         has_speed = facts.num_found == 0 and facts.seconds >= 1.0
         speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if has_speed else ""
         self._console.print(
-            f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
+            f"prepared {count_text(num_cases, 'case')} in {duration_text(facts.seconds)}{found}: "
             f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",
             highlight=False,
         )

@@ -33,6 +33,7 @@ from voxelocity.observe.sinks import Sink
 from voxelocity.parallel import joined, launcher_job
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
+from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Allotment, Budget, slowdown
@@ -41,7 +42,7 @@ from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
 from voxelocity.training.opening import opened, start_of
 from voxelocity.training.postprocessing import FinalScores
-from voxelocity.training.results import SlicePictures, write_metrics
+from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
 from voxelocity.training.sharding import FeedOfLeader, sharded
@@ -59,7 +60,9 @@ class RunResult:
     Attributes:
         folder: where all files are.
         mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None if no case has any
-            foreground in truth or prediction.
+            foreground in truth or prediction, or the training is too short to be scored.
+        headline: the result in words: that mean with the cases behind it, or why there is none.
+        unlearned: why the training is too short to be scored; "" where it is not.
         scores: one per validation case.
         step: optimizer steps done.
         seconds: of the whole run, all sessions.
@@ -68,6 +71,8 @@ class RunResult:
 
     folder: Path
     mean_dice: float | None
+    headline: str
+    unlearned: str
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float
@@ -251,6 +256,14 @@ def _budget(
             f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
             f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
         )
+    share, validation_s = train.validation_share, validation.intermediate_s
+    if not train.validate_every_steps and share and validation_s > share * (allotted.end_s - elapsed_s()):
+        session.console.print(
+            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take {share:.0%} of "
+            "the time of the steps; --set train.validation_share=0.1 gives it more",
+            highlight=False,
+            soft_wrap=True,
+        )
     if allotted.is_short:
         session.warn(allotted.short_text(train.time_budget_s, validation.num_cases))
     return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
@@ -305,12 +318,18 @@ def _finish(session: Session, training: TrainingStep, state: LoopState, validati
 
 def _write_results(session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures) -> RunResult:
     folder, log, scores = session.folder, session.log, final.scores
+    short = unlearned_text(session, state.step)
+    if short and not folder.is_finished():
+        session.warn(
+            f"train: this training has no score: {short}. Its figures are those of a network that has learned next to "
+            "nothing; train for longer"
+        )
     with session.stage("report"):
         save_keep_largest(folder.path, list(final.keep_largest))
         log.write("keep_largest", classes=final.keep_largest)
-        folder.write_scores(scores)
+        folder.write_scores(scores, unlearned=short)
         pictures.save(folder.slices)
-    summary = summarize(scores)
+    mean_dice = None if short else summarize(scores).mean_dice
     # The event ends the run, so everything that `voxelocity report` cannot make again is written before it.
     with session.stage("report"):
         facts = read_run(folder.path)
@@ -320,7 +339,8 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
         "run_finished",
         seconds=log.elapsed_s(),
         step=state.step,
-        mean_dice=summary.mean_dice,
+        mean_dice=mean_dice,
+        unlearned=short,
         num_images=state.num_images,
         images_per_s=state.num_images / max(state.trained_s, 1e-9),
         wait_share=state.waited_s / max(state.trained_s, 1e-9),
@@ -331,12 +351,15 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
     )
     # The stage is logged when it ends, so this page does not count its own rendering; a page made later does.
     with session.stage("report"):
-        render_page(read_run(folder.path), folder.report)
+        facts = read_run(folder.path)
+        render_page(facts, folder.report)
     target_dice = session.plan.train.target_dice
     reached_s = (v.time_s for v in facts.validations if 0.0 < target_dice <= v.mean_dice)
     return RunResult(
         folder=folder.path,
-        mean_dice=summary.mean_dice,
+        mean_dice=mean_dice,
+        headline=score_text(facts),
+        unlearned=short,
         scores=tuple(scores),
         step=state.step,
         seconds=log.elapsed_s(),

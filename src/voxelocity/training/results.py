@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.learning import read_mark, unlearned
 from voxelocity.core.quantities import dice_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Volume
 from voxelocity.core.whole_file import put_in_place, whole_file
 from voxelocity.report import RunFacts, cut_slices
+from voxelocity.training.resume import SavedRun
+from voxelocity.training.session import Session
 
 Classes = npt.NDArray[np.uint8]
 _MOST_KEPT = 4
@@ -85,6 +88,22 @@ class SlicePictures:
             return ordered
         picks = np.linspace(0, len(ordered) - 1, _MOST_KEPT).round().astype(int)
         return [ordered[i] for i in picks]
+
+
+def unlearned_text(session: Session, step: int) -> str:
+    """Why a training of this many steps is too short to be scored; "" where it is not.
+
+    A training that began with the weights of a finished run needs a single step, if that one was not too short itself.
+    """
+    plan, planned = session.plan, session.planned
+    steps_of_a_pass = (
+        len(planned.cases.split(planned.fold).training) * plan.data.patch.draws_per_case / plan.data.batch_size
+    )
+    source = SavedRun.read(session.folder.record).start.get("folder")
+    is_trained = isinstance(source, str) and bool(source)
+    if session.start is not None:
+        is_trained = not read_mark(session.start.folder / session.folder.scores.name)
+    return unlearned(step, steps_of_a_pass=steps_of_a_pass, started_from=str(source) if is_trained else "")
 
 
 def write_metrics(facts: RunFacts, path: Path) -> None:

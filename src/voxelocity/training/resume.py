@@ -16,7 +16,7 @@ from voxelocity.core.config import AUTO, Auto, flatten
 from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.core.plain import parse_yaml, shortened
-from voxelocity.core.quantities import duration_text, listed
+from voxelocity.core.quantities import count_text, duration_text, listed
 from voxelocity.core.remote import remote_url
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import cpu_budget
@@ -320,8 +320,10 @@ def _case_ids(cases: Cases, fold: Fold) -> dict[str, list[str]]:
 def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> list[str]:
     stored = {*map(str, before)}
     added, missing = sorted({*now} - stored), sorted(stored - {*now})
-    lines = [f"{len(added)} new {part} cases: {listed(added, _NUM_NAMED)}"] if added else []
-    return lines + ([f"{len(missing)} {part} cases missing: {listed(missing, _NUM_NAMED)}"] if missing else [])
+    lines = [f"{count_text(len(added), f'new {part} case')}: {listed(added, _NUM_NAMED)}"] if added else []
+    if missing:
+        lines.append(f"{count_text(len(missing), f'{part} case')} missing: {listed(missing, _NUM_NAMED)}")
+    return lines
 
 
 def _budget_text(seconds: float | Auto) -> str:

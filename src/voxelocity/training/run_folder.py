@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.links import check_links
 from voxelocity.core.plain import parse_yaml, yaml_text
 from voxelocity.core.records import CaseScore
@@ -186,7 +187,11 @@ class RunFolder:
         """Writes `run.yaml`."""
         put_in_place(self.record, yaml_text(record).encode())
 
-    def write_scores(self, scores: Iterable[CaseScore]) -> None:
-        """Writes `scores.json`."""
-        record = {"nsd_tolerance_mm": NSD_TOLERANCE_MM, "cases": [asdict(score) for score in scores]}
+    def write_scores(self, scores: Iterable[CaseScore], *, unlearned: str = "") -> None:
+        """Writes `scores.json`; `unlearned` says why the training is too short to be scored, if it is."""
+        record = {
+            "nsd_tolerance_mm": NSD_TOLERANCE_MM,
+            UNLEARNED: unlearned,
+            "cases": [asdict(score) for score in scores],
+        }
         put_in_place(self.scores, (json.dumps(record, indent=1) + "\n").encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -142,6 +143,7 @@ class Session:
         else:
             text = (
                 f"{begin} at step {step}; everything is saved in {self.folder.path}; "
-                "the same command with --resume continues from there"
+                "the same command with --resume continues from there, and "
+                f"`{shlex.join(['voxelocity', 'report', str(self.folder.path)])}` makes a page of what there is"
             )
         return InterruptedRunError(text, signal_number=number)

@@ -28,6 +28,7 @@ from voxelocity.report import (
     median_run,
     paired_trainings,
     read_run,
+    scores_to_compare,
 )
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER
@@ -232,7 +233,9 @@ def compare_by_dice(
 def _judged(
     trainings: tuple[DiceTrial, ...], candidate: Settings, before: tuple[RunFacts, ...], after: tuple[RunFacts, ...]
 ) -> DiceResult:
-    parity = paired_trainings([run.scores for run in before], [run.scores for run in after]) if before else None
+    parity = (
+        paired_trainings(*([scores_to_compare(run) for run in runs] for runs in (before, after))) if before else None
+    )
     target = highest_common_target([run.best_validation for run in (*before, *after)]) if before else None
     result = DiceResult(
         trainings=trainings, candidate=candidate, before=before, after=after, parity=parity, target_dice=target,

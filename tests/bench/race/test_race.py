@@ -82,6 +82,21 @@ def test_without_a_target_the_dice_is_told(race):
     assert comparison.title == "phantoms: Dice after 1 min 30 s"
 
 
+def test_a_training_of_too_few_steps_has_no_dice_in_the_record(race):
+    short = replace(run("ours", dice=0.3), unlearned="it made no step", final_dice=None)
+    outcome = Outcome(
+        race=replace(race, target_dice=0.0), sides=((run("peer", dice=0.8),), (short,)), seeds=(7,),
+        scores=tuple(((CaseScore(case_id="a", dice={"organ": 0.5}),),) for _ in range(2)),
+    )  # fmt: skip
+    assert outcome.parity() is None
+    assert outcome.comparison("phantoms") is None
+    assert outcome.table.rows[1] == ["ours", "n/a", "", "n/a"]
+    assert outcome.to_plain()["unlearned"] == {"peer": [""], "ours": ["it made no step"]}
+    page = outcome.document(title="t", summary="s", command="c")
+    assert "ours has no score: it made no step." in page.notices
+    assert not any(card.name.startswith("Final Dice") for card in page.cards)
+
+
 def test_each_round_is_begun_by_another_side_and_judged_where_there_is_no_target(race, monkeypatch):
     started, kept = [], []
     monkeypatch.setattr(rounds, "train_side", lambda name, race, seed: run(LABELS[name]))

@@ -29,7 +29,7 @@ SETS = {
     "data.cache.tier": "memory",
     "planner.measure": "never",
     "precision.compute": "float32",
-    "train.steps": 3,
+    "train.steps": 10,
     "window.shape_voxel": [16, 16, 16],
 }
 
@@ -115,6 +115,14 @@ def test_scans_named_as_in_the_challenge_are_trained_on_predicted_and_scored_by_
     for case in json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]:
         assert tuple(case["dice"]) == REGIONS
         assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
+    # Scores of cases that the model does not count as held out are not shown as such.
+    model = json.loads((tmp_path / "run" / "model.json").read_text())
+    model["division"]["held_out"] = {}
+    (tmp_path / "run" / "model.json").write_text(json.dumps(model))
+    said.truncate(0)
+    recipe.predict(call)
+    assert "were not in the data of the training" in said.getvalue()
+    assert "Dice by BraTS' rule" not in said.getvalue()
 
 
 def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(brains):

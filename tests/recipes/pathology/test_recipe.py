@@ -1,6 +1,7 @@
 """Patches, heat maps, a whole training, and what it is told that it cannot do."""
 
 import csv
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -17,6 +18,7 @@ from shared.recipe_call import call_of
 from voxelocity.core.errors import ConfigError, DatasetError, InputError, ScanError
 from voxelocity.recipes.division import Division, Part
 from voxelocity.recipes.pathology import recipe
+from voxelocity.recipes.pathology.baselines import Baselines, spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, find_pieces, identify
 from voxelocity.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity.recipes.pathology.model import PatchNet, find_models, load_patches
@@ -213,7 +215,7 @@ def small_call(data, out, overrides=(), **options):
 
 def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     out = tmp_path / "run"
-    recipe.train(small_call(tiles, out, {"folds": "all"}))
+    recipe.train(small_call(tiles, out, {"folds": "all", "fit.steps": 10}))
     assert {path.name for path in out.iterdir()} == {"fold_0", "fold_1"}
     recipe.predict(small_call(tiles, out))
     scores = json.loads((out / "scores.json").read_text())
@@ -271,7 +273,7 @@ def test_a_training_is_not_continued_with_another_division(tiles, tmp_path):
 
 def test_all_pieces_of_another_data_set_are_unseen(tiles, tmp_path, capsys):
     out = tmp_path / "run"
-    recipe.train(small_call(tiles, out))
+    recipe.train(small_call(tiles, out, {"fit.steps": 10}))
     other = tmp_path / "other"
     shutil.copytree(tiles, other)
     for number in range(4):
@@ -280,7 +282,9 @@ def test_all_pieces_of_another_data_set_are_unseen(tiles, tmp_path, capsys):
     printed = notices_of(small_call(other, out), capsys)
     assert "no slide here is one that the networks were trained on, although 2 names are the same" in printed
     assert "they are not scored" not in printed
-    assert set(scores_of(out)) == {"t0", "t1", "t2", "t3"}
+    assert set(scores_of(out / "predicted_other")) == {"t0", "t1", "t2", "t3"}
+    scores = json.loads((out / "predicted_other" / "scores.json").read_text())
+    assert scores["verdict"].startswith("On 4 unseen pieces of other")
 
 
 def test_a_piece_of_a_slide_that_was_trained_on_is_held_out_only_if_the_training_held_it_out():
@@ -314,8 +318,9 @@ def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_f
     out = tmp_path / "run"
     recipe.train(small_call(tiles, out, {"folds": []}))
     recipe.predict(small_call(slide_file, out))
-    assert (out / "heat" / "slide.tiff").exists()
-    assert json.loads((out / "scores.json").read_text())["patch_auc"] is None
+    other = out / "predicted_slide.tiff"
+    assert (other / "heat" / "slide.tiff").exists()
+    assert json.loads((other / "scores.json").read_text())["patch_auc"] is None
     with pytest.raises(InputError, match=r"all pieces of .* were trained on.* name other slides, or train with"):
         recipe.predict(small_call(tiles, out))
 
@@ -370,6 +375,72 @@ def test_tumor_is_learned(tmp_path):
     assert scores["square_auc"] > 0.9
 
 
+def test_the_score_stands_next_to_an_untrained_network_and_to_darkness(tiles, tmp_path):
+    said = io.StringIO()
+    call = small_call(tiles, tmp_path / "run", {"fit.steps": 10}, console=Console(file=said, width=200))
+    recipe.train(call)
+    recipe.predict(call)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    baselines = scores["baselines"]
+    assert set(baselines) == {"untrained network", "mean intensity", "chance"}
+    assert baselines["chance"] == {"patch_auc": 0.5, "square_auc": 0.5}
+    # The phantoms' tumor is darker than other tissue.
+    assert baselines["mean intensity"]["square_auc"] > 0.8
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in (said.getvalue(), page):
+        assert "Next to what needs no training" in text
+        assert f"{baselines['untrained network']['patch_auc']:.3f}" in text
+    assert f"{baselines['mean intensity']['patch_auc']:.3f} by the mean intensity" in scores["verdict"]
+
+
+def test_the_untrained_network_is_the_one_that_the_training_began_with(tiles, tmp_path):
+    recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1, "fit.optimizer.learning_rate": 1e-12}))
+    trained = load_patches(tmp_path / "run" / "fold_0")
+    state = torch.random.get_rng_state()
+    before = trained.before_training()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for one, other in zip(before.parameters(), trained.network.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0.0)
+
+
+def test_networks_of_too_few_steps_have_no_auc(tiles, tmp_path):
+    said = io.StringIO()
+    call = small_call(tiles, tmp_path / "run", {"fit.steps": 1}, console=Console(file=said, width=300))
+    recipe.train(call)
+    recipe.predict(call)
+    assert "has no score: it made only 1 training step" in said.getvalue()
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["unlearned"].startswith("fold_0: it made only 1 training step")
+    assert scores["verdict"].startswith("No score")
+    assert scores["patch_auc"] is scores["square_auc"] is scores["froc"] is None
+    assert scores["pieces"]["t0"]["patch_auc"] is not None
+    assert "AUC of patches</" not in (tmp_path / "run" / "report.html").read_text().split("Pieces")[0]
+
+
+def test_spots_are_the_darkest_or_lightest_tenth_of_the_squares(tmp_path):
+    pixels = np.full((320, 640, 3), 200, np.uint8)
+    pixels[64:128, 64:128] = 40
+    slide = Slide(write_pyramid(tmp_path / "s.tiff", pixels))
+    found = spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0, is_darker=True)
+    assert len(found) == 1
+    probability, x, y = found[0]
+    assert (64 < x < 128, 64 < y < 128, probability > 0.9) == (True, True, True)
+    assert spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0, is_darker=True) == []
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_intensity_separates_in_the_direction_in_which_tumor_differs(tiles, tmp_path, sign):
+    recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1}))
+    baselines = Baselines(load_patches(tmp_path / "run" / "fold_0"), device=CPU, blocks=Blocks(2**20))
+    scores, is_tumor = sign * np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True])
+    for rated in (baselines._of_patches, baselines._of_squares):
+        for each in rated.values():
+            each.append((scores, is_tumor))
+    assert baselines.aucs()["mean intensity"] == (1.0, 1.0)
+    assert baselines.aucs()["untrained network"] == ((1.0, 1.0) if sign > 0.0 else (0.0, 0.0))
+    assert baselines.is_darker == (sign > 0.0)
+
+
 def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path):
     """And heat maps of slides with one name do not replace each other."""
     mask = np.zeros((640, 1280), bool)
@@ -389,7 +460,7 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps)
+    found, _, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True)
     assert [(one.hits, one.false) for one in found] == [(pytest.approx((0.9,)), ())] * 2
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [

@@ -17,6 +17,7 @@ from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.observe import read_events
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.tractography import recipe
+from voxelocity.recipes.tractography.baselines import MOVED, SAME, UNTRAINED
 from voxelocity.recipes.tractography.bundles import open_bundles
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity.recipes.tractography.files import read_tracts
@@ -220,6 +221,11 @@ def test_other_data_count_as_unseen_in_words_or_are_refused(bundles_file, tmp_pa
     assert "None of the 48 streamlines" in capsys.readouterr().out
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())["bundles"]["left"]
     assert (scores["num_real"], scores["copied"], scores["ceiling_f1"]) == (24, None, None)
+    # Without streamlines of the training there is no mean of them, and nothing is called held out.
+    found = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert list(found["baselines"]) == [UNTRAINED, MOVED, SAME]
+    assert "held" not in found["verdict"]
+    assert "ceiling" not in found["verdict"]
     with pytest.raises(InputError, match=r"was not trained on .*arcs.npz, .* name that data"):
         recipe.benchmark(call)
     np.savez(bundles_file, **{**before, "names": np.array(["top", "bottom"])})

@@ -13,13 +13,22 @@ import torch
 
 from voxelocity.bench.comparison import Comparison, Figure
 from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
+from voxelocity.core.quantities import NOT_AVAILABLE
 from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
 from voxelocity.infer import SPEC_NAME, Predictor, load_model
 from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned, model_spec
-from voxelocity.report import LabeledRun, Parity, comparison_document, duration_text, median_run, paired_trainings
+from voxelocity.report import (
+    LabeledRun,
+    Parity,
+    comparison_document,
+    duration_text,
+    median_run,
+    paired_trainings,
+    unlearned_notices,
+)
 from voxelocity.report.document import Document, Section, Table, Text
 from voxelocity.step import build_network
 from voxelocity.training.validation import score_cases
@@ -50,7 +59,9 @@ class Outcome:
 
     def parity(self, side: int = 0) -> Parity | None:
         """Dice of Voxelocity and of another side, paired by seed, or by case where there is one seed."""
-        return paired_trainings(self.scores[side], self.scores[-1]) if self.scores else None
+        if not self.scores or any(run.unlearned for run in (*self.sides[side], *self.sides[-1])):
+            return None
+        return paired_trainings(self.scores[side], self.scores[-1])
 
     @property
     def table(self) -> Table:
@@ -63,8 +74,10 @@ class Outcome:
         rows = []
         for side in self.sides:
             dice = [run.final_dice for run in side if run.final_dice is not None]
-            spread = f"{min(dice):.4f} to {max(dice):.4f}"
-            rows.append([side[0].label, f"{statistics.median(dice):.4f}", spread, *(f"{one:.4f}" for one in dice)])
+            spread = f"{min(dice):.4f} to {max(dice):.4f}" if dice else ""
+            median = f"{statistics.median(dice):.4f}" if dice else NOT_AVAILABLE
+            each = [f"{run.final_dice:.4f}" if run.final_dice is not None else NOT_AVAILABLE for run in side]
+            rows.append([side[0].label, median, spread, *each])
         caption = f"Dice after {duration_text(self.race.limit_s)}"
         return Table(caption=caption, heads=["", "median", "range", *seeds], rows=rows)
 
@@ -75,13 +88,19 @@ class Outcome:
             "limit_s": self.race.limit_s,
             "seeds": list(self.seeds),
             "seconds_to_target": {side[0].label: [run.seconds_to_target for run in side] for side in self.sides},
+            "unlearned": {side[0].label: [run.unlearned for run in side] for side in self.sides},
             "final_dice": {side[0].label: [run.final_dice for run in side] for side in self.sides},
             "trainings": {side[0].label: [_training(run) for run in side] for side in self.sides},
             "ours_higher_by": {side[0].label: _gain(self.parity(n)) for n, side in enumerate(self.sides[:-1])},
         }
 
-    def comparison(self, words: str) -> Comparison:
-        """The same for a benchmark's record, ours first; a target that was not reached counts as the limit."""
+    def comparison(self, words: str) -> Comparison | None:
+        """The same for a benchmark's record, ours first; a target that was not reached counts as the limit.
+
+        Without a target there is nothing to compare where a training was too short to be scored.
+        """
+        if not self.race.target_dice and any(run.unlearned for side in self.sides for run in side):
+            return None
         target, limit_s = self.race.target_dice, self.race.limit_s
         figures = []
         for side in (self.sides[-1], *self.sides[:-1]):
@@ -108,7 +127,7 @@ class Outcome:
             title,
             target_dice=self.race.target_dice or None,
             parity=self.parity(),
-            notices=[few] if len(self.seeds) < _FEW_SEEDS else (),
+            notices=[*unlearned_notices(self.runs), *([few] if len(self.seeds) < _FEW_SEEDS else [])],
             sections=[Section(title="Every seed", blocks=[self.table, Text(text=hint, is_hint=True)])],
             summary=summary,
             command=command,
@@ -142,7 +161,8 @@ def run_rounds(
             run = train_side(name, race, seed=seed)
             if race.target_dice == 0.0:
                 scores[name].append(judge(race.planned, weights_of(name, race)))
-                run = replace(run, final_dice=summarize(scores[name][-1]).mean_dice)
+                mean_dice = None if run.unlearned else summarize(scores[name][-1]).mean_dice
+                run = replace(run, final_dice=mean_dice)
             found[name].append(run)
         outcome = Outcome(
             race=race,

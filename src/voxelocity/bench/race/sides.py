@@ -16,6 +16,7 @@ import yaml
 
 from voxelocity.bench.race.job import Recipe, script_job
 from voxelocity.core.errors import VoxelocityError
+from voxelocity.core.learning import unlearned
 from voxelocity.core.time_parts import TimeShare
 from voxelocity.observe import environment, phase
 from voxelocity.planning import Planned
@@ -116,8 +117,10 @@ def _labeled(record: Mapping[str, Any], side: SideName) -> LabeledRun:
         "validation on the way": spent_s["validation"],
     }
     wall_s = record["seconds"]
+    steps_of_a_pass = len(settings["training"]) / settings["images_per_batch"]
     return LabeledRun(
         label=LABELS[side],
+        unlearned=unlearned(round(record["epochs"] * steps_of_a_pass), steps_of_a_pass=steps_of_a_pass),
         seconds_to_target=record["seconds_to_target"],
         seconds_per_epoch=record["seconds_per_epoch"],
         images_per_s=record["patches_per_second"],

@@ -74,7 +74,7 @@ def small_files(facts: Facts) -> Found | None:
         cause=f"An item opens {an_item:.0f} files of {bytes_text(each_bytes)} on average; {percent(share)} of "
         f"making batches is opening and reading them, and {waiting_text(facts)}.",
         evidence=[
-            f"{files.num_opens} opens of {files.num_files} files",
+            f"{count_text(files.num_opens, 'open')} of {count_text(files.num_files, 'file')}",
             *[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
         ],
         saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),

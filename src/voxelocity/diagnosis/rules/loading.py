@@ -83,8 +83,8 @@ def making_lines(made: LoaderModel) -> list[str]:
     return [
         f"a step takes {duration_text(made.step_s)}, including {duration_text(made.wait_s)} waiting for its batch",
         f"a step's batch takes {duration_text(made.made_s)} to make: {duration_text(made.item_s)} in the data set, "
-        f"{duration_text(made.collate_s)} in collating ({made.num_batches} batches seen)",
-        f"{made.cores} cores for the program; computing keeps {made.compute_cores} busy",
+        f"{duration_text(made.collate_s)} in collating ({count_text(made.num_batches, 'batch', 'batches')} seen)",
+        f"{count_text(made.cores, 'core')} for the program; computing keeps {made.compute_cores} busy",
     ]
 
 
@@ -145,7 +145,7 @@ def no_loader(facts: Facts) -> Found | None:
         "network does nothing.",
         evidence=[
             *lines_of(stacks, num_samples(stacks)),
-            f"{cores} cores for the program; computing keeps {compute_cores(facts)} busy",
+            f"{count_text(cores, 'core')} for the program; computing keeps {compute_cores(facts)} busy",
         ],
         saves_s=min(saves_s, data_room_s(facts)),
         change="class Scans(torch.utils.data.Dataset):\n"
@@ -339,7 +339,7 @@ def feed_behind(facts: Facts) -> Found | None:
     key = f"data.feed.num_threads={cores}" if has_cores else "data.augment.affine_probability=0.1"
     return Found(
         cause=f"With {count_text(loader.num_workers, 'thread')}, {waiting_text(facts)}.",
-        evidence=[f"data.feed.num_threads={loader.num_workers}, {cores} cores for the run"],
+        evidence=[f"data.feed.num_threads={loader.num_workers}, {count_text(cores, 'core')} for the run"],
         risk="safe" if has_cores else "changes results",
         change=f"voxelocity train ... --set {key}",
     )

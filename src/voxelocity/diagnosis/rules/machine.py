@@ -75,7 +75,8 @@ def throttled(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"In {percent(host.throttled_share)} of the time the control group had used up its CPU quota and "
-        f"the whole program was stopped; it has {host.num_threads} threads for {host.num_cpus} cores.",
+        f"the whole program was stopped; it has {count_text(host.num_threads, 'thread')} for "
+        f"{count_text(host.num_cpus, 'core')}.",
         evidence=[f"cpu.stat: throttled {percent(host.throttled_share)} of the time"],
         saves_s=watched_s(facts) * host.throttled_share,
         change=f"export OMP_NUM_THREADS={host.num_cpus}  # and num_workers no more than that; or a larger quota: "
@@ -270,11 +271,13 @@ def spinning_threads(facts: Facts) -> Found | None:
     if computing_s < _SPUN_FACTOR * len(facts.counted) * alone_s or not is_shown(facts, lost_s):
         return None
     return Found(
-        cause=f"With {loader.num_workers} workers a step computes for "
+        cause=f"With {count_text(loader.num_workers, 'worker')} a step computes for "
         f"{duration_text(computing_s / len(facts.counted))}, alone for {duration_text(alone_s)}: "
-        f"{settings.num_threads} torch threads wait for each other by spinning on {num_cores(facts)} cores.",
+        f"{settings.num_threads} torch threads wait for each other by spinning on "
+        f"{count_text(num_cores(facts), 'core')}.",
         evidence=[
-            f"OMP_WAIT_POLICY={policy or 'not set'}, {settings.num_threads} threads and {loader.num_workers} workers",
+            f"OMP_WAIT_POLICY={policy or 'not set'}, {settings.num_threads} threads and "
+            f"{count_text(loader.num_workers, 'worker')}",
             f"step on resident batches: {duration_text(alone_s)}",
         ],
         saves_s=lost_s,

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.learning import read_mark
 from voxelocity.core.whole_file import check_is_file, put_in_place
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec
@@ -91,6 +92,8 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
 
 
 def _doubts(folder: Path, spec: ModelSpec) -> tuple[str, ...]:
+    if mark := read_mark(folder / _SCORES):
+        return (f"the training in {folder} is too short to be scored: {mark}. Train for longer before you use it",)
     if not (folder / _RUN_RECORD).exists() or (folder / _SCORES).exists():
         return ()
     steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."

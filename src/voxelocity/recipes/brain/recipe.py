@@ -7,17 +7,28 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import voxelocity
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
-from voxelocity.core.plain import table_cell
+from voxelocity.core.learning import read_mark
+from voxelocity.core.plain import read_mapping, table_cell
 from voxelocity.core.whole_file import write_whole
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
+from voxelocity.recipes.pages import unlearned_verdict
+from voxelocity.recipes.results import is_same, results_call, trained_on
+from voxelocity.recipes.segmentation import (
+    check_trained,
+    division_of,
+    predict_with_pictures,
+    race,
+    train_on,
+    unseen_cases,
+)
 from voxelocity.report import TableView
 from voxelocity.report.document import Table
 
@@ -42,25 +53,54 @@ def train(call: Call) -> None:
 
 
 def predict(call: Call) -> None:
-    """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules."""
+    """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules.
+
+    Of other data than the run's, it predicts all scans into a folder of their own, without scores.
+    """
     check_trained(call.out)
+    results = results_call(call, _origin(call))
+    is_own = results is call
     # Files of the challenge do not say by their names which channel they are.
-    listed = call.out / "held_out.csv"
-    held_out = unseen_cases(call, _cases(call))
+    listed = results.out / ("held_out.csv" if is_own else "scans.csv")
+    if is_own:
+        refs = unseen_cases(call, _cases(call))
+    else:
+        refs = list(voxelocity.open(brain_dataset(call.data, results.out / "data")).refs)
     text = io.StringIO()
     rows = csv.writer(text)
-    rows.writerow(["case", *(f"image_{number}" for number in range(len(held_out[0].images)))])
-    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in held_out)
+    rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
+    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in refs)
     write_whole(listed, text.getvalue().encode())
-    predict_with_pictures(call, [listed])
+    predict_with_pictures(call, [listed], results=results)
+    if not is_own:
+        return
+    if mark := read_mark(call.out / "scores.json"):
+        call.console.print(f"warning: {unlearned_verdict(mark)}", style="yellow", highlight=False, soft_wrap=True)
+        return
+    held_out = division_of(call).held_out
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
-    call.console.print(TableView(score_table([case["dice"] for case in scores])))
+    if dice := [case["dice"] for case in scores if case["case_id"] in held_out]:
+        call.console.print(TableView(score_table(dice, num_held_out=len(held_out))))
 
 
 def _cases(call: Call) -> Cases:
+    return voxelocity.open(brain_dataset(call.data, _described(call)))
+
+
+def _described(call: Call) -> Path:
+    """Where a folder of the challenge is described for the run."""
     # The current folder has no name of its own.
     out = call.out.absolute()
-    return voxelocity.open(brain_dataset(call.data, out.with_name(f"{out.name}-data")))
+    return out.with_name(f"{out.name}-data")
+
+
+def _origin(call: Call) -> Path | None:
+    """The data that the run was trained on; of a description, the folder of the cases in it."""
+    data = trained_on(call.out)
+    if data is None or not is_same(_described(call), data):
+        return data
+    cases = read_mapping(data / "dataset.json", where="brain", holds="the description of a data set").get("dataset")
+    return next((Path(case["images"][0]).parent.parent for case in cases.values()), None) if cases else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +132,16 @@ def class_means(dice: Sequence[Mapping[str, float | None]]) -> dict[str, ClassMe
     return means
 
 
-def score_table(dice: Sequence[Mapping[str, float | None]]) -> Table:
-    """What `class_means` finds, as it is printed."""
+def score_table(dice: Sequence[Mapping[str, float | None]], *, num_held_out: int | None = None) -> Table:
+    """What `class_means` finds, as it is printed; with how many of the held-out cases have scores, if not all have."""
     rows = [
         (name, "n/a" if one.dice is None else f"{one.dice:.3f}", f"{one.dice_of_challenge:.3f}", str(one.num_without))
         for name, one in class_means(dice).items()
     ]
     heads = ("class", "Dice", "Dice by BraTS' rule", "cases with neither")
-    return Table(caption="Mean Dice over the held-out cases", heads=heads, rows=rows)
+    part = "" if num_held_out in (None, len(dice)) else f"{len(dice)} of "
+    num = "" if num_held_out is None else f"{num_held_out} "
+    return Table(caption=f"Mean Dice over {part or 'the '}{num}held-out cases", heads=heads, rows=rows)
 
 
 def benchmark(call: Call) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.infer import SPEC_NAME
 from voxelocity.recipes.division import Division
 from voxelocity.recipes.pathology.settings import PathologyConfig
@@ -62,6 +63,7 @@ class TrainedPatches:
         fold: that was held out; None for none.
         seed: of the training.
         division: the pieces that it was trained on, and those that were held out.
+        unlearned: why that was too short to be scored; "" where it was not.
     """
 
     network: PatchNet
@@ -69,12 +71,19 @@ class TrainedPatches:
     fold: int | None
     seed: int
     division: Division
+    unlearned: str = ""
+
+    def before_training(self) -> PatchNet:
+        """The network as it was before its first step, in evaluation mode on the CPU."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return PatchNet(self.config.network.width).eval()
 
     def save(self, folder: Path) -> None:
         """Writes it into a run's folder."""
         description = {
             "fold": self.fold, "seed": self.seed, "config": self.config.to_plain(),
-            "division": self.division.to_plain(),
+            "division": self.division.to_plain(), UNLEARNED: self.unlearned,
         }  # fmt: skip
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
@@ -107,4 +116,5 @@ def load_patches(folder: Path) -> TrainedPatches:
         fold=found["fold"],
         seed=int(found["seed"]),
         division=Division.from_plain(found["division"]),
+        unlearned=str(found.get(UNLEARNED, "")),
     )

@@ -20,6 +20,7 @@ from voxelocity.observe import Stopwatch, cpu_budget, events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
 from voxelocity.recipes.pathology.annotations import Mask
+from voxelocity.recipes.pathology.baselines import Baselines, spots
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
 from voxelocity.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -32,10 +33,11 @@ from voxelocity.recipes.pathology.page import (
     SlidePicture,
     slides_document,
 )
-from voxelocity.recipes.pathology.score import patch_scores, roc_auc, square_scores
+from voxelocity.recipes.pathology.score import patch_scores, pooled_auc, roc_auc, square_scores
 from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.recipes.pathology.train import train_fold
+from voxelocity.recipes.results import is_same, name_of, results_call, trained_on
 from voxelocity.training.run_folder import RunFolder
 
 _HEAT = "heat"
@@ -114,6 +116,8 @@ def predict(call: Call) -> None:
             f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
             "patients; they are not scored."
         )
+    call, is_own = results_call(call, trained_on(folders[0])), is_same(call.data, trained_on(folders[0]))
+    baselines = Baselines(models[0], device=call.device, blocks=blocks)
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
     scores: list[PieceScore] = []
     of_patches, of_squares = [], []
@@ -129,6 +133,7 @@ def predict(call: Call) -> None:
             continue
         patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
         squares = square_scores(heat, annotation)
+        baselines.add(heat, slide, annotation, box)
         of_patches.append(patches)
         of_squares.append(squares)
         scores.append(
@@ -137,14 +142,20 @@ def predict(call: Call) -> None:
                 tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
             )
         )  # fmt: skip
-    found, listed, drawn = _written(call.out, call.data, config, opened, maps)
+    found, by_intensity, listed, drawn = _written(
+        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
+    )
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
-        patch_auc=_pooled(of_patches),
-        square_auc=_pooled(of_squares),
+        patch_auc=pooled_auc(of_patches),
+        square_auc=pooled_auc(of_squares),
         froc=froc(found),
+        froc_of_intensity=froc(by_intensity),
         num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
         seconds=watch.elapsed_s,
+        baselines=baselines.aucs(),
+        unlearned="; ".join(f"{_name(one.fold)}: {one.unlearned}" for one in models if one.unlearned),
+        data="" if is_own else name_of(call.data),
     )
     document = slides_document(
         scores, figures, drawn, read_events(events_path(folders[0])),
@@ -190,19 +201,21 @@ def _unseen_by(
     return [one for one in models if piece.annotation is None or (one.fold, piece.name) in unseen]
 
 
-def _pooled(each: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    if not each:
-        return float("nan")
-    scores, tumor = zip(*each, strict=True)
-    return roc_auc(np.concatenate(scores), np.concatenate(tumor))
-
-
 def _written(
-    out: Path, data: Path, config: PathologyConfig, opened: OpenPieces, maps: dict[Path, list[tuple[Piece, HeatMap]]]
-) -> tuple[list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
-    """Writes a heat map a slide; returns what was found in annotated ones, all lesions, and pictures."""
+    out: Path,
+    data: Path,
+    config: PathologyConfig,
+    opened: OpenPieces,
+    maps: dict[Path, list[tuple[Piece, HeatMap]]],
+    *,
+    is_darker: bool,
+) -> tuple[list[SlideHits], list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
+    """Writes a heat map a slide; returns what was found in annotated ones, also by intensity alone, all lesions, and
+    pictures. `is_darker` says whether tumor is darker than other tissue.
+    """
     (out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
+    by_intensity: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
     drawn: list[SlidePicture] = []
     stems = Counter(path.stem for path in maps)
@@ -213,17 +226,18 @@ def _written(
         name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
         write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
         width = slide.micrometers
-        detections = heat.lesions(
-            least_probability=config.heat.least_probability,
-            apart_pixels=config.heat.lesion_micrometers / width if width else 0.0,
-        )
+        apart_pixels = config.heat.lesion_micrometers / width if width else 0.0
+        detections = heat.lesions(least_probability=config.heat.least_probability, apart_pixels=apart_pixels)
         listed += [(name, one) for one in detections]
         truth = _truth(opened, [piece for piece, _ in each])
         if truth is not None and width:
-            found.append(match(detections, lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)))
+            lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
+            found.append(match(detections, lesions))
+            trivial = spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
+            by_intensity.append(match(trivial, lesions))
         if len(drawn) < MOST_DRAWN:
             drawn.append(_picture(name, slide, heat, opened, each[0][0]))
-    return found, listed, drawn
+    return found, by_intensity, listed, drawn
 
 
 def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:

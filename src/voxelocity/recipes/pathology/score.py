@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,12 @@ from voxelocity.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity.step.precision import autocast
 
+Rating = Callable[[torch.Tensor], torch.Tensor]
+"""A number (b,) for each of the patches (b, 3, y, x) from 0 to 1: the higher, the more likely tumor."""
+
 _Scores = npt.NDArray[np.float64]
+Rated = tuple[_Scores, npt.NDArray[np.bool_]]
+"""Ratings of some patches, and whether each is tumor."""
 # Of PatchCamelyon's patches of 96 pixels: 64 of them in a tile of 512.
 _GAP_SHARE = 59 / 96
 
@@ -32,6 +37,14 @@ def roc_auc(scores: npt.ArrayLike, is_tumor: npt.ArrayLike) -> float:
     return float((ranks[tumor].sum() - num * (num + 1) / 2.0) / (num * others))
 
 
+def pooled_auc(rated: Sequence[Rated]) -> float:
+    """The AUC over all of them together; NaN if there are none."""
+    if not rated:
+        return math.nan
+    scores, tumor = zip(*rated, strict=True)
+    return roc_auc(np.concatenate(scores), np.concatenate(tumor))
+
+
 def patches_of(box: Box, side: int) -> Iterator[Box]:
     """Patches within a box, evenly spaced as in PatchCamelyon."""
     gap = max(1, int(side * _GAP_SHARE))
@@ -41,7 +54,7 @@ def patches_of(box: Box, side: int) -> Iterator[Box]:
 
 
 def patch_scores(
-    network: PatchNet,
+    network: PatchNet | Rating,
     slide: Slide,
     annotation: Annotation,
     config: PathologyConfig,
@@ -49,11 +62,11 @@ def patch_scores(
     box: Box,
     device: torch.device,
     blocks: Blocks,
-) -> tuple[_Scores, npt.NDArray[np.bool_]]:
+) -> Rated:
     """Logits of the patches of a box by the rule of PatchCamelyon, and whether each is tumor.
 
     Args:
-        network: on the device, in evaluation mode.
+        network: on the device, in evaluation mode; or another function of patches.
         slide: to be read.
         annotation: of it.
         config: of the recipe.
@@ -70,17 +83,31 @@ def patch_scores(
     places = list(patches_of(low, patch.side))
     half = patch.side // 2
     is_tumor = np.array([bool(is_near[one.y - low.y + half, one.x - low.x + half]) for one in places], bool)
+    return scores_at(places, network, slide, config, device=device, blocks=blocks), is_tumor
+
+
+def scores_at(
+    places: Sequence[Box],
+    rating: PatchNet | Rating,
+    slide: Slide,
+    config: PathologyConfig,
+    *,
+    device: torch.device,
+    blocks: Blocks,
+) -> _Scores:
+    """The rating of each patch, in pixels of the patches' level."""
+    rate = rating.patches if isinstance(rating, PatchNet) else rating
     scores = []
     with torch.inference_mode(), autocast(config.precision, device):
         for first in range(0, len(places), config.heat.batch_size):
             some = places[first : first + config.heat.batch_size]
-            pixels = np.stack([blocks.read(slide, one, patch.level) for one in some])
+            pixels = np.stack([blocks.read(slide, one, config.patch.level) for one in some])
             images = torch.from_numpy(pixels).to(device).float().div_(255.0)
-            scores.append(turned_logits([network.patches], images, config.heat.turns).cpu().numpy())
-    return np.concatenate(scores or [np.zeros(0)]).astype(np.float64), is_tumor
+            scores.append(turned_logits([rate], images, config.heat.turns).cpu().numpy())
+    return np.concatenate(scores or [np.zeros(0)]).astype(np.float64)
 
 
-def square_scores(heat: HeatMap, annotation: Annotation) -> tuple[_Scores, npt.NDArray[np.bool_]]:
+def square_scores(heat: HeatMap, annotation: Annotation) -> Rated:
     """Probabilities of the squares that were seen, and whether at least half of each is tumor."""
     # Eight points along each side say what share of a square is tumor.
     fine = heat.step / 8.0

@@ -22,6 +22,7 @@ class Tissue:
     Attributes:
         downsample: of `mask`.
         mask: (y, x), whether a pixel is tissue.
+        darkness: (y, x) uint8, 0 white to 255 black.
     """
 
     def __init__(self, slide: Slide, config: TissueConfig) -> None:
@@ -31,11 +32,12 @@ class Tissue:
         self.downsample = slide.downsamples[level] * step
         height, width = slide.shapes[level]
         rows = _ROWS // step * step
-        parts = [
-            saturation(_reduced(slide.read(Box(y=y, x=0, height=min(rows, height - y), width=width), level), step))
-            for y in range(0, height, rows)
-        ]
-        self.mask = np.concatenate(parts) > config.least_saturation
+        colors, shades = [], []
+        for y in range(0, height, rows):
+            pixels = _reduced(slide.read(Box(y=y, x=0, height=min(rows, height - y), width=width), level), step)
+            colors.append(saturation(pixels) > config.least_saturation)
+            shades.append(255 - pixels.mean(axis=0).astype(np.uint8))
+        self.mask, self.darkness = np.concatenate(colors), np.concatenate(shades)
 
     def has(self, box: Box) -> bool:
         """Whether enough of a box in pixels of the finest level is tissue."""

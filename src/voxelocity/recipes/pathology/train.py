@@ -78,13 +78,18 @@ def train_fold(
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
             spares_cores=True,
         )
-        state = fit(run, job)
+        fitted = fit(run, job)
         averaged = step.averaged()
         assert isinstance(averaged, PatchNet)
         made = TrainedPatches(
-            network=averaged.cpu().eval(), config=config, fold=fold, seed=call.seed, division=division
+            network=averaged.cpu().eval(),
+            config=config,
+            fold=fold,
+            seed=call.seed,
+            division=division,
+            unlearned=fitted.unlearned,
         )
         if run.world.is_leader:
             made.save(out)
-        run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
+        fitted.log_end(run)
     return made

@@ -10,6 +10,7 @@ from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.recipes.call import Call
+from voxelocity.recipes.results import results_call, trained_on
 from voxelocity.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
 
 KEYS: dict[str, Any] = {
@@ -28,14 +29,18 @@ def train(call: Call) -> None:
 
 
 def predict(call: Call) -> None:
-    """Predicts the scans in `imagesTs`, or those held out if there are none, into `predictions`, with pictures."""
+    """Predicts the scans in `imagesTs`, or those held out if there are none, into `predictions`, with pictures.
+
+    Of other data than the run's, that is all scans, into a folder of their own.
+    """
     check_trained(call.out)
-    unlabeled = call.data / "imagesTs"
-    cases = _spleens(call.data)
+    results = results_call(call, trained_on(call.out))
+    unlabeled, cases = call.data / "imagesTs", _spleens(call.data)
     if unlabeled.is_dir() and any(unlabeled.iterdir()):
-        predict_with_pictures(call, [unlabeled])
+        scans = [unlabeled]
     else:
-        predict_with_pictures(call, [ref.images[0] for ref in unseen_cases(call, cases)])
+        scans = [ref.images[0] for ref in (unseen_cases(call, cases) if results is call else cases.refs)]
+    predict_with_pictures(call, scans, results=results)
 
 
 def benchmark(call: Call) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from voxelocity.bench.comparison import BenchSide, Comparison, compare
 from voxelocity.core.errors import InputError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.observe import Stopwatch
 from voxelocity.parallel import ALONE
 from voxelocity.recipes.call import Call
@@ -25,7 +26,7 @@ from voxelocity.recipes.pages import write_benchmark
 from voxelocity.recipes.tractography.bundles import Bundles
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Frame
-from voxelocity.recipes.tractography.generate import generate
+from voxelocity.recipes.tractography.generate import generate, untrained_streamlines
 from voxelocity.recipes.tractography.judge import space_shared
 from voxelocity.recipes.tractography.model import Denoiser, pack
 from voxelocity.recipes.tractography.settings import TractographyConfig
@@ -66,7 +67,10 @@ def benchmark(call: Call) -> None:
         "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
         "streamlines": _NUM_BUNDLES * _NUM_EACH,
     }  # fmt: skip
-    write_benchmark(call, "tractography", comparisons, settings, {"f1": f1})
+    details: dict[str, Any] = {UNLEARNED: trained.unlearned}
+    if not trained.unlearned:
+        details["f1"] = f1
+    write_benchmark(call, "tractography", comparisons, settings, details)
 
 
 def _compare_training(call: Call, config: TractographyConfig, training: Bundles) -> Comparison:
@@ -89,20 +93,24 @@ def _compare_sampling(
     counts = [min(_NUM_EACH, num) if number in largest else 0 for number, num in enumerate(num_real.tolist())]
     bundle = np.repeat(np.arange(len(counts)), counts)
 
+    def judge(name: str, made: Points) -> None:
+        shared = [
+            space_shared(made[bundle == number], real.of(number)[: counts[number]])[2] for number in np.unique(bundle)
+        ]
+        mean = float(np.mean(shared))
+        f1.setdefault(name, []).append(None if math.isnan(mean) else mean)
+
     def side(name: str, make: Callable[[], Points]) -> BenchSide:
         def once() -> float:
             watch = Stopwatch()
             made = make()
             seconds = watch.elapsed_s
-            shared = [
-                space_shared(made[bundle == number], real.of(number)[: counts[number]])[2]
-                for number in np.unique(bundle)
-            ]
-            mean = float(np.mean(shared))
-            f1.setdefault(name, []).append(None if math.isnan(mean) else mean)
+            judge(name, made)
             return 1000.0 * seconds / len(bundle)
 
         return BenchSide(name=name, once=once)
+
+    judge("Untrained network", untrained_streamlines(trained, bundle, seed=call.seed))
 
     sides = [
         side("Voxelocity", lambda: _our_samples(trained, counts, call)),

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.quantities import listed
 from voxelocity.core.rng import generator
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.cache import entry_key, source_identity
@@ -63,9 +64,20 @@ class Bundles:
             subjects=self.subjects,
         )
 
-    def named(self, names: tuple[str, ...]) -> Bundles:
-        """The streamlines of the bundles with these names, in the order of these, whatever others there are."""
+    def named(self, names: tuple[str, ...], *, where: Path | str = "the data") -> Bundles:
+        """The streamlines of the bundles with these names, numbered by them; others are left out.
+
+        Raises:
+            InputError: there are none; `where` says in words where they were looked for.
+        """
+        if self.names == names:
+            return self
         number = np.array([names.index(name) if name in names else -1 for name in self.names], np.int64)[self.bundle]
+        if not (number >= 0).any():
+            raise InputError(
+                f"tractography: {where} has the bundles {listed(self.names)}, and the model knows {listed(names)}; "
+                "bundles are compared by their names, so give them those of the training, or train on this data"
+            )
         found = self.part(np.flatnonzero(number >= 0))
         return replace(found, bundle=number[number >= 0], names=names)
 

@@ -91,10 +91,24 @@ def generate(
     )
 
 
-def wanted_counts(trained: TrainedTracts) -> list[int]:
-    """Streamlines of each bundle, as the settings say."""
+def wanted_counts(trained: TrainedTracts, num_real: Sequence[int] | None = None) -> list[int]:
+    """Streamlines of each bundle, as the settings say; with 0 as many as real ones, or as were held out."""
     each = trained.config.sample.num_per_bundle
-    return [each or max(1, held) for held in trained.num_held]
+    return [each or max(1, int(num)) for num in (trained.num_held if num_real is None else num_real)]
+
+
+def untrained_streamlines(trained: TrainedTracts, bundle: Numbers, *, seed: int) -> Points:
+    """What the network would have made of these bundles before its first step, (n, p, 3) in RAS mm.
+
+    Its answers are zero then, so no network is called.
+    """
+    around_mm = trained.exemplars.drawn(bundle, seed=seed)
+    noise = trained.config.sample.spread * _noise(trained.network, 0, len(bundle), seed)
+    device = torch.device("cpu")
+    seen = _denoised(lambda packed: torch.zeros_like(packed[:, :3]), trained.config, noise, around_mm, bundle, device)
+    scale = trained.network.scale_mm.cpu().numpy()
+    made: Points = (seen * scale[bundle, None, None] + around_mm).astype(np.float32)
+    return made
 
 
 def batches_of(

@@ -23,6 +23,7 @@ _STEP_MM = 0.5
 # Half a voxel. Of the real streamlines of HCP1065, 1 % lie as near to one of the other half of their bundle.
 COPY_MM = 1.0
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_MIDDLE = _QUANTILES.index(0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,22 @@ def mean_of(judgments: Mapping[str, Judgment], *, least_real: int) -> dict[str, 
     values = {name: np.array([getattr(one, name) for one in chosen]) for name in names}
     return {
         name: float("nan") if np.isnan(each).all() else float(np.nanmean(each)) for name, each in values.items()
-    } | {"num_bundles": float(len(chosen))}
+    } | {"num_bundles": float(len(chosen)), **_mean_shapes(chosen)}
+
+
+def _mean_shapes(judgments: Sequence[Judgment]) -> dict[str, float]:
+    """Means of the median length and curvature, of generated streamlines and of real ones."""
+    found = {}
+    for name in ("length_mm", "curvature_per_mm"):
+        for kind, part in (("", 0), ("real_", 1)):
+            middles = [spread[part][_MIDDLE] for one in judgments if (spread := getattr(one, name))[part]]
+            found[f"{kind}{name}"] = float(np.mean(middles)) if middles else float("nan")
+    return found
+
+
+def middle_of(streamlines: Points) -> tuple[float, float]:
+    """The median length in mm, and the median of the mean curvature in rad/mm, of at least one streamline."""
+    return float(np.median(_length(streamlines))), float(np.median(curvature_per_mm(streamlines)))
 
 
 def _length(streamlines: Points) -> Numbers:

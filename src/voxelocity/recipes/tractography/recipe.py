@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from voxelocity.core.quantities import count_text
 from voxelocity.observe import events_path, read_events
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import write_report
+from voxelocity.recipes.results import results_call, trained_on
+from voxelocity.recipes.tractography.baselines import baselines_of
 from voxelocity.recipes.tractography.bundles import Bundles
-from voxelocity.recipes.tractography.generate import Generated, generate
+from voxelocity.recipes.tractography.generate import Generated, generate, wanted_counts
 from voxelocity.recipes.tractography.judge import Judgment, judge
-from voxelocity.recipes.tractography.page import tract_document
+from voxelocity.recipes.tractography.page import least_real, tract_document
 from voxelocity.recipes.tractography.settings import settings
 from voxelocity.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
 from voxelocity.recipes.tractography.volume import inside_of
@@ -24,16 +29,22 @@ def train(call: Call) -> None:
 
 
 def predict(call: Call) -> None:
-    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that were held out.
+    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that it has not seen.
 
     Writes `generated.trx` (or another format), `scores.json` and `report.html` there.
     """
     trained = load_tracts(call.out)
     config = trained.config
     training, real, notices = divided(trained, call.data)
-    path = call.out / f"generated.{config.sample.format}"
-    made = generate(trained, path, seed=call.seed, device=call.device, warn=notices.append)
+    results = results_call(call, trained_on(call.out))
+    path = results.out / f"generated.{config.sample.format}"
+    counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
+    made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
     judgments = judge_all(trained, made, training, real)
+    least = least_real(judgments)
+    counted = [
+        number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
+    ]
     drawn = {
         name: (made.streamlines[made.bundle == number], real.of(number))
         for number, name in enumerate(trained.names)
@@ -43,16 +54,17 @@ def predict(call: Call) -> None:
         judgments,
         drawn,
         read_events(events_path(call.out)),
-        settings=_in_words(trained, call.data, len(training)),
-        seconds=made.seconds,
-        num_generated=len(made.bundle),
+        settings=_in_words(trained, call.data),
+        made=made,
+        baselines=baselines_of(trained, made.bundle, training, real, counted, seed=call.seed),
+        unlearned=trained.unlearned,
         notices=notices,
     )
-    write_report(call, document, path)
+    write_report(results, document, path)
 
 
 def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:
-    """The bundles of which streamlines were held out."""
+    """The bundles of which there are streamlines that the model has not seen."""
     mask = trained.config.mask
     judgments = {}
     for number, name in enumerate(trained.names):
@@ -63,16 +75,16 @@ def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: 
     return judgments
 
 
-def _in_words(trained: TrainedTracts, data: Path, num_training: int) -> dict[str, str]:
+def _in_words(trained: TrainedTracts, data: Path) -> dict[str, str]:
     config = trained.config
     num_weights = sum(one.numel() for one in trained.network.parameters())
     steps = config.sample.num_steps
     return {
         "data": str(data),
-        "streamlines": f"{num_training:,} in {len(trained.names)} bundles",
+        "trained on": f"{len(trained.division.trained):,} streamlines in {count_text(len(trained.names), 'bundle')}",
         "network": f"{num_weights / 1e6:.1f} million weights, {config.network.depth} blocks of {config.network.width}",
         "predicts": config.prediction,
-        "sampled by": f"{config.sample.sampler}, {steps} steps",
+        "sampled by": f"{config.sample.sampler}, {count_text(steps, 'step')}",
         "held out": f"{100 * config.split.held_out:.0f} % by {config.split.by}",
     }
 

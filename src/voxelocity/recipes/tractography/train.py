@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.batch import Batch
-from voxelocity.core.errors import InputError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.quantities import listed
 from voxelocity.core.rng import generator
 from voxelocity.data.decode import read_header
@@ -51,6 +51,7 @@ class TrainedTracts:
         space: of the data.
         seed: of the training, which also chose what was held out.
         division: what it was trained on, and what was held out.
+        unlearned: why that was too short to be scored; "" where it was not.
     """
 
     network: Denoiser
@@ -61,6 +62,7 @@ class TrainedTracts:
     space: Space
     seed: int
     division: TractDivision
+    unlearned: str = ""
 
 
 def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
@@ -112,7 +114,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             # Streamlines are made and judged afterwards.
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
         )
-        state = fit(run, job)
+        fitted = fit(run, job)
         num_held = np.bincount(bundles.bundle[held], minlength=len(bundles.names))
         averaged = step.averaged()
         assert isinstance(averaged, Denoiser)
@@ -126,10 +128,11 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             space=Space.around(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
             division=division,
+            unlearned=fitted.unlearned,
         )
         if run.world.is_leader:
             _save(call.out, trained)
-        run.log.write("run_finished", step=state.step, seconds=run.log.elapsed_s(), trained_s=state.trained_s)
+        fitted.log_end(run)
     return trained
 
 
@@ -245,6 +248,7 @@ def _save(out: Path, trained: TrainedTracts) -> None:
         "space": asdict(trained.space),
         "seed": trained.seed,
         "division": trained.division.to_plain(),
+        UNLEARNED: trained.unlearned,
     }
     # There may be millions, and tensors have no unsigned numbers everywhere.
     sides = {key: torch.from_numpy(getattr(trained.division, side).view(np.int64)) for side, key in _SIDES.items()}
@@ -279,6 +283,7 @@ def load_tracts(folder: Path) -> TrainedTracts:
         space=Space(affine=tuple(map(tuple, found["space"]["affine"])), shape=tuple(found["space"]["shape"])),
         seed=int(found["seed"]),
         division=division,
+        unlearned=str(found.get(UNLEARNED, "")),
     )
 
 
@@ -298,12 +303,7 @@ def divided(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[
     """
     config, division = trained.config, trained.division
     found = open_bundles(data, num_points=config.network.num_points, image=config.image_path)
-    bundles = found.named(trained.names)
-    if not len(bundles):
-        raise InputError(
-            f"tractography: {data} has the bundles {listed(found.names)}, and the model knows {listed(trained.names)}; "
-            "bundles are compared by their names, so give them those of the training, or train on this data"
-        )
+    bundles = found.named(trained.names, where=data)
     notices = division.notices(bundles, data)
     if others := [name for name in found.names if name not in trained.names]:
         notices.append(f"The model does not know these bundles of {data}, which are left out: {listed(others)}.")

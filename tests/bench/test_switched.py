@@ -169,7 +169,9 @@ def test_a_training_afresh_is_the_command_that_a_person_gives(tmp_path, monkeypa
 
 
 @pytest.fixture
-def record(tmp_path, fake_train):
+def record(tmp_path, fake_train, monkeypatch):
+    # The figures below are of six steps.
+    monkeypatch.setattr(switched, "_QUICK", replace(switched._QUICK, steps=6))
     return run_switch("amp", quick=True, work=tmp_path / "work", machine=CPU, train=fake_train)
 
 

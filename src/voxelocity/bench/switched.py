@@ -171,7 +171,8 @@ class SwitchSettings:
 _QUICK = SwitchSettings(
     cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
     num_held_out=3,
-    steps=6,
+    # With fewer, the trainings would have no scores to compare.
+    steps=12,
     rounds=2,
     plan={
         "network.name": "unet",

@@ -32,7 +32,7 @@ _COOKIE = re.compile(r"(?P<name>(?:set-)?cookie:\s*)\S.*", re.IGNORECASE)
 _OPTION = re.compile(rf"--?(?P<name>{_NAME})")
 # A word of its own ends where the secret does, whatever signs are in that.
 _WORD = re.compile(rf"(?P<before>(?:--?)?(?P<name>{_NAME})(?:=|:(?![\s/])))\S.*", re.DOTALL)
-# A user with a password, which may hold any sign, or a token alone; a port is no password.
+# A user with a password, which may hold any sign, or a token alone; a port is not a password.
 _USER = re.compile(r"(?<=://)(?:(?!\[?[\w.-]+\]?:\d+(?:/|$))[^\s:@/]*:\S*@(?=[^\s@]+)|[^\s/@]+@)")
 _BARE_USER = re.compile(r"(?<![\w:/])([\w.+-]+):[^\s/@:=]+@(?=[\w-]+[.:\w-]*)")
 _BEARER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)

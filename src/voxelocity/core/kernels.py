@@ -72,7 +72,7 @@ def _kind(value: Any, *, any_value: bool, any_multiple: bool) -> object:
 
 
 def _unspecialized(kernel: Any) -> tuple[Sequence[str], Sequence[str]]:
-    """Arguments of a kernel for whose values it is not compiled anew, and those of which only 1 is a separate case."""
+    """Arguments of a kernel for whose values it is not compiled again, and those of which only 1 is a separate case."""
     parameters = getattr(kernel, "params", None)
     if parameters is None:
         # Of the interpreter, which keeps what the decorator was given.

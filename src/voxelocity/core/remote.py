@@ -84,7 +84,7 @@ def open_file_system(url: str) -> Any:
 def _watched_redirects() -> Any:
     """For aiohttp: refuses redirects from a server elsewhere to an address of this machine or of its network.
 
-    Services there, such as those that give credentials to machines of a cloud, trust whoever reaches them.
+    Services there, such as those that give credentials to machines of a cloud, trust anyone who reaches them.
     """
     import aiohttp
 

@@ -84,7 +84,7 @@ def add(
 
 
 def program_shape(num_classes: int) -> tuple[int, int]:
-    """Classes at a time and lines of a program that adds windows of so many classes."""
+    """Classes at a time and lines of a program that adds windows of this many classes."""
     classes = min(kernels.MOST_CLASSES, max(_LEAST_CLASSES, triton.next_power_of_2(num_classes)))
     return classes, _VALUES_PER_PROGRAM // (classes * kernels.SIDE)
 

@@ -20,7 +20,7 @@ MOST_CLASSES: Final = 16
 UNROLLED: Final = 4
 """Loads of `largest_class` and `find_not_finite` in flight."""
 
-# Sizes, and what depends on them, differ from tile to tile, and each kind would be compiled anew; the steps of the
+# Sizes, and what depends on them, differ from tile to tile, and each kind would be compiled again; the steps of the
 # innermost axis are left to Triton, which reads whole lines only if it knows that they are 1.
 _VARYING: Final = ("num_classes", "nx", "ny", "nz", "share")
 _STEPS: Final = ("total_c", "total_x", "total_y", "first_x", "first_y", "second_start", "second_x", "second_y")

@@ -87,7 +87,7 @@ def settle_patch_and_network(facts: PlanFacts) -> None:
 
 
 def _why_at_most(facts: PlanFacts, size: StepSize | None, most: int) -> str:
-    """What a patch has at most so many voxels for."""
+    """What a patch has at most this many voxels for."""
     if size is not None and most < size.max_voxels:
         return f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
     if size is not None and most < GPU_PATCH_VOXELS:

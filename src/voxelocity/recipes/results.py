@@ -18,7 +18,7 @@ _SOURCE = "data.json"
 
 
 def trained_on(run: Path) -> Path | None:
-    """The data set that `run.yaml` names; None where there is no such record, or it names none."""
+    """The data set that `run.yaml` names; None where there is no record, or it names none."""
     record = RunFolder(run).record
     if not record.is_file():
         return None

@@ -166,7 +166,7 @@ class _NormAct(torch.autograd.Function):
         if type(x) is torch.Tensor:
             from voxelocity.step import triton_norm as kernels
 
-            # Never read where there is no weight.
+            # Never read without a weight.
             given = (moments, moments) if weight is None else (weight, bias)
             with as_current(x.device):
                 launches.launch(kernels.norm_measure, division.grid(), x, parts, *division.sizes, **division.constants)

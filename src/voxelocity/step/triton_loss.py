@@ -16,7 +16,7 @@ rows in a fixed order, so results are reproducible. Kernels share these argument
 - KP: K, rounded up to a power of two from 2 on; BLOCK: voxels in work at once.
 - FOLD: voxels that a thread adds up before it keeps a sum per class.
 
-Voxels of a label that is no class make the loss infinite, and have a gradient of NaN, unless the loss is Dice alone.
+Voxels of a label that is not a class make the loss infinite, and have a gradient of NaN, unless the loss is Dice alone.
 """
 
 from __future__ import annotations

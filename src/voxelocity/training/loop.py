@@ -24,7 +24,7 @@ from voxelocity.training.sharding import FeedOfLeader
 from voxelocity.training.step_parts import StepParts
 from voxelocity.training.validation import Validation
 
-# Losses are logged this often, and at least every so many steps.
+# Losses are logged this often, and at least every this many steps.
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
 # A rank that takes this many times as long as the longest of this many last steps hangs.
 _TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20

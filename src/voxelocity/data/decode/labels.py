@@ -83,7 +83,7 @@ def whole_numbers(labels: Array, *, where: str, step: float = 0.0, note: Note = 
     """
     if labels.dtype.kind in "iu":
         return labels
-    # Steps of 1 and more cannot come near to most whole numbers, so that a fraction is no rounding.
+    # Steps of 1 and more cannot come near to most whole numbers, so that a fraction is not a rounding.
     tolerance = max(_NOISE, step / 2 * (1 + _NOISE)) if step < 1.0 else _NOISE
     # Later, small numbers are looked up in a table, wide ones are searched for.
     is_small = labels.min() >= -(2**15) and labels.max() < 2**15 - 1

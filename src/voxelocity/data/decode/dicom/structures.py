@@ -21,7 +21,7 @@ _OFF_GRID_VOXEL = 0.25
 _LISTED = 12
 # Fewer planes at equal distances may be separate findings.
 _LEAST_PLANES = 3
-# How many times the distance between the slices of a scan is no rounding of it.
+# How many times the distance between the slices of a scan is more than a rounding of it.
 _THICKER = 1.5
 # Edges of a contour per pass, so that a long one does not take memory by the gigabyte.
 _EDGES_AT_ONCE = 1 << 12

@@ -278,7 +278,7 @@ def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bo
 
 
 def ranks_of(num_voxels: int, shares: Sequence[float]) -> list[float]:
-    """The places of percentiles among so many ordered voxels, counted from 0, between two of them."""
+    """The places of percentiles among this many ordered voxels, counted from 0, between two of them."""
     last = num_voxels - 1
     is_small = num_voxels <= _MAX_FLOAT32_RANKS
     return [

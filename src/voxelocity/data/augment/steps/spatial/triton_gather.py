@@ -33,7 +33,7 @@ REAL_NAMES: Final = ("fill", "fill_around", "scale_x", "scale_y", "scale_z")
 """The fills of the moved array and of the patch; `SamplingGrid.scale`, 1 for none."""
 
 BLOCK: Final = 128
-"""One voxel a thread: with more, offsets of 64 bits take so many registers that ptxas spills some."""
+"""One voxel a thread: with more, offsets of 64 bits take more registers than there are, so that ptxas spills some."""
 MOVE_BLOCK: Final = 512
 _IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _ZEROS, _BORDER, _REFLECTION = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

@@ -44,6 +44,12 @@ def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tm
         voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", factory="other:build", **options)
     (done,) = voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", factory=own_module, **options)
     assert done.path.exists()
+    others = {key: value for key, value in tiny_plan.items() if not key.startswith("network.")}
+    start = {"device": "cpu", "overrides": others, "start_from": tmp_path / "run"}
+    with pytest.raises(InputError, match=f"if you trust that code, give --set network.factory={own_module}"):
+        voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "tuned", **start)
+    start["overrides"] = others | {"network.factory": own_module}
+    assert voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "tuned", **start).step > 0
     (tmp_path / "networks_of_mine.py").unlink()
     sys.modules.pop("networks_of_mine")
     with pytest.raises(ConfigError, match="'networks_of_mine:build' cannot be imported"):

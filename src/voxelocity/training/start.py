@@ -54,7 +54,9 @@ class StartingPoint:
         if folder.resolve() == out.resolve():
             raise InputError(f"train: --from and -o both name {out}; give the fine-tuned run a folder of its own")
         chosen = read_overrides(overrides)
-        network, spec = load_model(folder, factory=str(chosen.get("network.factory", "")))
+        network, spec = load_model(
+            folder, factory=str(chosen.get("network.factory", "")), option="--set network.factory="
+        )
         known = _network_keys(spec)
         for key, value in chosen.items():
             if key in known and value != known[key]:

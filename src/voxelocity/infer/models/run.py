@@ -55,13 +55,14 @@ def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
-def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, ModelSpec]:
+def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -> tuple[torch.nn.Module, ModelSpec]:
     """The network in evaluation mode on the CPU, and its description.
 
     Args:
         folder: of a finished run.
         factory: of your own network, as in `NetworkConfig.factory`. The model's file names it too, but code runs only
             if you name it.
+        option: by which the command at hand names it, for messages.
 
     Raises:
         InputError: the folder holds no finished model, a damaged one, or one in a format of another release; or the
@@ -83,7 +84,7 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
                 f"infer: {folder / name} cannot be read ({error.strerror}); check that it is a file you may read"
             ) from None
     spec = read_spec(folder / SPEC_NAME)
-    _check_factory(spec.network.factory, factory, folder)
+    _check_factory(spec.network.factory, factory, folder, option)
     _check_weights(spec, folder / WEIGHTS_NAME)
     network = _network(spec)
     _load_weights(network, folder / WEIGHTS_NAME)
@@ -103,14 +104,14 @@ def _doubts(folder: Path, spec: ModelSpec) -> tuple[str, ...]:
     )
 
 
-def _check_factory(trained: str, given: str, folder: Path) -> None:
+def _check_factory(trained: str, given: str, folder: Path, option: str) -> None:
     if trained == given:
         return
     if not trained:
-        raise InputError(f"infer: the network of {folder} is one of Voxelocity's; leave --network {given} out")
+        raise InputError(f"infer: the network of {folder} is one of Voxelocity's; leave {option}{given} out")
     raise InputError(
         f"infer: the network of {folder} is made by the code {trained}{f', not {given}' if given else ''}; if you "
-        f"trust that code, give --network {trained}"
+        f"trust that code, give {option}{trained}"
     )
 
 

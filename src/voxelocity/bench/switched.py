@@ -141,7 +141,7 @@ class SwitchSettings:
     cases: PhantomSet = SIX_ORGANS
     # The interval of the accuracy is over these.
     num_held_out: int = 12
-    # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log.md).
+    # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log).
     steps: int = 320
     # Few and on few cases: they are for the curve and for the time to a target, and cost training time.
     num_validations: int = 4

@@ -112,7 +112,7 @@ def _options(
         if context.invoked_subcommand not in _STARTS_PEERS and "OMP_WAIT_POLICY" not in os.environ:
             # Threads that wait for work must sleep soon: libgomp's spin for 300,000 rounds, and any other busy process
             # then makes a training step 2.5 to 40 times slower. Waking them takes time too: if they sleep at once, a
-            # step takes 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
+            # step takes 1.5 times as long on an idle machine (two cores, docs/log). Read when torch is imported.
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
@@ -123,7 +123,7 @@ def main() -> None:
     `monitor` exits with the status of the command that it watched.
     """
     # Python's last collection visits all objects of torch and MONAI to free what the system frees anyway: 1.4 to 2.2 s
-    # of waiting after the last line, 0.3 to 0.5 s without it (docs/log.md). Finalizers still run.
+    # of waiting after the last line, 0.3 to 0.5 s without it (docs/log). Finalizers still run.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         never_fails(stream)

@@ -18,6 +18,7 @@ from voxelocity.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work
 from voxelocity.bench.processes import run_python
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import signed_text
+from voxelocity.document.blocks import Section, Table, Text
 from voxelocity.observe import default_cache_folder, environment
 from voxelocity.planning import Machine, survey
 from voxelocity.report import (
@@ -31,7 +32,6 @@ from voxelocity.report import (
     scores_to_compare,
     unlearned_notices,
 )
-from voxelocity.report.document import Section, Table, Text
 from voxelocity.report.summary import mean_dice
 
 TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]

@@ -109,7 +109,8 @@ def train(
 
 
 def _show_run(result: RunResult, console: PlainConsole) -> None:
-    from voxelocity.report import count_text, duration_text, score_table
+    from voxelocity.core.quantities import count_text, duration_text
+    from voxelocity.report import score_table
 
     console.print(score_table(result.scores))
     console.print(

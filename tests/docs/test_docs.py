@@ -101,7 +101,7 @@ def test_documents_that_the_code_names_exist():
     named = {
         path.rstrip(".")
         for file in (ROOT / "src").rglob("*.py")
-        for path in re.findall(r"\bdocs/[\w./-]+", file.read_text())
+        for path in re.findall(r"(?<![\w./])docs/[\w./-]+", file.read_text())
     }
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 

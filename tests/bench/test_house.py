@@ -1,6 +1,7 @@
 """The shape of the code base, as far as it can be counted, and its picture."""
 
 import pytest
+
 from house import ROOT, figures
 from house_picture import PAGE, draw_picture, replace_picture
 
@@ -18,9 +19,10 @@ def test_the_architecture_shows_the_house_as_it_is_imported_and_stays_short():
 
 
 def test_a_room_is_drawn_with_what_it_stands_on_and_not_with_what_follows_from_that(tmp_path):
+    contract = '[[tool.importlinter.contracts]]\ntype = "layers"\ncontainers = ["{}"]\nlayers = {}\n'
     (tmp_path / "pyproject.toml").write_text(
-        '[[tool.importlinter.contracts]]\ntype = "layers"\ncontainers = ["house"]\nlayers = ["roof", "wall | door", "ground"]\n'
-        '[[tool.importlinter.contracts]]\ntype = "layers"\ncontainers = ["house.wall"]\nlayers = ["paint", "brick"]\n'
+        contract.format("house", '["roof", "wall | door", "ground"]')
+        + contract.format("house.wall", '["paint", "brick"]')
     )
     modules = {
         "roof": "from house.wall import brick\nfrom house import ground",

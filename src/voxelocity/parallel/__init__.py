@@ -2,6 +2,13 @@
 
 The processes are called ranks, as in torch. A launcher starts them (torchrun, srun, mpirun); one process alone is a
 world of one, which exchanges nothing.
+
+- `place`, `world`: which rank this is, as its launcher says; what ranks exchange, and which one failed.
+- `watchdog`: ranks that stop or hang, noticed by signs of life. `balance`: work divided, as pure functions.
+- `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
+- `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.
+- `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, and the best cuts.
+- `footprint`, `fit`, `heap`: what each segment takes, the simplest way in which a model fits, what glibc keeps.
 """
 
 from typing import TYPE_CHECKING

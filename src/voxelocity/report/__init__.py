@@ -1,4 +1,10 @@
-"""Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
+"""Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing.
+
+- `facts`, `records`, `summary`: the folder of a run as records, and what follows from them.
+- `page`, `tables`, `slices`, `pictures`, `terminal`: a run as a `Document`, its tables, slices, curves and short form.
+- `comparison` with `labeled`, `differences` and `parity`: trainings side by side, what was set differently, and whether
+  the accuracy is the same. `found`: what was understood of an undescribed folder.
+"""
 
 from voxelocity.report.comparison import comparison_document
 from voxelocity.report.differences import factor_table

@@ -4,6 +4,8 @@
   first, `detached` their files of voxels), `dicom.series`. Each gives a `header` without voxels, then the voxels.
 - `case`: all files of a case on one grid; `grids` distinguishes turned ones, `labels` maps values to classes, `notes`
   reports each kind of change once. `write` writes predictions.
+
+A format's library is imported in one module, when a scan needs it.
 """
 
 from voxelocity.data.decode.case import read_case

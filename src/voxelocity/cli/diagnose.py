@@ -64,7 +64,9 @@ def diagnose(
     from voxelocity.diagnosis.watching.command import Limits
 
     if folder is not None:
-        session = diagnose_folder(folder, out)
+        from voxelocity.report.own_run import facts_of_run
+
+        session = diagnose_folder(folder, out, facts_of_run=facts_of_run)
     else:
         limits = Limits(
             seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys, keeps_saves=keep_saves

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.cli import interrupt, options
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def bench(
 def _refuse(context: typer.Context, scenario: str) -> None:
     """Returns if no option is given that this scenario does not have; an InputError names it."""
     if scenario == "time-to-target":
-        if options.is_given(context, "quick"):
+        if is_given(context, "quick"):
             raise InputError("bench: time-to-target has no quick form; leave --quick out, or give --time-budget")
-    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if options.is_given(context, name)]:
+    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if is_given(context, name)]:
         raise InputError(f"bench: {', '.join(given)} is for time-to-target alone; leave it out, or name that scenario")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options, phases
+from voxelocity.cli.command import is_given
 
 if TYPE_CHECKING:
     from voxelocity.document.blocks import Document
@@ -56,7 +57,7 @@ def plan(
             cases,
             fold=chosen_fold,
             time_budget_s=budget_s,
-            seed=seed if options.is_given(context, "seed") else AUTO,
+            seed=seed if is_given(context, "seed") else AUTO,
             device=chosen_device,
             overrides=overrides,
         )

@@ -14,8 +14,8 @@ world of one, which exchanges nothing.
 from typing import TYPE_CHECKING
 
 from voxelocity.core.first_use import first_use
+from voxelocity.observe.place import Place, launcher_job, read_place
 from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
-from voxelocity.parallel.place import Place, launcher_job, read_place
 
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined

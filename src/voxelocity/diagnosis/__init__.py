@@ -3,7 +3,7 @@
 From the lowest to the highest; each knows only those before it:
 
 - `recorder` runs inside the watched program; `findings` has the page of each code.
-- `facts`: what was recorded, sampled or done by a run, as plain records.
+- `facts`: what was recorded or sampled, as plain records.
 - `result`: a finding, a diagnosis and its file. `tracing`: traces of profilers, and a recording as a trace.
 - `accounting`: what counts, which lines make batches, where the time went.
 - `rules`: facts to findings. `judging`: the rules applied, their findings in order of gain, the one sentence.

@@ -3,7 +3,7 @@
 The processes are called ranks, as in torch. A launcher starts them (torchrun, srun, mpirun); one process alone is a
 world of one, which exchanges nothing.
 
-- `place`, `world`: which rank this is, as its launcher says; what ranks exchange, and which one failed.
+- `world`: what ranks exchange, and which one failed; `observe.place` says which rank this is.
 - `watchdog`: ranks that stop or hang, noticed by signs of life. `balance`: work divided, as pure functions.
 - `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
 - `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.

@@ -4,6 +4,7 @@
 - `page`, `tables`, `slices`, `pictures`, `terminal`: a run as a `Document`, its tables, slices, curves and short form.
 - `comparison` with `labeled`, `differences` and `parity`: trainings side by side, what was set differently, and whether
   the accuracy is the same. `found`: what was understood of an undescribed folder.
+- `own_run`: a run's records as facts, so that the diagnosis judges it like any other program.
 """
 
 from voxelocity.report.comparison import comparison_document

@@ -89,32 +89,49 @@ def program_shape(num_classes: int) -> tuple[int, int]:
     return classes, _VALUES_PER_PROGRAM // (classes * kernels.SIDE)
 
 
-def fill_largest(classes_xyz: torch.Tensor, sums_kxyz: torch.Tensor, order: torch.Tensor | None = None) -> None:
+def classify(
+    classes_xyz: torch.Tensor,
+    sums_kxyz: torch.Tensor,
+    *,
+    order: torch.Tensor | None = None,
+    weights_xyz: torch.Tensor | None = None,
+    logs_xyz: torch.Tensor | None = None,
+) -> None:
     """Writes the index of each voxel's largest value, the first of equal ones.
 
     Args:
         classes_xyz: uint8, any steps but 1 along z.
         sums_kxyz: float32, likewise, on the same device.
         order: (k,) uint8 for overlapping classes: a voxel takes the class of the last value above 0, or 0.
+        weights_xyz: float32, positive, likewise: what values are divided by; None for 1.
+        logs_xyz: float32 with the steps of the classes; the logarithm of the sum of exponentials is written to it.
     """
-    num_classes, nx, ny, nz = sums_kxyz.shape
     if classes_xyz.numel() == 0:
         return
-    assert nz == 1 or (sums_kxyz.stride(3) == 1 and classes_xyz.stride(2) == 1), "values of a line must be neighbors"
+    num_classes, nx, ny, nz = sums_kxyz.shape
+    lines = [values for values in (classes_xyz, sums_kxyz, weights_xyz) if values is not None]
+    assert nz == 1 or all(values.stride(-1) == 1 for values in lines), "values of a line must be neighbors"
+    assert logs_xyz is None or logs_xyz.stride() == classes_xyz.stride(), f"logs with strides {logs_xyz.stride()}"
+    weights = classes_xyz if weights_xyz is None else weights_xyz
     with as_current(sums_kxyz.device):
         launch(
-            kernels.largest_class,
+            kernels.classify,
             _programs(nx, ny, nz),
             sums_kxyz,
-            classes_xyz,
+            weights,
             classes_xyz if order is None else order,
+            classes_xyz,
+            classes_xyz if logs_xyz is None else logs_xyz,
             *sums_kxyz.stride()[:3],
+            *weights.stride()[:2],
             *classes_xyz.stride()[:2],
             num_classes,
             nx,
             ny,
             nz,
+            HAS_WEIGHTS=weights_xyz is not None,
             HAS_ORDER=order is not None,
+            IS_SOFTMAX=logs_xyz is not None,
             UNROLLED=kernels.UNROLLED,
             ROWS=kernels.ROWS,
             SIDE=kernels.SIDE,

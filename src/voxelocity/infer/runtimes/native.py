@@ -26,6 +26,12 @@ def eager(run: Forward, precision: PrecisionConfig, device: torch.device) -> For
     return forward
 
 
+def allows_tf32() -> bool:
+    """Whether torch may round the factors of convolutions to TF32; on its devices, other runtimes do the same."""
+    is_allowed: bool = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return is_allowed
+
+
 def load_eager(network: torch.nn.Module, task: RuntimeTask) -> Forward:
     """`eager` for a task."""
     return eager(network, task.precision, task.device)

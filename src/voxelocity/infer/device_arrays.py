@@ -41,46 +41,28 @@ def add(
         weights_xyz: float32, any steps but 1 along z; None for 1.
         overwrites: whether the total is overwritten.
     """
-    num_classes, nx, ny, nz = total_kxyz.shape
     if total_kxyz.numel() == 0:
         return
-    assert total_kxyz.dtype == torch.float32, total_kxyz.dtype
-    assert nz == 1 or total_kxyz.stride(3) == 1, f"a total with strides {total_kxyz.stride()}"
-    assert first_kxyz.shape == total_kxyz.shape, f"{tuple(first_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
+    num_classes, nx, ny, nz = total_kxyz.shape
     second, (start, *steps) = first_kxyz, (0, 0, 0, 0, 0)
     if last_kxyz is not None:
-        assert last_kxyz.shape == total_kxyz.shape, f"{tuple(last_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
         second, (start, *steps) = last_kxyz, _mirrored_steps(last_kxyz, flipped)
+    assert total_kxyz.dtype == torch.float32, total_kxyz.dtype
+    assert nz == 1 or total_kxyz.stride(3) == 1, f"a total with strides {total_kxyz.stride()}"
+    for values in (first_kxyz, second):
+        assert values.shape == total_kxyz.shape, f"{tuple(values.shape)} added to {tuple(total_kxyz.shape)}"
     weights = total_kxyz if weights_xyz is None else weights_xyz
     assert weights_xyz is None or nz == 1 or weights_xyz.stride(2) == 1, f"weights with strides {weights.stride()}"
     classes, rows = program_shape(num_classes)
     with as_current(total_kxyz.device):
         launch(
-            kernels.add_window,
-            (triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE)),
-            total_kxyz,
-            first_kxyz,
-            second,
-            weights,
-            total_kxyz if swapped is None else swapped,
-            *total_kxyz.stride()[:3],
-            *first_kxyz.stride(),
-            start,
-            *steps,
-            *weights.stride()[-3:-1],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            share,
-            HAS_SECOND=last_kxyz is not None,
-            HAS_SWAP=swapped is not None,
-            HAS_WEIGHTS=weights_xyz is not None,
-            ADDS=not overwrites,
-            CLASSES=classes,
-            ROWS=rows,
-            SIDE=kernels.SIDE,
-        )
+            kernels.add_window, (triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE)),
+            total_kxyz, first_kxyz, second, weights, total_kxyz if swapped is None else swapped,
+            *total_kxyz.stride()[:3], *first_kxyz.stride(), start, *steps, *weights.stride()[-3:-1],
+            num_classes, nx, ny, nz, share,
+            HAS_SECOND=last_kxyz is not None, HAS_SWAP=swapped is not None, HAS_WEIGHTS=weights_xyz is not None,
+            ADDS=not overwrites, CLASSES=classes, ROWS=rows, SIDE=kernels.SIDE,
+        )  # fmt: skip
 
 
 def program_shape(num_classes: int) -> tuple[int, int]:
@@ -115,27 +97,13 @@ def classify(
     weights = classes_xyz if weights_xyz is None else weights_xyz
     with as_current(sums_kxyz.device):
         launch(
-            kernels.classify,
-            _programs(nx, ny, nz),
-            sums_kxyz,
-            weights,
-            classes_xyz if order is None else order,
-            classes_xyz,
-            classes_xyz if logs_xyz is None else logs_xyz,
-            *sums_kxyz.stride()[:3],
-            *weights.stride()[:2],
-            *classes_xyz.stride()[:2],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            HAS_WEIGHTS=weights_xyz is not None,
-            HAS_ORDER=order is not None,
-            IS_SOFTMAX=logs_xyz is not None,
-            UNROLLED=kernels.UNROLLED,
-            ROWS=kernels.ROWS,
-            SIDE=kernels.SIDE,
-        )
+            kernels.classify, _programs(nx, ny, nz),
+            sums_kxyz, weights, classes_xyz if order is None else order,
+            classes_xyz, classes_xyz if logs_xyz is None else logs_xyz,
+            *sums_kxyz.stride()[:3], *weights.stride()[:2], *classes_xyz.stride()[:2], num_classes, nx, ny, nz,
+            HAS_WEIGHTS=weights_xyz is not None, HAS_ORDER=order is not None, IS_SOFTMAX=logs_xyz is not None,
+            UNROLLED=kernels.UNROLLED, ROWS=kernels.ROWS, SIDE=kernels.SIDE,
+        )  # fmt: skip
 
 
 def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
@@ -147,19 +115,10 @@ def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
     assert nz == 1 or values_kxyz.stride(3) == 1, f"values with strides {values_kxyz.stride()}"
     with as_current(values_kxyz.device):
         launch(
-            kernels.find_not_finite,
-            _programs(nx, ny, nz),
-            values_kxyz,
-            found,
-            *values_kxyz.stride()[:3],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            UNROLLED=kernels.UNROLLED,
-            ROWS=kernels.ROWS,
-            SIDE=kernels.SIDE,
-        )
+            kernels.find_not_finite, _programs(nx, ny, nz),
+            values_kxyz, found, *values_kxyz.stride()[:3], num_classes, nx, ny, nz,
+            UNROLLED=kernels.UNROLLED, ROWS=kernels.ROWS, SIDE=kernels.SIDE,
+        )  # fmt: skip
     return found.bool()
 
 

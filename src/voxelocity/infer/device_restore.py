@@ -69,31 +69,14 @@ class DeviceRestoration:
         last = [end - first for end, first in zip(self._last, start, strict=True)]
         with as_current(sums_kxyz.device):
             launch(
-                kernels.restore_classes,
-                (triton.cdiv(nx * ny, kernels.ROWS), triton.cdiv(nz, kernels.SIDE)),
-                sums_kxyz,
-                weights,
-                classes if self._order is None else self._order,
-                classes,
-                classes if logs is None else logs,
-                target,
-                *tables,
-                *sums_kxyz.stride()[:3],
-                *weights.stride()[:2],
-                *classes.stride()[:2],
-                *target.stride()[:2],
-                *start,
-                *last,
-                num_classes,
-                nx,
-                ny,
-                nz,
-                HAS_WEIGHTS=weights_xyz is not None,
-                HAS_ORDER=self._order is not None,
-                IS_SOFTMAX=self._is_softmax,
-                ROWS=kernels.ROWS,
-                SIDE=kernels.SIDE,
-            )
+                kernels.restore_classes, (triton.cdiv(nx * ny, kernels.ROWS), triton.cdiv(nz, kernels.SIDE)),
+                sums_kxyz, weights, classes if self._order is None else self._order,
+                classes, classes if logs is None else logs, target, *tables,
+                *sums_kxyz.stride()[:3], *weights.stride()[:2], *classes.stride()[:2], *target.stride()[:2],
+                *start, *last, num_classes, nx, ny, nz,
+                HAS_WEIGHTS=weights_xyz is not None, HAS_ORDER=self._order is not None, IS_SOFTMAX=self._is_softmax,
+                ROWS=kernels.ROWS, SIDE=kernels.SIDE,
+            )  # fmt: skip
 
     def result(self) -> npt.NDArray[np.uint8]:
         """The classes, of the restoration's `shape`; 0 where nothing was filled."""

@@ -107,7 +107,8 @@ class Pending:
         try:
             stitched.check()
         except ScanError as error:
-            return self._fail(scan.case_id, of_case(scan.case_id, error))
+            self._fail(scan.case_id, of_case(scan.case_id, error))
+            return None
         start_s = system_clock()
         classes = labels.result()
         stitched.seconds["restore"] += system_clock() - start_s
@@ -132,11 +133,13 @@ class Pending:
 
     def _image(self, case: Loaded | Failed) -> tuple[Values, TileSink] | None:
         if isinstance(case, Failed):
-            return self._fail(case.case_id, case.error)
+            self._fail(case.case_id, case.error)
+            return None
         try:
             image, labels, probabilities = self._begin(case.volume)
         except ScanError as error:
-            return self._fail(case.scan.case_id, error)
+            self._fail(case.scan.case_id, error)
+            return None
         self._cases.append(_Case(case.scan, case.seconds, labels, probabilities))
         return image, probabilities or labels
 

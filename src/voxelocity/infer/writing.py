@@ -16,7 +16,7 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.predictor import STAGES, OnFailure, Prediction
+from voxelocity.infer.pending import STAGES, OnFailure, Prediction
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import peak_device_bytes, peak_host_bytes
 from voxelocity.report import cut_slices, preview_png

@@ -34,6 +34,7 @@ def open_run(folder: Path, *, factory: str = "") -> Model:
         spec=spec,
         preparation=spec.preparation(),
         doubts=_doubts(folder, spec),
+        unlearned=read_mark(folder / _SCORES),
     )
 
 

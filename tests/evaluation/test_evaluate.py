@@ -259,7 +259,9 @@ def test_a_headline_of_a_part_of_the_cases_says_so(folders, tmp_path):
     assert evaluation_document(evaluate(predictions, truth)).verdict.endswith(" over 2 of 3 cases.")
     # Two of five folds.
     folds = [run(tmp_path / f"g{case}", {case: 0.5}, num_training=4) for case in "ab"]
-    assert "0.500 over 2 cases; these runs did not hold out the other 3" in evaluation_document(pool_runs(folds)).verdict
+    assert (
+        "0.500 over 2 cases; these runs did not hold out the other 3" in evaluation_document(pool_runs(folds)).verdict
+    )
     other = run(tmp_path / "h", {"c": 0.5}, num_training=4, path="/elsewhere")
     pooled = pool_runs([*folds, other])
     assert "validated on 2 data sets" in pooled.notices[0]

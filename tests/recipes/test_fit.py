@@ -16,7 +16,8 @@ from voxelocity.core.batch import Batch
 from voxelocity.core.errors import InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
 from voxelocity.observe.samples import HostSample, Sample
-from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
+from voxelocity.recipes.fit import FitConfig, FitJob, fit
+from voxelocity.recipes.run import open_run
 from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
 from voxelocity.training import opening
 

@@ -97,9 +97,7 @@ def budget_for(facts: PlanFacts, num_steps: int, step_s: float) -> float:
 
 def _before_steps_s(facts: PlanFacts) -> float:
     """Seconds until the first step: of the start, and of preparing the cases."""
-    return START_S + (
-        _PREPARE_S_PER_VOXEL * facts.data.num_voxels * len(facts.data.channels) / facts.machine.num_cpus
-    )
+    return START_S + (_PREPARE_S_PER_VOXEL * facts.data.num_voxels * len(facts.data.channels) / facts.machine.num_cpus)
 
 
 def sized_s(facts: PlanFacts) -> float:

@@ -17,7 +17,7 @@ from voxelocity.core.learning import UNLEARNED, read_mark
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode.notes import Note
+from voxelocity.data.decode.notes import Note, as_one_data_set
 from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
@@ -108,6 +108,8 @@ def evaluate(
             f"evaluate: no prediction has a truth of the same name: the predictions are "
             f"{listed([path.name for path in pairs.extra])}; {truth} has {listed(pairs.missing)}"
         )
+    as_one_data_set(file for ref in pairs.refs for file in ref.images)
+    as_one_data_set(ref.label for ref in pairs.refs if ref.label is not None)
     on_start(len(pairs.refs))
     scores: list[CaseScore] = []
     refused: dict[str, str] = {}

@@ -15,6 +15,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import Choice
+from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.observe import default_cache_folder
@@ -165,6 +166,7 @@ def make_plan(
     folder = (cache_folder or default_cache_folder()).expanduser()
     split = cases.split(fold)
     machine = survey(device, cache_folder=folder)
+    as_one_data_set(file for ref in cases.refs for file in ref.files)
     cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
     fingerprint = take_fingerprint(
         cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=skip_broken

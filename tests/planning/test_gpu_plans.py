@@ -260,7 +260,7 @@ def test_no_plan_exceeds_the_memory_or_promises_more_steps_than_its_budget_has(
     assert 0 <= expected.num_steps * expected.step_s <= budget_s
     assert np.isfinite(plan.data.prepare.spacing_mm).all()
     longer = planned(data, card, 2.0 * budget_s, free_gib=free_gib, num_ranks=num_ranks)[0].forecast
-    if 0.0 < budget_s and (budget_s < 300.0 or budget_s >= 600.0) and free_gib == 79.2:
+    if budget_s > 0.0 and (budget_s < 300.0 or budget_s >= 600.0) and free_gib == 79.2:
         assert longer.device_s >= expected.device_s * 0.999
     if budget_s and expected.num_steps < 100:
         enough_s = math.ceil(budget_for(facts, 100, expected.step_s))

@@ -86,6 +86,7 @@ def train(
 
     sinks = choose_sinks(log or [])
     budget_s = options.read_budget_s(time_budget) or AUTO
+    options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s

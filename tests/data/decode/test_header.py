@@ -214,13 +214,9 @@ def test_units_are_warned_of_once_for_a_data_set_with_a_folder_for_each_patient(
         nib.save(image, file)
     as_one_data_set(files[:3])
     with pytest.warns(UserWarning, match="said once for each data set") as seen:
-        for file in files[:3]:
-            read_header(file)
-        assert len(seen) == 1
-        # What belongs to no known data set is one with its folder.
-        for file in files[3:]:
-            read_header(file)
-    assert len(seen) == 4
+        [read_header(file) for file in files]
+    # What belongs to no known data set is said of each folder.
+    assert len(seen) == 1 + 3
 
 
 def test_the_halves_of_a_pair_are_named(tmp_path):

@@ -82,7 +82,8 @@ def _nearest(key: str, keys: Sequence[str]) -> str:
     while section and section not in keys:
         section = section.rpartition(".")[0]
     names = [name for name in keys if name.rpartition(".")[0] == section]
-    return did_you_mean(key, keys) or f"; {section or 'the configuration'} has {', '.join(names or keys)}"
+    meant = did_you_mean(key, [name for name in keys if name != section])
+    return meant or f"; {section or 'the configuration'} has {', '.join(names or keys)}"
 
 
 def check_value(model: type[Config], key: str, value: Any) -> Any:
@@ -165,7 +166,7 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
     messages = (_reason(e) for e in error.errors() if e["loc"][:1] == first["loc"][:1])
     reasons = "; or: ".join(dict.fromkeys(messages))
     # The input of a check across keys is all that they hold, and of a missing value all that is there.
-    if isinstance(first["input"], Mapping):
+    if first["type"] in ("value_error", "missing") and isinstance(first["input"], Mapping):
         return f"{where}: {key}{': ' if key else ''}{reasons}"
     return f"{where}: {key} = {first['input']!r} is not valid: {reasons}"
 

@@ -153,6 +153,12 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.endswith("; train the model again")
 
 
+def test_the_model_of_a_recipe_is_named_as_one(tmp_path):
+    save_model(tmp_path, network(), spec())
+    told = damaged(tmp_path, json.dumps({"format": 3, "recipe": "tractography"}).encode())
+    assert f"voxelocity recipe tractography predict DATA -o {tmp_path}" in told
+
+
 @pytest.mark.parametrize("version", [5, 0, "1.5", None])
 def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
     save_model(tmp_path, network(), spec())

@@ -102,12 +102,13 @@ def open_run(
 def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
     if not folder.holds_run or overwrite:
         return False
-    if not resume:
-        raise ConfigError(
-            f"recipe: {folder.path} already holds a run; continue it with --resume, replace it with --overwrite, or "
-            "choose another folder with -o"
-        )
     found = read_mapping(folder.record, where="recipe", holds="the record of a run")
+    is_other = found.get("recipe") != record.get("recipe")
+    if is_other or not resume:
+        which = "another kind of run; " if is_other else "a run; continue it with --resume, "
+        raise ConfigError(
+            f"recipe: {folder.path} already holds {which}replace it with --overwrite, or choose another folder with -o"
+        )
     wanted = parse_yaml(yaml_text(record))
     different = sorted(key for key in {*found, *wanted} - {"job"} if found.get(key) != wanted.get(key))
     if different:

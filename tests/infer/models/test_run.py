@@ -35,7 +35,9 @@ def test_a_saved_model_answers_as_before(tmp_path, name, memory_format):
 
 
 def test_a_folder_without_a_model_is_refused_with_the_cure(tmp_path):
-    with pytest.raises(InputError, match=r"holds no model\.json, so no model was finished there; name the folder"):
+    with pytest.raises(
+        InputError, match=r"holds no model\.json, so no model was finished there; name the folder of a finished run$"
+    ):
         load_model(tmp_path)
 
 

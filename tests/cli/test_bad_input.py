@@ -240,7 +240,7 @@ def test_predict_needs_a_run_that_holds_a_model(voxelocity, tiny_msd, tmp_path):
     (tmp_path / "run").mkdir()
     for run in (tmp_path / "run", tmp_path / "nowhere"):
         ended = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", tmp_path / "out", "--device", "cpu")
-        assert_refused(ended, str(run), "model.json", "--resume")
+        assert_refused(ended, str(run), "model.json", "name the folder of a finished run")
     assert not (tmp_path / "out").exists()
 
 

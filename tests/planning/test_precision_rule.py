@@ -336,6 +336,13 @@ def test_the_table_of_device_classes_stands_in_for_a_measurement(monkeypatch):
     )
 
 
+def test_cudnn_counts_the_steps_of_whichever_ends_the_run_first():
+    settings = {"forecast": expected(0.1, 3600.0), "overrides": {"train.steps": 50}}
+    choice = settled(None, GPU, **settings)["backend.cudnn_benchmark"]
+    assert "in 50 steps" in choice.reason
+    assert choice.value is False
+
+
 @pytest.mark.parametrize(
     ("forecast", "is_on"),
     [

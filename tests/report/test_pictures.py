@@ -33,6 +33,15 @@ def test_a_run_without_validations_has_no_empty_axes(write, events):
     assert accent[:, 3 * pixels.shape[1] // 4 :].sum() > 50, "the loss takes the whole width"
 
 
+def test_the_picture_of_a_run_that_learned_nothing_names_no_dice(write, events, tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda self, text, **options: titles.append(text))
+    for mark in ("", "it made only 3 training steps"):
+        events[-1] |= {"unlearned": mark}
+        render_progress_png(read_run(write(events=events)), tmp_path / "p.png")
+    assert ["best Dice" in title for title in titles] == [True, False]
+
+
 def test_the_same_facts_give_the_same_picture(finished_run, tmp_path):
     run = read_run(finished_run)
     first, second = (render_progress_png(run, tmp_path / name).read_bytes() for name in ("a.png", "b.png"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,6 +78,20 @@ def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
     if text not in known:
         raise ConfigError(f"config: --device {text!r} is not known; choose {', '.join(known[:-1])} or {known[-1]}")
     return text
+
+
+def check_is_no_run(dataset: Path) -> None:
+    """Refuses the folder of a run in the place of a data set.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    record = dataset / "run.yaml"
+    if record.is_file() and not (dataset / "dataset.json").exists():
+        raise ConfigError(
+            f"config: {dataset} is the folder of a run; name its data set, which stands in {record} as dataset.path, "
+            f"or continue the run with voxelocity train --resume {shlex.quote(str(dataset))}"
+        )
 
 
 def read_budget_s(text: str) -> float:

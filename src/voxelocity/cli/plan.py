@@ -44,6 +44,7 @@ def plan(
     from voxelocity.data.source import open_cases
 
     budget_s = options.read_budget_s(time_budget) or AUTO
+    options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.document import document_view

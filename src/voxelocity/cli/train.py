@@ -87,6 +87,7 @@ def train(
 
     sinks = choose_sinks(log or [])
     budget_s = options.read_budget_s(time_budget) or AUTO
+    options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s
@@ -149,7 +150,7 @@ def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Pa
         folder.check_path()
         if folder.holds_run:
             return SavedRun.read(folder.record).dataset_path(where=str(folder.record)), folder.path
-        if out is None and dataset is not None and dataset.exists():
+        if out is None:
             raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
     if dataset is None:
         raise ConfigError("train: DATASET is missing; write voxelocity train DATASET -o RUN, or train --resume RUN")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -73,7 +73,17 @@ def check_key(model: type[Config], key: str) -> None:
     """
     keys = valid_keys(model)
     if key not in keys:
-        raise ConfigError(f"config: unknown key '{key}'{did_you_mean(key, keys)}")
+        raise ConfigError(f"config: unknown key '{key}'{_nearest(key, keys)}")
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    """The valid key that may be meant, else all that the section has."""
+    section = key.rpartition(".")[0]
+    while section and section not in keys:
+        section = section.rpartition(".")[0]
+    names = [name for name in keys if name.rpartition(".")[0] == section]
+    meant = did_you_mean(key, [name for name in keys if name != section])
+    return meant or f"; {section or 'the configuration'} has {', '.join(names or keys)}"
 
 
 def check_value(model: type[Config], key: str, value: Any) -> Any:
@@ -97,8 +107,8 @@ def check_value(model: type[Config], key: str, value: Any) -> Any:
     try:
         return adapter.dump_python(adapter.validate_python(read_printed(value, field.annotation, key)), mode="json")
     except ValidationError as error:
-        reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors()))
-        if length and not isinstance(value, list | tuple):
+        reasons = list(dict.fromkeys(_reason(e) for e in error.errors()))
+        if length and (not isinstance(value, list | tuple) or len(value) != length):
             reasons = [f"give {length} values, such as {', '.join('1' * length)}"]
         raise ConfigError(f"config: {key} = {value!r} is not valid: {'; or: '.join(reasons)}") from None
 
@@ -152,9 +162,19 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if not _is_union_branch(str(part)))
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key '{key}'{did_you_mean(key, valid_keys(model))}"
-    reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors() if e["loc"][:1] == first["loc"][:1]))
-    return f"{where}: {key} = {first['input']!r} is not valid: {'; or: '.join(reasons)}"
+        return f"{where}: unknown key '{key}'{_nearest(key, valid_keys(model))}"
+    messages = (_reason(e) for e in error.errors() if e["loc"][:1] == first["loc"][:1])
+    reasons = "; or: ".join(dict.fromkeys(messages))
+    # The input of a check across keys is all that they hold, and of a missing value all that is there.
+    if first["type"] in ("value_error", "missing") and isinstance(first["input"], Mapping):
+        return f"{where}: {key}{': ' if key else ''}{reasons}"
+    return f"{where}: {key} = {first['input']!r} is not valid: {reasons}"
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "model_type":
+        return "it is a section; set one of its keys"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _is_union_branch(part: str) -> bool:

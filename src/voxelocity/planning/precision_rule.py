@@ -65,7 +65,7 @@ def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str
         "your own network may do work on the host, which a graph would not repeat": (
             facts.section("network").get("name") == "custom"
         ),
-        "the device has no memory for a graph of the step beside a validation": not facts.has_graph_room,
+        "the device has no memory for a graph of the step next to a validation": not facts.has_graph_room,
     }
     reason = next((reason for reason, holds in why_not.items() if holds), "")
     if reason:
@@ -262,8 +262,9 @@ def _autotune(facts: PlanFacts) -> tuple[bool, str]:
     if gain is None or cost_s is None:
         gain, cost_s, source = ASSUMED_AUTOTUNE_GAIN, ASSUMED_AUTOTUNE_COST_S, "assumed, not measured"
     data, train = facts.section("data"), facts.section("train")
-    # A run to a target may end soon.
-    num_steps = ENOUGH_STEPS if expected.is_to_target else expected.num_steps or int(train.get("steps", 0))
+    # Whichever ends the run first; a run to a target may end soon.
+    limits = [num for num in (expected.num_steps, int(train.get("steps", 0))) if num]
+    num_steps = ENOUGH_STEPS if expected.is_to_target else min(limits, default=0)
     cost_s *= 1 + len(data["patch"].get("growth", ()))
     saved_s = gain * num_steps * expected.device_s
     return saved_s > cost_s, (

@@ -17,12 +17,11 @@ from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
 from voxelocity.planning.patch_rule import (
     CPU_PATCH_VOXELS,
-    LONG_BUDGET_S,
     settle_patch_and_network,
-    windows_beside_steps,
+    windows_at_once,
 )
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
-from voxelocity.planning.size_rule import MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
+from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 
 MUON_BELOW_S = 120.0
@@ -340,17 +339,16 @@ def _settle_flips_of_regions(facts: PlanFacts) -> None:
 def _numbered(facts: PlanFacts, pairs: Sequence[Sequence[str]]) -> str:
     """The pairs with their class indices, as "classes 3/4 LeftParotid/RightParotid are a pair"."""
     index_of = {name: index for index, name in enumerate(facts.data.class_names)}
-    texts = [f"{index_of[one]}/{index_of[other]} {one}/{other}" for one, other in pairs]
+    texts = [f"{index_of[left]}/{index_of[right]} {left}/{right}" for left, right in pairs]
     what = "a pair" if len(texts) == 1 else "pairs"
     return f"classes {listed(texts, 3)} are {what}" if texts else "no classes are pairs"
 
 
 def settle_window(facts: PlanFacts) -> None:
     """Windows of the final validation and of prediction."""
-    shape = facts.settled["data"]["patch"]["shape_voxel"]
-    facts.settle(
+    shape = facts.settle(
         "window.shape_voxel",
-        list(shape),
+        list(facts.settled["data"]["patch"]["shape_voxel"]),
         "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log)",
     )
     facts.settle("window.overlap", 0.5, "as in nnU-Net, blended by a Gaussian")
@@ -364,7 +362,7 @@ def settle_window(facts: PlanFacts) -> None:
     if facts.machine.device == "cpu":
         at_once = int(np.clip(300_000 // np.prod(shape), 1, 16))
     else:
-        at_once, left = windows_beside_steps(facts, shape, most=int(np.clip(8_000_000 // np.prod(shape), 1, 16)))
+        at_once, left = windows_at_once(facts, most=int(np.clip(8_000_000 // np.prod(shape), 1, 16)))
         why += left
     facts.settle("window.batch_size", at_once, why, changes_results=False)
 

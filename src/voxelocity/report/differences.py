@@ -67,6 +67,9 @@ class Factor:
         return ("> " if self.is_at_least and self.value is not None else "") + factor_text(self.value)
 
 
+_NO_DIFFERENCE = Factor(value=None, kind="difference")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FactorRow:
     """One line of the comparison: a value per run, and a factor per run after the first."""
@@ -183,15 +186,22 @@ def _final_dice_row(runs: Sequence[LabeledRun], parity: Parity | None) -> Factor
         values[0], values[-1] = parity.overall.first, parity.overall.second
         if parity.unit == "case" and (parity.num_only_first or parity.num_only_second):
             name = f"Final Dice, {count_text(parity.overall.n, 'case')} of both"
-    base = runs[0]
-    factors = [
-        Factor(value=None, kind="difference")
-        if parity is None and base.judged and run.judged and base.judged != run.judged
-        else factor
-        for run, factor in zip(runs[1:], _factors(values, "difference"), strict=True)
-    ]
+    factors = list(_dice_factors(runs, values))
+    if parity is not None:
+        # The first value is then that of the cases which the last run judged too.
+        others = factors[:-1] if values[0] == runs[0].last_dice else [_NO_DIFFERENCE] * (len(factors) - 1)
+        factors = [*others, *_factors([values[0], values[-1]], "difference")]
     texts = tuple(map(dice_text, values))
     return FactorRow(key="last_dice", name=name, values=tuple(values), texts=texts, factors=tuple(factors))
+
+
+def _dice_factors(runs: Sequence[LabeledRun], values: Sequence[float | None]) -> tuple[Factor, ...]:
+    """Differences to the first run; none of a run that was judged on other cases."""
+    judged = runs[0].judged
+    return tuple(
+        _NO_DIFFERENCE if judged and run.judged and judged != run.judged else factor
+        for run, factor in zip(runs[1:], _factors(values, "difference"), strict=True)
+    )
 
 
 def _reached_text(run: LabeledRun) -> str:
@@ -205,7 +215,8 @@ def _row(
 ) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
     texts = tuple(map(text_of, values))
-    return FactorRow(key=key, name=name, values=values, texts=texts, factors=_factors(values, better))
+    factors = _dice_factors(runs, values) if better == "difference" else _factors(values, better)
+    return FactorRow(key=key, name=name, values=values, texts=texts, factors=factors)
 
 
 def _factors(values: Sequence[float | None], better: Better) -> tuple[Factor, ...]:

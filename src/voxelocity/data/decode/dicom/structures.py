@@ -11,6 +11,7 @@ import numpy as np
 
 from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
@@ -108,7 +109,7 @@ def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) ->
     modality = dataset.get("Modality", "")
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
-            f"decode: {path}: the label is a DICOM file of {modality or 'no modality'}, not SEG or RTSTRUCT"
+            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT"
         )
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
     wanted = {name.strip().casefold(): value for name, value in values.items()}

@@ -25,7 +25,6 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 _SHORT.maxstring = _SHORT.maxother = 80
-_LONGEST_EXCERPT = 400
 
 
 def shortened(value: Any) -> str:
@@ -36,11 +35,10 @@ def shortened(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def excerpt(text: object) -> str:
-    """Text without quotation marks for a message, such as the error of a library: one line, at most 400 characters."""
+def excerpt(text: object, most: int = 400) -> str:
+    """Text without quotation marks for a message, such as the error of a library: one line, this many characters."""
     line = " ".join(str(text).split())
-    half = _LONGEST_EXCERPT // 2
-    return line if len(line) <= _LONGEST_EXCERPT else f"{line[: half - 3]}...{line[-half:]}"
+    return line if len(line) <= most else f"{line[: most // 2 - 3]}...{line[-(most // 2) :]}"
 
 
 def table_cell(value: object) -> object:

@@ -41,8 +41,6 @@ def read_itk_header(path: Path) -> ScanHeader:
     of_space, of_axes = text.millimeters()
     affine[:3] *= np.append(of_axes, 1.0)
     affine[:3] *= of_space[:, None]
-    # ITK fills in a place where an NRRD header has none.
-    is_placed = _READERS[path.suffix.lower()] != "NrrdImageIO" or reader.HasMetaDataKey("NRRD_space")
     return ScanHeader(
         path=path,
         grid=Grid.of(size[:3], check_affine(path, affine)),
@@ -51,7 +49,7 @@ def read_itk_header(path: Path) -> ScanHeader:
         slope=1.0,
         inter=0.0,
         num_bytes=sum(file.stat().st_size for file in files),
-        placement=Placement(fields=(), form="patient" if is_placed else "none", forms_apart_mm=0.0),
+        placement=Placement(fields=(), form="patient" if text.is_placed else "none", forms_apart_mm=0.0),
     )
 
 

@@ -22,6 +22,7 @@ from voxelocity.core.plain import shortened
 from voxelocity.core.volume import Array
 from voxelocity.data.decode.gunzip import read_packed_voxels, unreadable, warn_of_rest
 from voxelocity.data.decode.header import mm_per_unit
+from voxelocity.data.decode.notes import warn_once
 
 _MOST_HEADER_BYTES = 1 << 20
 _IS_MHA = (".mha", ".mhd")
@@ -40,6 +41,12 @@ _NRRD_NAMES = frozenset(
      "byteskip", "number", "space", "space dimension", "space units", "space origin", "measurement frame", "data file",
      "datafile")
 )  # fmt: skip
+# Other spaces, such as "scanner-xyz", do not say where the patient lies in them.
+_ANATOMICAL_SPACES = (
+    *("right-anterior-superior", "left-anterior-superior", "left-posterior-superior"),
+    *("ras", "las", "lps", "rast", "last", "lpst"),
+)
+_MHA_SCALING = {"elementtointensityfunctionslope": "1", "elementtointensityfunctionoffset": "0"}
 _LONGEST_FIELD, _MOST_AXES = 480, 10
 # No file has more bytes.
 _WHOLE_NUMBER = re.compile("[+-]?[0-9]{1,15}")
@@ -75,6 +82,11 @@ class HeaderText:
             return self._is_true("compresseddata") and self._is_true("binarydata", default=True)
         return self.fields.get("encoding", "").lower() in _GZIP
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the header says where in the patient the voxels are; ITK fills in a place where it does not."""
+        return self.is_mha or self.fields.get("space", "").lower().removesuffix("-time") in _ANATOMICAL_SPACES
+
     def check(self) -> None:
         """Returns if SimpleITK can be given the file.
 
@@ -86,6 +98,7 @@ class HeaderText:
             raise ScanError(
                 f"decode: {self.path}: NDims is {shortened(num_axes)}, not a number of axes; export the file again"
             )
+        self._warn_of_scaling()
         if self.too_long:
             raise ScanError(
                 f"decode: {self.path}: a line of the header has {len(self.too_long):,} characters "
@@ -97,6 +110,16 @@ class HeaderText:
                 f"decode: {self.path}: the voxels are encoded as {shortened(encoding)}, which is not read; save "
                 "the file with gzip"
             )
+
+    def _warn_of_scaling(self) -> None:
+        for name, usual in _MHA_SCALING.items():
+            if self.is_mha and self.fields.get(name, usual).rstrip("0").rstrip(".") not in (usual, ""):
+                warn_once(
+                    f"{name} {self.path.parent}",
+                    f"decode: {self.path}: {name} is {shortened(self.fields[name])}, which is not applied, as in "
+                    "other programs of ITK; save the scan with the scaled values if they are meant (said once for each "
+                    "folder)",
+                )
 
     def millimeters(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Millimeters per unit, (3,), along each direction of space, and along each axis of voxels."""

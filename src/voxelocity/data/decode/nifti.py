@@ -110,8 +110,10 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
     if not header.is_scaled:
         return stored.astype(np.dtype(header.dtype), copy=False)
     scaled = np.empty_like(stored, dtype=np.float32)
-    for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
-        target[...] = source.astype(np.float64) * header.slope + header.inter
+    # What float32 cannot hold becomes infinite, and is refused by those who use it.
+    with np.errstate(over="ignore"):
+        for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
+            target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
 
 

@@ -47,7 +47,7 @@ def what_segmentation_lacks(like: SeriesHeader) -> str:
     Raises:
         ScanError: a file of the series cannot be read.
     """
-    sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
+    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
     missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
     if missing:
         return f"its files lack {', '.join(missing)}"
@@ -82,7 +82,7 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
             f"decode: {path}: writing DICOM SEG needs highdicom, which is not installed; "
             "pip install 'voxelocity[formats]', or choose another format"
         )
-    sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
+    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
     try:
         segmentation = _quiet_segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
     except _UNREPEATABLE as error:

@@ -73,7 +73,7 @@ def write_series(
 
 
 def fix_identity(path: Path) -> None:
-    """Gives a DICOM object that was made now the UIDs and times of one made at another time: the same bytes every time."""
+    """Gives a DICOM object that was made now fixed UIDs and times, so that its bytes are the same every time."""
     import pydicom
     from pydicom.uid import UID
 

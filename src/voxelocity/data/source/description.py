@@ -191,7 +191,7 @@ class Description:
 
     def _region_order(self, regions: Mapping[str, tuple[int, ...]]) -> list[int]:
         order: Any = self.values.get("regions_class_order")
-        is_list = isinstance(order, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in order)
+        is_list = isinstance(order, list) and all(map(_is_whole, order))
         if not is_list or len(order) != len(regions) or len(set(order)) != len(order):
             raise self.error(
                 f'"labels" has the regions {excerpt(", ".join(regions))}, and "regions_class_order" is '
@@ -207,8 +207,7 @@ class Description:
             if name == "ignore":
                 continue
             values = value if isinstance(value, list) else [value]
-            wrong = [one for one in values if not isinstance(one, int) or isinstance(one, bool)]
-            if wrong or not values:
+            if not values or not all(map(_is_whole, values)):
                 raise self.error(
                     f'"labels" gives {_quoted(name)} the value {shortened(value)}; write a whole number, or a list of '
                     "them"
@@ -323,6 +322,10 @@ def source_error(path: Path, problem: str) -> DatasetError:
 def whole_number(text: str) -> int | None:
     """The number that this text writes in plain digits, or None."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _quoted(text: str) -> str:

@@ -77,10 +77,20 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
 
 
 def settle_intensity(facts: PlanFacts) -> None:
-    """CT with a fixed window and global statistics, everything else case by case (nnU-Net)."""
+    """CT with a fixed window and global statistics, everything else case by case (nnU-Net).
+
+    A foreground of one value gives no window.
+    """
     first = facts.data.intensity[0]
     low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
-    if facts.data.is_ct:
+    if facts.data.is_ct and low == high:
+        mode = facts.settle(
+            "data.prepare.intensity.mode",
+            "zscore",
+            f"the foreground of the sampled cases has one value ({low:g}), which gives no window to clip to: each "
+            "case is scaled to mean 0, standard deviation 1",
+        )
+    elif facts.data.is_ct:
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -44,12 +45,28 @@ def real_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _torch_has_one_thread() -> None:
-    """Handing pieces of tiny networks to other threads takes longer than computing them."""
-    import torch
+_STATE_BEFORE = pytest.StashKey[dict[str, dict[Any, Any]]]()
 
-    torch.set_num_threads(1)
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Every test draws the same, whatever ran before it."""
+    from shared.leaks import seed_everything, state_now
+
+    item.stash[_STATE_BEFORE] = state_now()
+    seed_everything()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test that changes the process for those after it fails, and only that one."""
+    from shared.leaks import restore
+
+    result = yield
+    if changes := restore(item.stash[_STATE_BEFORE]):
+        pytest.fail("\n".join(["left behind by this test and its fixtures:", *changes]), pytrace=False)
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +130,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is not searched by each collection of garbage, nor by each diagnosis: a second each time."""
+    """Prepares a process that runs tests; the one that hands them out to others collects none."""
+    import torch
+
+    # Handing pieces of tiny networks to other threads takes longer than computing them.
+    torch.set_num_threads(1)
+    # What was imported is not searched by each collection of garbage, nor by each diagnosis: a second each time.
     gc.collect()
     gc.freeze()
 
@@ -148,7 +170,7 @@ def _command_built_once() -> Callable[..., Any]:
 @pytest.fixture
 def voxelocity(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _command_built_once: Callable[..., Any]
-) -> Callable[..., Outcome]:
+) -> Iterator[Callable[..., Outcome]]:
     """The command line in this process: `voxelocity("train", folder, "-o", out)`."""
     from voxelocity.cli.main import main
 
@@ -165,7 +187,9 @@ def voxelocity(
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err)
 
-    return call
+    # A command sets variables for its own process.
+    with mock.patch.dict(os.environ):
+        yield call
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,14 @@ import hypothesis
 import numpy as np
 import pytest
 
-from shared.examples import examples
+from shared.examples import examples, is_thorough
 
-# No test depends on how quick the machine is.
-hypothesis.settings.register_profile("no deadline", deadline=None, max_examples=examples(100))
-hypothesis.settings.load_profile("no deadline")
+# No test depends on how quick the machine is, nor does `make test` on luck: only `make test-all` tries other examples
+# each time.
+hypothesis.settings.register_profile(
+    "voxelocity", deadline=None, max_examples=examples(100), derandomize=not is_thorough
+)
+hypothesis.settings.load_profile("voxelocity")
 
 
 # One white pixel.

@@ -11,12 +11,12 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -48,6 +48,29 @@ def real_data() -> Path:
     return folder
 
 
+# What a shell, a scheduler or a launcher of ranks may set, by its first letters.
+_OF_THE_CALLER = (
+    "CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR",
+    "GROUP_", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "RANK", "ROLE_", "SLURM_", "TORCHELASTIC_", "WORLD_SIZE",
+    "MLFLOW_", "VOXELOCITY_MONAI", "VOXELOCITY_RECORD", "VOXELOCITY_SPANS", "WANDB_", "XDG_",
+)  # fmt: skip
+_CACHE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing depends on the caller's terminal or scheduler, and no case is prepared in the user's cache."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    for name in [name for name in os.environ if name.startswith(_OF_THE_CALLER)]:
+        del os.environ[name]
+    # Its list of fonts takes a second.
+    os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
+    config.stash[_CACHE] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="voxelocity-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
+
+
 _STATE_BEFORE = pytest.StashKey[dict[str, dict[Any, Any]]]()
 
 
@@ -66,8 +89,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """A test that changes the process for those after it fails, and only that one."""
     from shared.leaks import restore
 
-    result = yield
-    if changes := restore(item.stash[_STATE_BEFORE]):
+    try:
+        result = yield
+    finally:
+        changes = restore(item.stash[_STATE_BEFORE])
+    if changes:
         pytest.fail("\n".join(["left behind by this test and its fixtures:", *changes]), pytrace=False)
     return result
 
@@ -78,7 +104,7 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     yield
     left = [t for t in threading.enumerate() if t not in before and not t.daemon]
     for thread in left:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     still = [thread.name for thread in left if thread.is_alive()]
     assert not still, f"threads left running: {still}"
 
@@ -173,7 +199,7 @@ def _command_built_once() -> Callable[..., Any]:
 @pytest.fixture
 def voxelocity(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _command_built_once: Callable[..., Any]
-) -> Iterator[Callable[..., Outcome]]:
+) -> Callable[..., Outcome]:
     """The command line in this process: `voxelocity("train", folder, "-o", out)`."""
     from voxelocity.cli.main import main
 
@@ -190,9 +216,7 @@ def voxelocity(
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err)
 
-    # A command sets variables for its own process.
-    with mock.patch.dict(os.environ):
-        yield call
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from shared import leaks
 from shared.leaks import restore, seed_everything, state_now
 
 
@@ -25,12 +26,7 @@ def _set_handler():
         (lambda: os.environ.update(PATH="/nowhere"), "variable PATH"),
         (lambda: os.environ.pop("PATH"), "variable PATH"),
         (lambda: os.chdir("/"), "working directory"),
-        (lambda: sys.path.insert(0, "/nowhere"), "sys.path"),
         (_set_handler, f"handler {int(signal.SIGUSR2)}"),
-        (lambda: torch.set_num_threads(3), "threads"),
-        (lambda: torch.set_default_dtype(torch.float64), "dtype"),
-        (lambda: torch.set_grad_enabled(False), "gradients"),
-        (lambda: setattr(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark"),
     ],
 )
 def test_a_change_of_the_process_is_named_and_undone(change, name, tmp_path, monkeypatch):
@@ -44,11 +40,34 @@ def test_a_change_of_the_process_is_named_and_undone(change, name, tmp_path, mon
     assert state_now() == before
 
 
-def test_a_child_that_is_left_behind_is_named():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: os.environ.update(OMP_WAIT_POLICY="PASSIVE"),
+        lambda: sys.path.insert(0, "/nowhere"),
+        lambda: torch.set_num_threads(3),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_grad_enabled(False),
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    ],
+)
+def test_what_a_command_sets_for_its_own_process_is_undone(change):
+    before = state_now()
+    change()
+    assert state_now() != before
+    assert restore(before) == []
+    assert state_now() == before
+
+
+def test_a_child_that_is_left_behind_is_named_and_one_that_ends_is_not(monkeypatch):
     before = state_now()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        monkeypatch.setattr(leaks, "_ENDS_S", 0.0)
         (line,) = restore(before)
         assert str(child.pid) in line
+        monkeypatch.undo()
+        child.kill()
+        assert restore(before) == []
     assert restore(before) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tables_of.comparisons import side_by_side
 from tables_of.results import demo_words, load, markdown_table, refused
-from voxelocity.report import bytes_text, duration_text
+from voxelocity.core.quantities import bytes_text, duration_text
 
 
 def measured_page() -> str:

@@ -6,8 +6,8 @@ import io
 import numpy as np
 from matplotlib.image import imread
 
+from voxelocity.document.charts import class_color
 from voxelocity.report import read_run, render_progress_png
-from voxelocity.report.charts import class_color
 from voxelocity.report.pictures import CONFUSED, EXTRA, MISSED, class_layer, difference_layer, film, png_data_uri
 
 

@@ -34,12 +34,6 @@ NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Leave out what `voxel
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
 
 
-def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave this option rather than relying on its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
 def read_fold(text: str) -> Fold:
     """A fold number or "all".
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def train(
     log: _Log = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
-    if folds and options.is_given(context, "fold"):
+    if folds and is_given(context, "fold"):
         raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
     if folds and resume and overwrite:
         raise ConfigError("train: --resume keeps folds that have begun, --overwrite replaces them; give one of them")
@@ -96,7 +97,7 @@ def train(
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
     common: dict[str, Any] = {
-        "time_budget_s": budget_s, "seed": seed if options.is_given(context, "seed") else AUTO,
+        "time_budget_s": budget_s, "seed": seed if is_given(context, "seed") else AUTO,
         "device": chosen_device, "overrides": overrides, "overwrite": overwrite, "full_validation": full_validation,
         "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
     }  # fmt: skip
@@ -104,12 +105,13 @@ def train(
         result = train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common)
         _show_folds(result, console)
         return
-    chosen = chosen_fold if options.is_given(context, "fold") else AUTO
+    chosen = chosen_fold if is_given(context, "fold") else AUTO
     _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
 
 
 def _show_run(result: RunResult, console: PlainConsole) -> None:
-    from voxelocity.report import count_text, duration_text, score_table
+    from voxelocity.core.quantities import count_text, duration_text
+    from voxelocity.report import score_table
 
     console.print(score_table(result.scores))
     console.print(

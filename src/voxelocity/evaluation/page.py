@@ -16,11 +16,12 @@ from voxelocity.core.plain import table_cell
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
 from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document import Document, document_view, write_figures, write_page
+from voxelocity.document.blocks import Block, Card, Folded, Lines, Section, Table, Text, fact_table
 from voxelocity.evaluation.evaluate import Evaluation
 from voxelocity.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
-from voxelocity.report import Document, document_view, score_table, write_figures, write_page
-from voxelocity.report.document import Block, Card, Folded, Lines, Section, Table, Text, fact_table
+from voxelocity.report import score_table
 from voxelocity.report.summary import (
     absent_text,
     mean_hd95_mm,

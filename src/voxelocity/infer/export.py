@@ -23,6 +23,7 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
+from voxelocity.document import write_page
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import checksums, describe_export, open_export
@@ -37,7 +38,6 @@ from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
 from voxelocity.infer.runtimes.of_model import task_of
 from voxelocity.metrics import case_score
 from voxelocity.observe import Stopwatch
-from voxelocity.report import write_page
 
 PARITY_NAME, PAGE_NAME = "parity.json", "parity.html"
 _BUILDING = ".building"

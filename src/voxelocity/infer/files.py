@@ -13,6 +13,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
+from voxelocity.document import write_page
 from voxelocity.infer.ahead import compile_prediction
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
@@ -27,7 +28,6 @@ from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
-from voxelocity.report import write_page
 
 
 def predict_files(

@@ -17,6 +17,7 @@ from voxelocity.core.device import Device
 from voxelocity.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
+from voxelocity.document.blocks import Document
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
@@ -32,7 +33,6 @@ from voxelocity.infer.outputs import (
 )
 from voxelocity.infer.scans import find_scans
 from voxelocity.observe import available_memory_bytes
-from voxelocity.report.document import Document
 
 
 @dataclass(frozen=True, kw_only=True)

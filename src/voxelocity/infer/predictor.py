@@ -185,7 +185,7 @@ class Predictor:
         image = self._image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap, spread=window.spread))
-        # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
+        # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)
         self._enter_evaluation_mode()

@@ -1,7 +1,7 @@
 """What is known of each class of GPU before a step has run on it: its rates, and which switches paid there.
 
 A table in place of a measurement: the plan of a short run has no time for one. `None` means that it was not measured;
-the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log.md).
+the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def fit_patch(shape_voxel: Vector, spacing_mm: Vector, *, max_voxels: int, max_l
     As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
     not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of the network's divisor: on
     hippocampus, 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which covers the whole median case, in two
-    thirds of the time (docs/log.md).
+    thirds of the time (docs/log).
     """
     whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
     ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)

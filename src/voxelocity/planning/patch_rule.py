@@ -124,10 +124,10 @@ def _settle_stem(
     else:
         stride = strides[0]
         reason = (
-            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log.md)"
+            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log)"
             if size is None
             else f"no level as fine as the patch, or fewer than {ENOUGH_STEPS} steps would fit into "
-            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log.md)"
+            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log)"
         )
     stride = facts.settle("network.stem_stride", list(stride), reason)
     if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
@@ -157,7 +157,7 @@ def _settle_batch(facts: PlanFacts, size: StepSize | None, most_voxels: int) -> 
     if size is None:
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
         if num_ranks > 1:
-            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log.md)"
+            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
         _settle_device_batch(facts, size, most_voxels)

@@ -82,7 +82,7 @@ def _compute(facts: PlanFacts) -> tuple[str, str]:
         return "bfloat16", f"{machine.device_name} is faster in bfloat16; weights stay float32"
     if machine.device == "cuda":
         return "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
-    return "float32", "bfloat16 is not faster on this CPU (docs/log.md)"
+    return "float32", "bfloat16 is not faster on this CPU (docs/log)"
 
 
 def planned_compute(facts: PlanFacts) -> str:
@@ -204,7 +204,7 @@ def _layout(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     if facts.machine.device == "cuda" and compute != "float32":
         known = device_class(facts.machine)
         if known.channels_last is not None:
-            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log.md)"
+            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log)"
     return _format(facts, compute)
 
 
@@ -215,7 +215,7 @@ def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     if compute != "float32":
         return True, "faster with half-precision convolutions"
     if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
-        return True, "faster for DynUNet on the CPUs where it was measured (docs/log.md)"
+        return True, "faster for DynUNet on the CPUs where it was measured (docs/log)"
     return False, "torch's default"
 
 

@@ -213,10 +213,10 @@ def settle_loss(facts: PlanFacts) -> None:
 
 
 def settle_optimizer(facts: PlanFacts) -> None:
-    """Muon on a CPU and in short runs on a GPU, else AdamW: where each was measured (docs/log.md)."""
+    """Muon on a CPU and in short runs on a GPU, else AdamW: where each was measured (docs/log)."""
     on_cpu = facts.machine.device == "cpu"
     if on_cpu:
-        name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log.md)"
+        name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log)"
     else:
         name, why = _device_optimizer(facts)
     factor, scaled = (1.0, "") if on_cpu else _rate_factor(facts)
@@ -247,7 +247,7 @@ def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
         return "adamw", "a loss that is scaled for float16 has not been tried with Muon"
     return "muon", (
         f"the run has about {num_steps:,} steps, and on a CPU Muon reached the same Dice in two thirds of AdamW's "
-        "(docs/log.md); not measured on a GPU yet"
+        "(docs/log); not measured on a GPU yet"
     )
 
 
@@ -270,7 +270,7 @@ def settle_augment(facts: PlanFacts) -> None:
     facts.settle("data.augment.rotation_share", 1.0, "all of these patches are rotated")
     facts.settle("data.augment.scale_share", 1.0, "all of these patches are zoomed")
     if facts.machine.device == "cpu" and facts.request.time_budget_s >= LONG_BUDGET_S:
-        why = "nnU-Net's range, because a long run overfits with less (docs/log.md)"
+        why = "nnU-Net's range, because a long run overfits with less (docs/log)"
         facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
         facts.settle("data.augment.scale_range", [0.7, 1.4], why)
     else:
@@ -281,7 +281,7 @@ def settle_augment(facts: PlanFacts) -> None:
         facts.settle("data.augment.ramp_epochs", 50, "new cases need no augmentation at first: short runs learned more")
         for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
             facts.settle(
-                f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log.md)"
+                f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log)"
             )
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
 
@@ -351,7 +351,7 @@ def settle_window(facts: PlanFacts) -> None:
     facts.settle(
         "window.shape_voxel",
         list(shape),
-        "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log.md)",
+        "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log)",
     )
     facts.settle("window.overlap", 0.5, "as in nnU-Net, blended by a Gaussian")
     flips = facts.settled["data"]["augment"]["flip_probability"]

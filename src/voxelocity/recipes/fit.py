@@ -213,7 +213,7 @@ class FitJob:
         spares_cores: whether a step on a CPU leaves a core to each thread that makes batches. The threads of a step
             wait for each other after each operation, thus for the one whose core makes a batch; but a core that makes
             batches quickly is then idle. On two cores, patches of slides train 1.4 times as fast so, and streamlines
-            0.9 times (docs/log.md).
+            0.9 times (docs/log).
     """
 
     step: TrainingStep

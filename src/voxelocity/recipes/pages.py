@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.bench.comparison import Comparison, Record, comparison_section
+from voxelocity.document import section_view, write_figures, write_page
+from voxelocity.document.blocks import Block, Chart, Document, Section, below_heading, fact_table
+from voxelocity.document.charts import Series, time_chart
+from voxelocity.document.settings import key_value_table
 from voxelocity.recipes.call import Call
-from voxelocity.report import section_view, write_figures, write_page
-from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.document import Block, Chart, Document, Section, below_heading, fact_table
-from voxelocity.report.tables import key_value_table
 
 BASELINES, BASELINES_KEY = "Next to what needs no training", "baselines"
 """The section of a page with the same figures of an untrained network and of trivial ways."""

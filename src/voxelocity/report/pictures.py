@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from voxelocity.core.quantities import dice_text, duration_text
 from voxelocity.core.volume import Array
-from voxelocity.report.charts import (
+from voxelocity.document.charts import (
     CLASS_COLORS,
     LIGHT_COLORS,
     Series,

@@ -2,7 +2,7 @@
 
 ISA-L (`isal`) unpacks, without holding the GIL, straight into one NumPy array, whose memory the kernel gives in huge
 pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in small pages that are faulted in one
-by one, 122 to 144 ms (docs/log.md).
+by one, 122 to 144 ms (docs/log).
 """
 
 from __future__ import annotations

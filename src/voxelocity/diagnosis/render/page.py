@@ -28,8 +28,7 @@ from voxelocity.diagnosis.render.wording import (
     title_text,
 )
 from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding
-from voxelocity.report.charts import Series, stacked_chart, thinned
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     Block,
     Card,
     Chart,
@@ -46,7 +45,8 @@ from voxelocity.report.document import (
     bars_on_one_scale,
     time_split,
 )
-from voxelocity.report.html import write_page
+from voxelocity.document.charts import Series, stacked_chart, thinned
+from voxelocity.document.html import write_page
 
 _NUM_FIRST = 3
 _HOW_TO_OPEN = (

@@ -50,7 +50,7 @@ def real_data() -> Path:
 
 # What a shell, a scheduler or a launcher of ranks may set, by its first letters.
 _OF_THE_CALLER = (
-    "CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR",
+    "CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM",
     "GROUP_", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "RANK", "ROLE_", "SLURM_", "TORCHELASTIC_", "WORLD_SIZE",
     "MLFLOW_", "VOXELOCITY_MONAI", "VOXELOCITY_RECORD", "VOXELOCITY_SPANS", "WANDB_", "XDG_",
 )  # fmt: skip

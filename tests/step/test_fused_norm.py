@@ -13,6 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 import triton_kernels
+from shared.examples import is_thorough
 from voxelocity.core.kernels import compile_one
 from voxelocity.step import BackendConfig, NetworkConfig, backend_as_found, build_network, fused_norm, set_backend
 from voxelocity.step.fused import is_fused, set_fused
@@ -328,7 +329,10 @@ def test_memory_is_counted_with_shapes_alone(monkeypatch):
 def test_every_form_of_the_kernels_compiles_without_spills(architecture):
     if IS_INTERPRETED:
         pytest.skip("interpreted kernels are not compiled")
-    for variant in triton_kernels.norm_variants():
+    variants = triton_kernels.norm_variants()
+    if architecture != 90 and not is_thorough:
+        variants = list({variant.kernel: variant for variant in variants}.values())
+    for variant in variants:
         row = triton_kernels.compiled(variant, architecture)
         assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
         # Two programs of eight warps fit on a multiprocessor.

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 import triton_kernels
+from shared.examples import is_thorough
 from voxelocity.step import LossConfig, build_loss
 from voxelocity.step.fused_loss import can_fuse, forms, tiling
 
@@ -47,6 +48,8 @@ def test_kernels_agree_with_torch_in_tritons_interpreter(which, least):
 def test_kernels_compile_without_spills(architecture):
     variants = [some for some in triton_kernels.loss_variants() if some.image != "fp32"]
     chosen = [some for some in variants if some.constants["K"] in (3, 14, 105)]
+    if architecture != 90 and not is_thorough:
+        chosen = list({variant.kernel: variant for variant in chosen}.values())
     rows = [triton_kernels.compiled(variant, architecture) for variant in chosen]
     assert {row["kernel"] for row in rows} == {"loss_sums", "loss_of_sums", "add_sums", "loss_gradient"}
     for row in rows:

@@ -41,7 +41,7 @@ from voxelocity.step import (
 from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.opening import sampled
+from voxelocity.training.open_session import sample_system
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 
@@ -143,7 +143,7 @@ def open_run(
             )
             log.listen(stack.enter_context(Outlets(call.sinks, start, earlier=earlier, warn=run.warn)).write)
             # Nothing else reads them.
-            stack.enter_context(sampled(log))
+            stack.enter_context(sample_system(log))
         if world.is_leader and notice:
             run.warn(notice)
         log.write("run_started", is_resumed=is_resumed, device=str(call.device), record=dict(record))

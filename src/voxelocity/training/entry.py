@@ -40,7 +40,7 @@ from voxelocity.training.budget import Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
-from voxelocity.training.opening import opened, start_of
+from voxelocity.training.open_session import open_session, plan_session
 from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
@@ -136,7 +136,7 @@ def train(
         NonFiniteLossError: the loss became NaN or infinite.
     """
     folder = RunFolder(Path(out))
-    begin_s = clock() - spent_s
+    began_s = clock() - spent_s
     # Not `stop or ...`: a request is false until a stop is asked for.
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
@@ -146,20 +146,22 @@ def train(
         is_begun = folder.holds_run and not (overwrite and not folder.is_of_job(launcher_job()))
         if world.from_leader(world.place.num_restarts > 0 and is_begun):
             resume, overwrite = True, False
-        start = world.led(
-            lambda: start_of(
+        session_plan = world.led(
+            lambda: plan_session(
                 cases, folder, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device,
                 overrides=overrides or {}, resume=resume, overwrite=overwrite, may_be_finished=full_validation,
-                skip_broken=skip_broken, start_from=start_from, shared=shared, clock=clock, begin_s=begin_s,
+                skip_broken=skip_broken, start_from=start_from, shared=shared, clock=clock, began_s=began_s,
             )
         )  # fmt: skip
-        with opened(
-            start, folder, world, overwrite=overwrite, console=console, clock=clock, begin_s=begin_s, device=device,
-            stop=stop, sinks=sinks,
+        with open_session(
+            session_plan, folder, world, overwrite=overwrite, console=console, clock=clock, began_s=began_s,
+            device=device, stop=stop, sinks=sinks,
         ) as session:  # fmt: skip
-            if start.is_finished:
-                return _validate_again(session, start.skipped)
-            return _run(session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=start.skipped)
+            if session_plan.is_finished:
+                return _validate_again(session, session_plan.skipped)
+            return _run(
+                session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=session_plan.skipped
+            )
 
 
 def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipped: Collection[str]) -> RunResult:
@@ -203,8 +205,8 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
-    if session.start is not None and checkpoints.latest_step() == 0:
-        session.start.copy_into(
+    if session.source_run is not None and checkpoints.latest_step() == 0:
+        session.source_run.copy_into(
             network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
         )
     sharding = sharded(session, network)

@@ -1,4 +1,4 @@
-"""What a run begins or continues with, and its session on this rank: lock, record, log and sinks."""
+"""From a command to the session of a run on this rank: checks and plan, then lock, record, log and sinks."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start import StartingPoint, check_held_out, starting_point
+from voxelocity.training.source_run import SourceRun, check_held_out, open_source_run
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class SessionPlan:
     """What a run begins or continues with.
 
     Attributes:
         planned: its plan.
         saved: as the run in the folder was started; None for a new one.
-        point: the finished run that it starts from.
+        source_run: the finished run that it starts from.
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
         timings: seconds by stage up to now.
@@ -68,13 +68,13 @@ class Start:
 
     planned: Planned
     saved: SavedRun | None
-    point: StartingPoint | None
+    source_run: SourceRun | None
     is_finished: bool
     skipped: frozenset[str]
     timings: Mapping[str, float]
 
 
-def start_of(
+def plan_session(
     cases: Cases,
     folder: RunFolder,
     *,
@@ -90,15 +90,15 @@ def start_of(
     start_from: Path | str | None,
     shared: SharedKeys | None,
     clock: Clock,
-    begin_s: float,
-) -> Start:
+    began_s: float,
+) -> SessionPlan:
     """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
     folder.check_path()
     saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
     is_finished = saved is not None and folder.is_finished()
     folder.check()
     skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
-    plan_begin_s = clock()
+    planning_began_s = clock()
     if saved is not None:
         cases = check_data(folder, saved, cases)
     if saved is not None and resume:
@@ -110,9 +110,9 @@ def start_of(
             AUTO,
             resumed_keys(saved, overrides, where=str(folder.record)),
         )
-    point = starting_point(start_from, saved, overrides=overrides, folder=folder)
-    if point is not None and saved is None:
-        check_held_out(point, cases, 0 if fold == AUTO else fold)
+    source_run = open_source_run(start_from, saved, overrides=overrides, folder=folder)
+    if source_run is not None and saved is None:
+        check_held_out(source_run, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,
@@ -121,15 +121,17 @@ def start_of(
         device=device,
         overrides=overrides,
         saved_plan=None if saved is None else saved.plan,
-        shared=shared if point is None else point.shared_keys(cases, shared),
+        shared=shared if source_run is None else source_run.shared_keys(cases, shared),
         skip_broken=skip_broken or bool(skipped),
     )
     if saved is not None:
         check_plan(folder, saved, planned)
     _check_ranks(planned)
     folder.open()
-    timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
-    return Start(planned=planned, saved=saved, point=point, is_finished=is_finished, skipped=skipped, timings=timings)
+    timings = {"start": planning_began_s - began_s, "plan": clock() - planning_began_s}
+    return SessionPlan(
+        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
+    )
 
 
 def _check_ranks(planned: Planned) -> None:
@@ -173,21 +175,21 @@ def _events(folder: RunFolder, saved: SavedRun | None) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def opened(
-    start: Start,
+def open_session(
+    session_plan: SessionPlan,
     folder: RunFolder,
     world: World,
     *,
     overwrite: bool,
     console: Console,
     clock: Clock,
-    begin_s: float,
+    began_s: float,
     device: DeviceChoice,
     stop: StopRequest,
     sinks: Sequence[Sink],
 ) -> Iterator[Session]:
     """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
-    planned, saved = start.planned, start.saved
+    planned, saved = session_plan.planned, session_plan.saved
     earlier = _events(folder, saved) if world.is_leader else []
     if not world.is_leader:
         # The leader's plan on this rank's own device.
@@ -198,10 +200,10 @@ def opened(
     world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
-            _write_start(start, folder, overwrite=overwrite, console=console)
-        begin_s = clock() - world.from_leader(clock() - begin_s)
+            _write_beginning(session_plan, folder, overwrite=overwrite, console=console)
+        began_s = clock() - world.from_leader(clock() - began_s)
         with (
-            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=begin_s, clock=clock) as log,
+            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,
             stop,
         ):
             # A rank that was not there before has no events of earlier sessions, but follows the time of the run.
@@ -213,11 +215,15 @@ def opened(
                 console=console,
                 clock=clock,
                 stop=stop,
-                start=start.point,
+                source_run=session_plan.source_run,
                 world=world,
             )
-            with _announced(
-                session, sinks if world.is_leader else (), earlier=earlier, begin_s=begin_s, timings=start.timings
+            with _announce_session(
+                session,
+                sinks if world.is_leader else (),
+                earlier=earlier,
+                began_s=began_s,
+                timings=session_plan.timings,
             ):
                 if notice:
                     session.warn(notice)
@@ -229,42 +235,42 @@ def opened(
                 yield session
 
 
-def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
+def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
     """Marks the folder as holding this run, and says so."""
     if overwrite:
         # Only now, so that a mistake in the new command does not lose the old run.
         folder.clear()
-    if start.saved is not None:
-        doing = "validating the finished run" if start.is_finished else "resuming the unfinished run"
+    if session_plan.saved is not None:
+        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
         console.print(f"{doing} in {folder.path}", highlight=False)
         return
-    console.print(plan_table(start.planned.choices))
+    console.print(plan_table(session_plan.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
     begin: dict[str, Any] = {"command": command}
     if job := launcher_job():
         begin["job"] = job
-    if start.point is not None:
-        begin["start"] = start.point.to_plain()
-    folder.write_record({**begin, **saved_run_record(start.planned)})
+    if session_plan.source_run is not None:
+        begin["start"] = session_plan.source_run.to_plain()
+    folder.write_record({**begin, **saved_run_record(session_plan.planned)})
 
 
-def sampled(log: EventLog) -> Sampler:
+def sample_system(log: EventLog) -> Sampler:
     """System metrics of this program and its GPUs, written into the log within the block, for sinks."""
     return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
 
 
 @contextmanager
-def _announced(
+def _announce_session(
     session: Session,
     sinks: Sequence[Sink],
     *,
     earlier: Sequence[Mapping[str, Any]],
-    begin_s: float,
+    began_s: float,
     timings: Mapping[str, float],
 ) -> Iterator[None]:
     """Logs the start of the session; passes the events within the block on to the sinks."""
     log, folder, machine = session.log, session.folder, environment()
-    start = RunStart(
+    facts = RunStart(
         name=folder.path.resolve().name,
         folder=folder.tracking,
         config=session.plan.to_plain(),
@@ -273,11 +279,11 @@ def _announced(
     samples: AbstractContextManager[object] = nullcontext()
     if sinks:
         # Nothing else reads them.
-        samples = sampled(log)
-    with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
+        samples = sample_system(log)
+    with Outlets(sinks, facts, earlier=earlier, warn=session.warn) as outlets, samples:
         log.listen(outlets.write)
         log.write("run_started", environment=machine)
-        start_s = system_clock() - (session.clock() - begin_s)
+        start_s = system_clock() - (session.clock() - began_s)
         for name, seconds in timings.items():
             log.write("stage", name=name, seconds=seconds)
             # For a monitor's timeline.

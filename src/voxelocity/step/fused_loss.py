@@ -15,7 +15,7 @@ import torch
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.device import as_current
 from voxelocity.core.kernels import Launch, described, launch
-from voxelocity.step.fused import has_triton, is_fused
+from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 
 if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig
@@ -94,9 +94,9 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and logits.dtype in _DTYPES
         and label.dtype == torch.uint8
         and label.shape == (logits.shape[0], *logits.shape[2:])
-        and 0 < logits[0, 0].numel() <= _MOST_VOXELS
-        and len(logits) < 2**16
-        and (0 < logits.shape[1] <= MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
+        and 0 < len(logits) < 2**16
+        and 0 < logits.shape[1] <= (MOST_REGIONS if num_regions else MAX_CLASSES)
+        and 0 < math.prod(logits.shape[2:]) <= _MOST_VOXELS
         and config.boundary_weight == 0.0
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -265,7 +265,7 @@ class _Loss(torch.autograd.Function):
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("loss")
     def backward(context: Any, outer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, label, factors = context.saved_tensors
         call = _Call(context.loss, logits, label, is_gradient=True)
@@ -296,7 +296,7 @@ class _Sums(torch.autograd.Function):
         return sizes, term * weight, known
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("loss")
     def backward(
         context: Any, of_sizes: torch.Tensor, of_mean: torch.Tensor, _: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:

@@ -23,8 +23,7 @@ from voxelocity.report import read_run
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.open_session import SessionPlan, open_session
-from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.open_session import SessionPlan, TrainRequest, open_session
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 
@@ -689,7 +688,7 @@ def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_
         planned=planned, saved=None, source_run=None, is_finished=False, skipped=frozenset(), timings={}
     )
     with open_session(
-        session_plan, RunFolder(tmp_path / "run"), NewRank(), overwrite=False, console=Console(quiet=True),
-        clock=lambda: 50.0, began_s=50.0, device="cpu", stop=StopRequest(), sinks=(),
+        session_plan, TrainRequest(out=tmp_path / "run", device="cpu"), NewRank(), console=Console(quiet=True),
+        clock=lambda: 50.0, began_s=50.0, stop=StopRequest(), sinks=(),
     ) as session:  # fmt: skip
         assert session.log.elapsed_s() == 105.0

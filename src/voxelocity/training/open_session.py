@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,24 @@ _SAMPLE_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What `train` is asked for, as its arguments are called there."""
+
+    out: Path
+    fold: Fold | Auto = AUTO
+    time_budget_s: float | Auto = AUTO
+    seed: int | Auto = AUTO
+    device: DeviceChoice = "auto"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    overwrite: bool = False
+    full_validation: bool = False
+    skip_broken: bool = False
+    start_from: Path | str | None = None
+    shared: SharedKeys | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionPlan:
     """What a run begins or continues with.
 
@@ -74,43 +92,26 @@ class SessionPlan:
     timings: Mapping[str, float]
 
 
-def plan_session(
-    cases: Cases,
-    folder: RunFolder,
-    *,
-    fold: Fold | Auto,
-    time_budget_s: float | Auto,
-    seed: int | Auto,
-    device: DeviceChoice,
-    overrides: Mapping[str, Any],
-    resume: bool,
-    overwrite: bool,
-    may_be_finished: bool,
-    skip_broken: bool,
-    start_from: Path | str | None,
-    shared: SharedKeys | None,
-    clock: Clock,
-    began_s: float,
-) -> SessionPlan:
-    """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
+def plan_session(cases: Cases, request: TrainRequest, *, clock: Clock, began_s: float) -> SessionPlan:
+    """Checks the request against the run's folder, and plans; changes nothing but creates the folder."""
+    folder = RunFolder(request.out)
     folder.check_path()
-    saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
+    saved = run_to_resume(
+        folder, resume=request.resume, overwrite=request.overwrite, may_be_finished=request.full_validation
+    )
     is_finished = saved is not None and folder.is_finished()
     folder.check()
     skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
     planning_began_s = clock()
+    fold, time_budget_s, seed, overrides = request.fold, request.time_budget_s, request.seed, request.overrides
     if saved is not None:
         cases = check_data(folder, saved, cases)
-    if saved is not None and resume:
+    if saved is not None and request.resume:
         check_code(saved.plan, overrides, where=str(folder.record))
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        fold, time_budget_s, seed, overrides = (
-            saved.fold,
-            AUTO,
-            AUTO,
-            resumed_keys(saved, overrides, where=str(folder.record)),
-        )
-    source_run = open_source_run(start_from, saved, overrides=overrides, folder=folder)
+        overrides = resumed_keys(saved, overrides, where=str(folder.record))
+        fold, time_budget_s, seed = saved.fold, AUTO, AUTO
+    source_run = open_source_run(request.start_from, saved, overrides=overrides, folder=folder)
     if source_run is not None and saved is None:
         check_held_out(source_run, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
@@ -118,11 +119,11 @@ def plan_session(
         fold=0 if fold == AUTO else fold,
         time_budget_s=time_budget_s,
         seed=seed,
-        device=device,
+        device=request.device,
         overrides=overrides,
         saved_plan=None if saved is None else saved.plan,
-        shared=shared if source_run is None else source_run.shared_keys(cases, shared),
-        skip_broken=skip_broken or bool(skipped),
+        shared=request.shared if source_run is None else source_run.shared_keys(cases, request.shared),
+        skip_broken=request.skip_broken or bool(skipped),
     )
     if saved is not None:
         check_plan(folder, saved, planned)
@@ -177,30 +178,28 @@ def _events(folder: RunFolder, saved: SavedRun | None) -> list[dict[str, Any]]:
 @contextmanager
 def open_session(
     session_plan: SessionPlan,
-    folder: RunFolder,
+    request: TrainRequest,
     world: World,
     *,
-    overwrite: bool,
     console: Console,
     clock: Clock,
     began_s: float,
-    device: DeviceChoice,
     stop: StopRequest,
     sinks: Sequence[Sink],
 ) -> Iterator[Session]:
     """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
-    planned, saved = session_plan.planned, session_plan.saved
+    planned, saved, folder = session_plan.planned, session_plan.saved, RunFolder(request.out)
     earlier = _events(folder, saved) if world.is_leader else []
     if not world.is_leader:
         # The leader's plan on this rank's own device.
-        planned = replace(planned, machine=survey(device, cache_folder=default_cache_folder()))
+        planned = replace(planned, machine=survey(request.device, cache_folder=default_cache_folder()))
         folder.path.mkdir(parents=True, exist_ok=True)
     if not world.is_alone:
         torch.set_num_threads(planned.machine.num_cpus)
     world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
-            _write_beginning(session_plan, folder, overwrite=overwrite, console=console)
+            _write_beginning(session_plan, folder, overwrite=request.overwrite, console=console)
         began_s = clock() - world.from_leader(clock() - began_s)
         with (
             EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,

@@ -76,7 +76,7 @@ class SavedRun:
         if fold != "all" and not isinstance(fold, int):
             raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
         case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
-        if not all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in case_ids.values()):
+        if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in case_ids.values()):
             raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
         try:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
@@ -224,7 +224,7 @@ def other_data(saved: SavedRun, cases: Cases) -> list[str]:
     if "labels" in saved.dataset:
         now |= {
             "labels": dict(cases.labels),
-            "regions": {name: list(each) for name, each in cases.regions.items()},
+            "regions": {name: list(indices) for name, indices in cases.regions.items()},
             "ignore_value": cases.ignore_value,
         }
     else:

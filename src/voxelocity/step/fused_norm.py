@@ -147,7 +147,7 @@ def possible_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.L
 def forward_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.Launch]:
     """The same of a network that is not trained."""
     found = possible_launches(network, dtype)
-    return [one for one in found if one.kernel.__name__ in ("norm_measure", "norm_apply")]
+    return [launch for launch in found if launch.kernel.__name__ in ("norm_measure", "norm_apply")]
 
 
 class _NormAct(torch.autograd.Function):

@@ -377,7 +377,7 @@ class TrainingStep:
         if self._average is not None:
             kept = dict(state["average"])
             self._average.num_averaged = int(kept.pop("n_averaged"))
-            self._load(self._average.network, {name.removeprefix("module."): one for name, one in kept.items()})
+            self._load(self._average.network, {name.removeprefix("module."): tensor for name, tensor in kept.items()})
 
     def _whole(self, own: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The state of the whole network, of a module with this rank's tensors."""

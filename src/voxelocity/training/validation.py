@@ -332,7 +332,7 @@ class Validation:
 def _in_order(parts: Sequence[Sequence[_T]], shares: Sequence[Sequence[int]]) -> list[_T]:
     """What each rank made of its share of the cases, in the order of the cases; a rank may lack the last of its own."""
     found = {
-        index: each for part, own in zip(parts, shares, strict=True) for index, each in zip(own, part, strict=False)
+        index: result for part, own in zip(parts, shares, strict=True) for index, result in zip(own, part, strict=False)
     }
     return [found[index] for index in sorted(found)]
 

@@ -393,6 +393,24 @@ def test_on_a_gpu_200_replayed_steps_train_the_weights_of_eager_ones(feed_like, 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_on_a_gpu_replayed_steps_in_float16_leave_out_those_that_overflow(feed_like, name):
+    said: list[str] = []
+    eager, replayed = (
+        training(name, step_graph=on, compute="float16", device="cuda", warn=said.append) for on in (False, True)
+    )
+    for number in range(40):
+        given = batch(number, device="cuda", side=16)
+        given = replace(given, image=given.image * 1e30) if number in (0, 20) else given
+        losses = [float(step(given, 0.005)) for step in (eager, replayed)]
+        assert losses[1] == pytest.approx(losses[0], rel=2e-2, nan_ok=True)
+    assert said == []
+    assert replayed._graphs.num_replays == 40 - WARM_UP_STEPS
+    scales = [saved(step)["scaler"]["scale"] for step in (eager, replayed)]
+    assert scales == [2.0**14] * 2
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_a_checkpoint_and_another_shape_come_in_between(feed_like):
     said: list[str] = []
     eager, replayed = (training("adamw", step_graph=on, device="cuda", warn=said.append) for on in (False, True))

@@ -115,6 +115,20 @@ def test_a_run_that_was_never_validated_is_exported_with_a_warning(run, tmp_path
     assert f"export: the run in {copy} did not finish: its network was never validated" in warning
 
 
+def test_the_export_of_a_run_that_learned_nothing_has_no_score_either(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    spec = json.loads((copy / "model.json").read_text())
+    (copy / "model.json").write_text(json.dumps({**spec, "unlearned": "it made only 1 training step"}))
+    warnings = []
+    record = export(copy, tmp_path / "out", "onnx", warn=warnings.append)
+    assert "too short to be scored: it made only 1 training step" in warnings[0]
+    assert "has no score: it made only 1 training step" in record.verdict()
+    assert "Dice" not in record.verdict()
+    model = open_model(tmp_path / "out")
+    assert model.unlearned == "it made only 1 training step"
+    assert "too short to be scored" in model.doubts[0]
+
+
 def test_an_export_that_answers_wrongly_is_not_kept(run, tmp_path, monkeypatch):
     original = ExportedNetwork.__call__
     monkeypatch.setattr(ExportedNetwork, "__call__", lambda self, windows: original(self, windows) + 0.5)

@@ -248,6 +248,7 @@ def _compared(
         note(f"export: {cases[-1].in_words()}")
     return ExportRecord(
         run=str(before.folder),
+        unlearned=before.unlearned,
         to=after.spec.exported.format,
         device=task.device.type,
         build_s=build_s,

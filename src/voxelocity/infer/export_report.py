@@ -54,6 +54,7 @@ class ExportRecord:
 
     Attributes:
         run: folder of the run.
+        unlearned: why its training is too short to be scored; "" where it is not.
         to: format of the export.
         device: "cpu" or "cuda", where both ran.
         build_s: seconds of writing the network.
@@ -68,6 +69,7 @@ class ExportRecord:
     """
 
     run: str
+    unlearned: str = ""
     to: str
     device: str
     build_s: float
@@ -110,17 +112,21 @@ class ExportRecord:
         )
         if self.agreement is None:
             return text
-        before, after = self.mean_dice
-        return (
-            f"{text} {_share(self.agreement)} of the foreground of {count_text(len(self.cases), 'validation case')} "
-            f"has the same label, and the mean Dice is {_dice(after)} (run: {_dice(before)})."
+        text += (
+            f" {_share(self.agreement)} of the foreground of {count_text(len(self.cases), 'validation case')} has the "
+            "same label"
         )
+        if self.unlearned:
+            return f"{text}. The run has no score: {self.unlearned}."
+        before, after = self.mean_dice
+        return f"{text}, and the mean Dice is {_dice(after)} (run: {_dice(before)})."
 
 
 def export_document(record: ExportRecord) -> Document:
     """The comparison as a page and as plain data."""
     before_s, after_s = record.window_s
     before, after = record.mean_dice
+    dice = Card(name="Mean Dice", value=_dice(after), note=f"run: {_dice(before)}")
     notices = [] if record.cases else ["No validation case was compared, so labels and Dice are unknown."]
     return Document(
         kind="export report",
@@ -130,7 +136,7 @@ def export_document(record: ExportRecord) -> Document:
         cards=[
             Card(name="Difference of logits", value=f"{record.difference:.2g}", note="largest"),
             Card(name="Seconds per window", value=duration_text(after_s), note=f"run: {duration_text(before_s)}"),
-            *([Card(name="Mean Dice", value=_dice(after), note=f"run: {_dice(before)}")] if record.cases else []),
+            *([dice] if record.cases and not record.unlearned else []),
         ],
         sections=[
             Section(title="Validation cases", blocks=_case_blocks(record.cases)),

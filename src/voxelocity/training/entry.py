@@ -194,7 +194,8 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.interrupted(state.step)
         with session.stage("report"):
-            trained, averaged = session.spec.model_copy(update={"num_steps": state.step}), training.averaged()
+            learned = {"num_steps": state.step, "unlearned": unlearned_text(session, state.step)}
+            trained, averaged = session.spec.model_copy(update=learned), training.averaged()
             world.led(lambda: save_model(session.folder.path, averaged, trained))
         return _finish(session, training, state, validation)
     except StopAskedError:

@@ -18,7 +18,7 @@ from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import ForeignNetwork, Model
 from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES
-from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec, too_short_text
 from voxelocity.infer.runtimes import onnxruntime, openvino
 from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
 from voxelocity.observe import cpu_budget
@@ -62,7 +62,14 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
         raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")
     for name, wanted in exported.sha256.items():
         _check_file(folder / name, wanted)
-    return Model(folder=folder, network=ExportedNetwork(folder / main, spec), spec=spec, preparation=spec.preparation())
+    return Model(
+        folder=folder,
+        network=ExportedNetwork(folder / main, spec),
+        spec=spec,
+        preparation=spec.preparation(),
+        doubts=(too_short_text(folder, spec.unlearned),) if spec.unlearned else (),
+        unlearned=spec.unlearned,
+    )
 
 
 class ExportedNetwork(ForeignNetwork):

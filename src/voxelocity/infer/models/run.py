@@ -13,10 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.learning import read_mark
 from voxelocity.core.whole_file import check_is_file, put_in_place
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec
+from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text
 from voxelocity.step import build_network
 
 WEIGHTS_NAME = "model.safetensors"
@@ -34,7 +33,7 @@ def open_run(folder: Path, *, factory: str = "") -> Model:
         spec=spec,
         preparation=spec.preparation(),
         doubts=_doubts(folder, spec),
-        unlearned=read_mark(folder / _SCORES),
+        unlearned=spec.unlearned,
     )
 
 
@@ -94,8 +93,8 @@ def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -
 
 
 def _doubts(folder: Path, spec: ModelSpec) -> tuple[str, ...]:
-    if mark := read_mark(folder / _SCORES):
-        return (f"the training in {folder} is too short to be scored: {mark}. Train for longer before you use it",)
+    if spec.unlearned:
+        return (too_short_text(folder, spec.unlearned),)
     if not (folder / _RUN_RECORD).exists() or (folder / _SCORES).exists():
         return ()
     steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."

@@ -52,6 +52,8 @@ class ModelSpec(PredictionSpec):
     """How a scan is prepared before the network sees it."""
     num_steps: int | None = Field(default=None, ge=0)
     """Steps that the network was trained for."""
+    unlearned: str = ""
+    """Why these are too few for a score; "" where they are not."""
     weights_sha256: str = ""
     """Checksum of the weights file; "" in models of earlier releases."""
     exported: ExportedFiles | None = None
@@ -75,6 +77,11 @@ class ModelSpec(PredictionSpec):
     @property
     def is_scale_free(self) -> bool:
         return self.prepare.intensity.mode == "zscore"
+
+
+def too_short_text(folder: Path, unlearned: str) -> str:
+    """The doubt about a model whose training is too short to be scored."""
+    return f"the training in {folder} is too short to be scored: {unlearned}. Train for longer before you use it"
 
 
 def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, 
 from voxelocity.data.augment.steps.intensity import triton_change
 from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
-from voxelocity.data.augment.triton_sizes import SIZES
+from voxelocity.data.augment.triton_frame import SIZES
 from voxelocity.step import LossConfig, fused_loss, fused_norm, triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)
@@ -41,9 +41,7 @@ MODULES = (
     triton_change,
 )
 _TYPES = {
-    **dict.fromkeys(
-        ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
-    ),
+    **dict.fromkeys(("channels", "rows", "radii", "below", "above", "pieces"), "*i32"),
     **dict.fromkeys(("places", "seeds"), "*i64"),
     **dict.fromkeys(("label", "swapped", "out_label"), "*u8"),
     "sums": "*fp64",
@@ -59,6 +57,10 @@ _TYPES = {
 """By argument name; what is not named is a pointer to float32."""
 
 
+_SILENT = ("measure", "spread")
+"""Of the augmentation's listed changes, those that give out no image."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """A kernel, with the arguments it is launched with.
@@ -68,6 +70,7 @@ class Variant:
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
         image: type of what its argument `image` points to, and those of features and logits.
+        out: type of the images that the augmentation gives out.
         num_warps: of a program.
         fuses: whether products may be rounded together with the sum that follows.
     """
@@ -76,8 +79,13 @@ class Variant:
     constants: dict[str, Any] = field(default_factory=dict)
     ones: tuple[str, ...] = ()
     image: str = "fp32"
+    out: str = "fp32"
     num_warps: int = 4
     fuses: bool = True
+
+    def given_out(self, out: str, inner: int) -> Variant:
+        """Of a kernel of the augmentation, for images of this type and with so many channels next to each other."""
+        return replace(self, out=out, constants=self.constants | ({} if self.kernel in _SILENT else {"INNER": inner}))
 
     def dividing(self, num_channels: int) -> Variant:
         """Of a kernel of the norm, for features of so many channels."""
@@ -89,7 +97,7 @@ class Variant:
 def variants() -> list[Variant]:
     """All kernels as launched for patches whose lines are a multiple of four voxels; some also for others.
 
-    Sizes do not matter: see `triton_sizes.SIZES`.
+    Sizes do not matter: see `triton_frame.SIZES`.
     """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block = {"BLOCK": triton_intensity.BLOCK}
@@ -127,19 +135,33 @@ def variants() -> list[Variant]:
         *(Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "bend", "restore")),
         *(Variant("coarsen", {"ALIGN": align, **parts}, num_warps=SUMMING_WARPS) for align in (4, 1)),
     ]
-    return [
+    changes = [
         *crops,
         *gathers,
-        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
-        Variant("elastic_lines", {"BLOCK": triton_warp.ELASTIC_BLOCK}),
         Variant("change_points"),
         Variant("change_points", {}, one),
         *blurs,
         *summing,
         *bent_again,
+    ]
+    return [
+        *(variant.given_out("fp32", 1) for variant in changes),
+        *given_out_otherwise(changes),
+        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
+        Variant("elastic_lines", {"BLOCK": triton_warp.ELASTIC_BLOCK}),
         *step_variants(),
         *loss_variants(),
         *norm_variants(),
+    ]
+
+
+def given_out_otherwise(changes: list[Variant]) -> list[Variant]:
+    """The kernels of the augmentation that give out images, in other dtypes and in channels_last_3d."""
+    in_c_order = [variant for variant in changes if variant.image in ("fp32", "i16") and variant.kernel not in _SILENT]
+    many = [variant for variant in in_c_order if not variant.ones]
+    return [
+        *(variant.given_out(out, 1) for out in ("bf16", "fp16") for variant in in_c_order),
+        *(variant.given_out(out, 4) for out in ("bf16", "fp32") for variant in many),
     ]
 
 
@@ -210,7 +232,7 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
     """Registers, spills and shared memory of a kernel's machine code."""
     kernel = next(vars(module)[variant.kernel] for module in MODULES if variant.kernel in vars(module))
     features = ("image", "x", "y", "dy", "dx", "logits", "gradient")
-    types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}")}
+    types = {**_TYPES, **dict.fromkeys(features, f"*{variant.image}"), "out": f"*{variant.out}"}
     if variant.kernel in vars(triton_gather):
         types["source"] = f"*{variant.image}"
         types["out"] = types["source"] if variant.kernel == "move" else "*fp32"

@@ -30,7 +30,7 @@ from voxelocity.data.augment import (
     sample,
     triton_crop,
     triton_intensity,
-    triton_sizes,
+    triton_frame,
     triton_tone,
     triton_warp,
 )
@@ -130,7 +130,7 @@ def test_triton_specializes_no_kernel_for_a_size():
         for kernel in vars(module).values():
             if isinstance(kernel, triton.JITFunction) and not kernel.__name__.startswith("_"):
                 for parameter in kernel.params:
-                    assert parameter.do_not_specialize == (parameter.name in triton_sizes.SIZES), kernel.__name__
+                    assert parameter.do_not_specialize == (parameter.name in triton_frame.SIZES), kernel.__name__
 
 
 def test_nothing_happens_on_a_cpu():

@@ -63,10 +63,25 @@ class ArrayLayout(NamedTuple):
         """In elements."""
         return self.offset_bytes // _dtype(self.dtype).itemsize
 
-    def of(self, memory: torch.Tensor) -> torch.Tensor:
-        """The array as a view of the copied memory."""
-        whole = memory.view(getattr(torch, self.dtype))
-        return torch.as_strided(whole, self.shape, self.steps, self.offset)
+
+class Staged:
+    """Arrays that were copied together.
+
+    Attributes:
+        memory: (n,) uint8, all of them.
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        # torch's own views cost more than what is looked up here.
+        self._views: dict[str, torch.Tensor] = {}
+
+    def of(self, layout: ArrayLayout) -> torch.Tensor:
+        """An array, as a view."""
+        view = self._views.get(layout.dtype)
+        if view is None:
+            view = self._views[layout.dtype] = self.memory.view(getattr(torch, layout.dtype))
+        return torch.as_strided(view, layout.shape, layout.steps, layout.offset)
 
 
 @functools.cache
@@ -111,11 +126,11 @@ class Staging:
         self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
         return piece
 
-    def to(self, device: torch.device) -> torch.Tensor:
-        """All arrays in (n,) uint8 on the device, copied on the current stream; the host does not wait for it."""
+    def to(self, device: torch.device) -> Staged:
+        """All arrays on the device, copied on the current stream; the host does not wait for it."""
         # torch caches page-locked memory and reuses it only after the copy is done.
         memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         target = memory.numpy()
         for offset, array in self._arrays:
             np.copyto(np.ndarray(array.shape, array.dtype, target.data, offset), array)
-        return memory.to(device, non_blocking=True)
+        return Staged(memory.to(device, non_blocking=True))

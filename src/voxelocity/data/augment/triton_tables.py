@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,35 +87,85 @@ def _cropped(stored: Stored, first: Array, signs: Stored, side: Array) -> Array:
     )
 
 
-def scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
-    """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
-    is_folded = ~(are_blurred(params) | are_changed(params))
-    factor = np.where(is_folded, params.scale, 1.0)
-    made = np.empty((*factor.shape, 3), dtype=np.float32)
-    made[..., :2] = scalings(sources, params.num_channels) * factor[..., None]
-    made[..., 2] = np.where(is_folded, params.shift, 0.0)
+class Pass(IntEnum):
+    """The kernels that change listed channels, in their order, and `measure`, which only reads them."""
+
+    POINTS = 0
+    BLUR = 1
+    COARSEN = 2
+    BEND = 3
+    BEND_AGAIN = 4
+    RESTORE = 5
+    MEASURE = 6
+
+
+class Lists(NamedTuple):
+    """Which channels each kernel changes.
+
+    Attributes:
+        chosen: (7, b, c), by `Pass`.
+        sizes: of the lists.
+        entries: (7, n) int32, of `triton_intensity`, where n is a multiple of 4, so that each list is aligned.
+        is_changed: (b, c), whether any kernel changes it.
+    """
+
+    chosen: Bools
+    sizes: list[int]
+    entries: npt.NDArray[np.int32]
+    is_changed: Bools
+
+
+def lists(params: AugmentParams) -> Lists:
+    """The channels that each kernel changes."""
+    contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
+    inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
+    bent, late_contrast = inverted | straight, contrasted & ~coarse
+    chosen = np.empty((len(Pass), *bent.shape), dtype=np.bool_)
+    chosen[Pass.POINTS] = (params.has_bias | (params.noise_std > 0.0))[:, None]
+    np.any(params.blur_sigma_voxel > 0.0, axis=2, out=chosen[Pass.BLUR])
+    chosen[Pass.COARSEN], chosen[Pass.BEND] = coarse, bent | late_contrast
+    np.logical_and(inverted, straight, out=chosen[Pass.BEND_AGAIN])
+    chosen[Pass.RESTORE] = bent if params.gamma_keeps_moments else False
+    # Channels that are coarsened without contrast are measured during coarsening, not here.
+    chosen[Pass.MEASURE] = contrasted | (bent & ~coarse)
+    is_changed: Bools = chosen[: Pass.MEASURE].any(axis=0)
+    numbers = np.arange(0, 4 * bent.size, 4, dtype=np.int32).reshape(bent.shape)
+    entries = np.empty((len(Pass), -(-bent.size // 4) * 4), dtype=np.int32)
+    flags = {Pass.BEND: late_contrast, Pass.RESTORE: chosen[Pass.BEND_AGAIN]}
+    is_later, sizes = np.zeros_like(is_changed), [0] * len(Pass)
+    for number in reversed(Pass):
+        if not chosen[number].any():
+            continue
+        coded = numbers + ~is_later if number != Pass.MEASURE else numbers
+        coded = coded + 2 * flags[number] if number in flags else coded
+        found = coded[chosen[number]]
+        sizes[number] = len(found)
+        entries[number, : len(found)] = found
+        if number != Pass.MEASURE:
+            is_later = is_later | chosen[number]
+    return Lists(chosen, sizes, entries, is_changed)
+
+
+def scales(
+    sources: Sequence[Source | ResidentSource], params: AugmentParams, changes: Lists
+) -> npt.NDArray[np.float32]:
+    """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 4)."""
+    is_apart = changes.chosen[Pass.POINTS] | changes.chosen[Pass.BLUR]
+    factor = np.where(is_apart, 1.0, params.scale)
+    made = np.empty((*factor.shape, 4), dtype=np.float32)
+    np.multiply(scalings(sources, params.num_channels), factor[..., None], out=made[..., :2], casting="same_kind")
+    made[..., 2] = np.where(is_apart, 0.0, params.shift)
+    made[..., 3] = ~changes.is_changed
     return made
 
 
-def are_blurred(params: AugmentParams) -> Bools:
-    """Which channels get a blur: (b, c)."""
-    is_blurred: Bools = np.asarray((params.blur_sigma_voxel > 0.0).any(axis=2))
-    return is_blurred
-
-
-def are_changed(params: AugmentParams) -> Bools:
-    """Which channels get a bias or noise: (b, c)."""
-    is_changed: Bools = np.asarray(params.has_bias | (params.noise_std > 0.0))
-    return np.repeat(is_changed[:, None], params.num_channels, axis=1)
-
-
-def values(params: AugmentParams) -> Array:
+def values(params: AugmentParams, is_blurred: Bools) -> Array:
     """`triton_intensity.VALUE_NAMES` of each channel: (b, c, 8)."""
     made = np.empty((*params.gamma.shape, 8), dtype=np.float32)
     made[..., 0], made[..., 3] = params.noise_std[:, None], params.has_bias[:, None]
     made[..., 1], made[..., 2] = params.scale, params.shift
     made[..., 4], made[..., 5], made[..., 6] = params.contrast, params.gamma_inverted, params.gamma
-    made[..., 7] = are_blurred(params)
+    made[..., 7] = is_blurred
     return made
 
 
@@ -126,11 +178,9 @@ def cubes(params: AugmentParams) -> Array:
     return cubes
 
 
-def taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
+def taps(params: AugmentParams, is_blurred: Bools, shape: Index3) -> tuple[Array, Array]:
     """`tables.blur_weights` along each axis of each blurred channel: (n, 3, taps), and their radii (n, 3)."""
-    sigmas = params.blur_sigma_voxel[are_blurred(params)].astype(np.float64)
-    if len(sigmas) == 0:
-        return np.zeros((0, 3, 1), np.float32), np.zeros((0, 3), np.int32)
+    sigmas = params.blur_sigma_voxel[is_blurred].astype(np.float64)
     radii = np.minimum((TRUNCATE * sigmas + 0.5).astype(np.int64), np.array(shape) - 1)
     offsets = np.arange(2 * int(radii.max()) + 1) - radii[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):

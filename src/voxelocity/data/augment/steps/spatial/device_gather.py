@@ -15,13 +15,13 @@ import torch
 from voxelocity.core.device import as_current
 from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.memory import ArrayLayout, Staging
+from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
 from voxelocity.data.augment.steps.spatial.step import AxisWeights, Resize, Warp, sampler_is_fused
 
 _BEYOND = {"zeros": 0, "border": 1, "reflection": 2}
-_Launch = Callable[[torch.Tensor], None]
+_Launch = Callable[[Staged], None]
 """Given the tables on the device."""
 
 
@@ -67,7 +67,7 @@ def _pass(source: torch.Tensor, work: SpatialPass, gain: Gain | None, out: torch
     if dense is out:
         return fill
 
-    def fill_and_copy(memory: torch.Tensor) -> None:
+    def fill_and_copy(memory: Staged) -> None:
         fill(memory)
         out.copy_(dense)
 
@@ -81,8 +81,8 @@ def _move(source: torch.Tensor, moves: Moves, gain: Gain | None, out: torch.Tens
     block = triton_gather.MOVE_BLOCK
     grid = (_blocks(out, block), len(out))
 
-    def fill(memory: torch.Tensor) -> None:
-        tables = [table.of(memory) for table in (ints, reals, gains)]
+    def fill(memory: Staged) -> None:
+        tables = [memory.of(table) for table in (ints, reals, gains)]
         launch(triton_gather.move, grid, source, out, *tables, HAS_GAIN=gain is not None, BLOCK=block)
 
     return fill
@@ -155,8 +155,8 @@ def _launch(
 ) -> _Launch:
     source, out = _numbers(source), _numbers(out)
 
-    def fill(memory: torch.Tensor) -> None:
-        launch(kernel, grid, source, out, *(table.of(memory) for table in tables), **constants)
+    def fill(memory: Staged) -> None:
+        launch(kernel, grid, source, out, *(memory.of(table) for table in tables), **constants)
 
     return fill
 

@@ -47,7 +47,7 @@ MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone)
     [
         # Each kernel, and each way to read volumes, at least once.
         (
-            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes) or in_place "
+            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes or format) or in_place "
             "or interpreter",
             9,
         ),

@@ -89,6 +89,12 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
+@functools.lru_cache(maxsize=256)
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbors along each axis, in C order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 @functools.cache
 def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
@@ -109,18 +115,14 @@ class Staging:
             # Of many changes, a batch draws none.
             return ArrayLayout(0, dtype, array.shape, (1,) * array.ndim)
         if array.flags.c_contiguous:
-            line, steps, step = array, [0] * array.ndim, 1
-            for axis in range(array.ndim - 1, -1, -1):
-                steps[axis] = step
-                step *= array.shape[axis]
+            line, steps = array, _steps(array.shape)
         else:
             order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
             line = array.transpose(order)
-            steps = [0] * array.ndim
-            for place, axis in enumerate(order):
-                steps[axis] = math.prod(line.shape[place + 1 :])
+            of_line = _steps(line.shape)
+            steps = tuple(of_line[order.index(axis)] for axis in range(array.ndim))
         stored = _dtype(dtype)
-        piece = ArrayLayout(self._num_bytes, dtype, array.shape, tuple(steps))
+        piece = ArrayLayout(self._num_bytes, dtype, array.shape, steps)
         self._arrays.append((self._num_bytes, line if line.dtype == stored else line.astype(stored)))
         num_bytes = array.size * stored.itemsize
         self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES

@@ -53,38 +53,32 @@ def placed(
 
     Each kernel reads those of its samples; the others hold numbers without a meaning.
     """
-    starts = np.array([source.start for source in sources], dtype=np.float64)
-    corners = np.array([(region.start, region.stop) for region in regions], dtype=np.float64)
-    middle = (corners[:, 0] + corners[:, 1] - 1.0) / 2.0 + params.offset_voxel.astype(np.float64) - starts
-    signs = np.where(params.flips, -1.0, 1.0)
+    starts = np.array([source.start for source in sources])
+    first, stop = np.array([region.start + region.stop for region in regions]).reshape(-1, 2, 3).swapaxes(0, 1)
+    signs = np.where(params.flips, -1, 1)
+    places, steps = np.empty((len(stored), 16), np.int64), np.empty((len(stored), 12), np.float32)
+    # Twice the middle is whole: nothing is rounded before the shift is added.
+    middle = (first + stop - 1) / 2.0 + params.offset_voxel - starts
     base = np.floor(middle)
-    slots = np.where(params.is_elastic, np.cumsum(params.is_elastic) - 1, -1)
-    places = np.concatenate([stored, base.astype(np.int64), slots[:, None]], axis=1)
-    step = params.matrix.astype(np.float64) * signs[:, None, :]
-    steps = np.concatenate([middle - base, step.reshape(-1, 9)], axis=1).astype(np.float32)
-    side = corners[:, 1] - corners[:, 0]
-    return places, steps, _cropped(stored, middle - signs * (side - 1.0) / 2.0, signs.astype(np.int64), side)
+    places[:, :12], places[:, 12:15], places[:, 15] = stored, base, np.cumsum(params.is_elastic) - 1
+    places[~params.is_elastic, 15] = -1
+    steps[:, :3] = middle - base
+    steps[:, 3:] = (params.matrix * signs[:, None, :]).reshape(-1, 9)
+    return places, steps, _cropped(stored, np.where(params.flips, stop - 1, first) - starts, signs, stop - first)
 
 
-def _cropped(stored: Stored, first: Array, signs: Stored, side: Array) -> Array:
+def _cropped(stored: Stored, first: Stored, signs: Stored, side: Stored) -> Stored:
     """`triton_crop.CROP_NAMES`, from where the first voxel of each patch lies in its box."""
-    first, side = np.rint(first).astype(np.int64), side.astype(np.int64)
-    size = stored[:, 9:]
-    start = np.where(signs > 0, -first, first - size + 1)
-    stop = np.where(signs > 0, size - first, first + 1)
-    image_steps, label_steps = stored[:, 2:5], stored[:, 6:9]
-    return np.concatenate(
-        [
-            stored[:, 0:1] + (first * image_steps).sum(axis=1, keepdims=True),
-            stored[:, 1:2],
-            signs * image_steps,
-            stored[:, 5:6] + (first * label_steps).sum(axis=1, keepdims=True),
-            signs * label_steps,
-            np.clip(start, 0, side),
-            np.clip(stop, 0, side),
-        ],
-        axis=1,
-    )
+    crops, size = np.empty((len(stored), 15), np.int64), stored[:, 9:]
+    crops[:, :9] = stored[:, :9]
+    crops[:, 0] += (first * stored[:, 2:5]).sum(axis=1)
+    crops[:, 5] += (first * stored[:, 6:9]).sum(axis=1)
+    crops[:, 2:5] *= signs
+    crops[:, 6:9] *= signs
+    is_forward = signs > 0
+    np.minimum(np.maximum(np.where(is_forward, -first, first - size + 1), 0), side, out=crops[:, 9:12])
+    np.minimum(np.maximum(np.where(is_forward, size - first, first + 1), 0), side, out=crops[:, 12:])
+    return crops
 
 
 class Pass(IntEnum):

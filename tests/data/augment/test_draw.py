@@ -202,11 +202,12 @@ def test_changes_become_more_frequent_over_the_epochs_of_a_ramp():
     num_channels=st.integers(1, 4),
     spacing_mm=st.sampled_from([None, (1.0, 1.0, 1.0), (0.7, 0.7, 5.0)]),
     swapped=st.sampled_from([(), (0, 2, 1)]),
+    size=st.sampled_from([0, 1, 5]),
 )
 def test_a_batch_has_the_numbers_that_its_samples_have_one_by_one(
-    config, seed, epoch, num_channels, spacing_mm, swapped
+    config, seed, epoch, num_channels, spacing_mm, swapped, size
 ):
-    batch = [Draw(case_id="a", case=case, epoch=epoch + case % 2, draw=3 * case) for case in range(5)]
+    batch = [Draw(case_id="a", case=case, epoch=epoch + case % 2, draw=3 * case) for case in range(size)]
     options = {
         "seed": seed, "num_channels": num_channels, "patch_shape": SHAPE, "config": config, "spacing_mm": spacing_mm,
         "swapped_classes": swapped,

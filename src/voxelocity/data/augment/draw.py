@@ -9,6 +9,7 @@ ranges as a whole, it gives every change as a slice.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from voxelocity.core.region import Index3
 from voxelocity.core.rng import first_words
 from voxelocity.core.volume import Spacing
 from voxelocity.data.augment.config import AugmentConfig
-from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams, swap_table
+from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams, Floats, swap_table
 from voxelocity.data.augment.tables import elastic_points
 
 Doubles = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 _SHIFT = np.uint64(11)
 _EYE = np.eye(3)
@@ -57,40 +59,21 @@ def sample(
         return _nothing(len(draws), num_channels)
     has_elastic = config.elastic_probability > 0.0
     points = elastic_points(patch_shape, config.elastic_spacing_voxel) if has_elastic else (0, 0, 0)
-    shape_elastic = (3, *points)
-    table = _Table(draws, seed, config, _layout_of(config, num_channels, math.prod(shape_elastic)))
-    b, c = len(draws), num_channels
-    flips = table.is_below("flips")
-    turns = table.quarter_turns()
-    matrix, offset_voxel, is_warped = _warp(table, turns, np.array(spacing_mm or ((1.0, 1.0, 1.0),), ndmin=2))
-    is_swapped = np.zeros(b, dtype=np.bool_)
-    if len(swapped_classes) > 0:
-        # Which axis of the patch runs from left to right in the volume; turning a body does not swap its sides.
-        sagittal = np.abs(turns[:, 0]).argmax(axis=1)
-        is_swapped = flips[np.arange(b), sagittal]
-    # Each of them has a word that says whether it is used, then one for each channel.
-    tone = (b, len(_TONES), 1 + c)
-    tones = np.where(table.is_below("tones").reshape(tone)[..., :1], table.values("tones").reshape(tone)[..., 1:], _PLAIN)
-    scale, shift, contrast, gamma_inverted, gamma = tones.transpose(1, 0, 2).astype(np.float32, order="C")
-    sigma = np.where(
-        (table.is_below("has_blur") & table.is_below("are_blurred"))[..., None],
-        table.values("sigma").reshape(b, c, 3),
-        0.0,
+    table = _Table(draws, seed, config, _layout_of(config, num_channels, 3 * math.prod(points)))
+    flips, turns = table.is_below("flips"), table.quarter_turns()
+    matrix, offset_voxel, is_moved = _warp(
+        table, turns, np.array((1.0, 1.0, 1.0) if spacing_mm is None else spacing_mm, ndmin=2)
     )
-    is_coarse = table.is_below("is_coarse") & table.is_below("are_coarse")
-    has_bias, is_elastic = table.is_below("has_bias")[:, 0], np.zeros(b, dtype=np.bool_)
-    bias, elastic = np.zeros((b, c, NUM_BIAS_COEFFICIENTS), np.float32), np.zeros((b, *shape_elastic), np.float32)
-    if has_bias.any():
-        bias[has_bias] = table.values("bias")[has_bias].reshape(-1, c, NUM_BIAS_COEFFICIENTS)
-    if has_elastic:
-        is_elastic = table.is_below("is_elastic")[:, 0]
-        elastic[is_elastic] = table.values("elastic")[is_elastic].reshape(-1, *shape_elastic)
+    is_elastic, elastic = table.fields("is_elastic", "elastic", (3, *points))
+    has_bias, bias = table.fields("has_bias", "bias", (num_channels, NUM_BIAS_COEFFICIENTS))
+    # Which axis of the patch runs from left to right in the volume; turning a body does not swap its sides.
+    sagittal = np.abs(turns[:, 0]).argmax(axis=1)
     return AugmentParams(
-        is_warped=is_warped | is_elastic,
+        is_warped=is_moved | is_elastic,
         matrix=matrix,
         offset_voxel=offset_voxel,
         flips=flips,
-        is_swapped=is_swapped,
+        is_swapped=flips[np.arange(len(flips)), sagittal] & (len(swapped_classes) > 0),
         swapped_classes=swap_table(swapped_classes),
         is_elastic=is_elastic,
         elastic=elastic,
@@ -98,14 +81,9 @@ def sample(
         has_bias=has_bias,
         bias=bias,
         noise_std=np.where(table.is_below("has_noise"), table.values("noise_std"), 0.0)[:, 0].astype(np.float32),
-        noise_seed=_below_int64_max(table.words("noise_seed")),
-        blur_sigma_voxel=sigma.astype(np.float32),
-        scale=scale,
-        shift=shift,
-        contrast=contrast,
-        low_resolution=np.where(is_coarse, table.values("zooms"), 1.0).astype(np.float32),
-        gamma_inverted=gamma_inverted,
-        gamma=gamma,
+        noise_seed=_below_int64_max(table.words("noise_seed")[:, 0]),
+        **_tones(table, num_channels),
+        **_filters(table, num_channels),
         gamma_keeps_moments=config.gamma_keeps == "moments",
     )
 
@@ -142,7 +120,7 @@ class _Layout:
 
     slices: dict[str, slice]
     limit: Doubles
-    rises: npt.NDArray[np.bool_]
+    rises: Bools
     low: Doubles
     span: Doubles
     factor: Doubles
@@ -181,7 +159,7 @@ def _layout(config: AugmentConfig, c: int, num_elastic: int) -> _Layout:
         "has_noise": [_choice(config.noise_probability)],
         "noise_std": [_value(config.noise_std_range)],
         "noise_seed": [_value(either_way)],
-        "tones": sum(tones, []),
+        "tones": [*itertools.chain(*tones)],
         "has_bias": [_choice(config.bias_probability)],
         "bias": [_value((-strength, strength))] * (NUM_BIAS_COEFFICIENTS * c),
         "has_blur": [_choice(config.blur_probability)],
@@ -195,10 +173,10 @@ def _layout(config: AugmentConfig, c: int, num_elastic: int) -> _Layout:
         words |= {"elastic": [_value((-shift, shift))] * num_elastic}
         words |= {"is_elastic": [_choice(config.elastic_probability)]}
     slices, start = {}, 0
-    for name, some in words.items():
-        slices[name] = slice(start, start + len(some))
-        start += len(some)
-    limit, rises, low, span, factor = np.array(sum(words.values(), [])).T
+    for name, columns in words.items():
+        slices[name] = slice(start, start + len(columns))
+        start += len(columns)
+    limit, rises, low, span, factor = np.array([*itertools.chain(*words.values())]).T
     return _Layout(slices, limit, rises != 0.0, low, span, factor)
 
 
@@ -232,13 +210,22 @@ class _Table:
             limit = np.where(layout.rises, shares[:, None] * limit, limit)
         self._is_below = numbers < limit
 
-    def is_below(self, name: str) -> npt.NDArray[np.bool_]:
+    def is_below(self, name: str) -> Bools:
         """Which choices of this name are made: (b, count)."""
         return self._is_below[:, self._slices[name]]
 
     def values(self, name: str) -> Doubles:
         """(b, count)."""
         return self._values[:, self._slices[name]]
+
+    def fields(self, choice: str, values: str, shape: tuple[int, ...]) -> tuple[Bools, Floats]:
+        """Which samples are chosen (b,), and their values (b, *shape), 0 for the others; none if the shape is empty."""
+        is_chosen, found = np.zeros(len(self._words), np.bool_), np.zeros((len(self._words), *shape), np.float32)
+        if math.prod(shape) > 0:
+            is_chosen = self.is_below(choice)[:, 0]
+            if is_chosen.any():
+                found[is_chosen] = self.values(values)[is_chosen].reshape(-1, *shape)
+        return is_chosen, found
 
     def words(self, name: str) -> Words:
         """(b, count)."""
@@ -264,16 +251,32 @@ def _one_to_three(words: Words) -> npt.NDArray[np.int64]:
 
 
 def _below_int64_max(words: Words) -> npt.NDArray[np.int64]:
-    """As `Generator.integers(2**63 - 1)`, from a word each (b, 1): the upper half of their product with 2**63 - 1.
+    """As `Generator.integers(2**63 - 1)`, from a word each: the upper half of their product with 2**63 - 1.
 
     NumPy draws again in two of 2**64 cases.
     """
-    return np.array([word * (2**63 - 1) >> 64 for word in words[:, 0].tolist()], dtype=np.int64)
+    return np.array([word * (2**63 - 1) >> 64 for word in words.tolist()], dtype=np.int64)
 
 
-def _warp(
-    table: _Table, turns: Doubles, spacings: Doubles
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+def _tones(table: _Table, num_channels: int) -> dict[str, Floats]:
+    """Brightness, contrast and both gammas, by the names of the parameters."""
+    # Each has a word that says whether it is used, then one for each channel.
+    shape = (-1, len(_TONES), 1 + num_channels)
+    is_used, values = table.is_below("tones").reshape(shape)[..., :1], table.values("tones").reshape(shape)[..., 1:]
+    tones = np.where(is_used, values, _PLAIN).transpose(1, 0, 2).astype(np.float32, order="C")
+    return dict(zip(("scale", "shift", "contrast", "gamma_inverted", "gamma"), tones, strict=True))
+
+
+def _filters(table: _Table, num_channels: int) -> dict[str, Floats]:
+    """Blur and low resolution, by the names of the parameters."""
+    is_blurred = table.is_below("has_blur") & table.is_below("are_blurred")
+    sigma = np.where(is_blurred[..., None], table.values("sigma").reshape(-1, num_channels, 3), 0.0)
+    is_coarse = table.is_below("is_coarse") & table.is_below("are_coarse")
+    zoom = np.where(is_coarse, table.values("zooms"), 1.0)
+    return {"blur_sigma_voxel": sigma.astype(np.float32), "low_resolution": zoom.astype(np.float32)}
+
+
+def _warp(table: _Table, turns: Doubles, spacings: Doubles) -> tuple[Floats, Floats, Bools]:
     """`matrix` and `offset_voxel` of the parameters, and which samples they move; `spacings` of each, or of all."""
     matrix, rows = turns.copy(), np.flatnonzero(table.is_below("is_affine"))
     offset_voxel = np.zeros((len(matrix), 3), dtype=np.float32)
@@ -286,9 +289,7 @@ def _warp(
     return matrix.astype(np.float32), offset_voxel, is_moved
 
 
-def _affine(
-    parts: npt.NDArray[np.bool_], angles_degrees: Doubles, zoom: Doubles, shear: Doubles, spacings: Doubles
-) -> Doubles:
+def _affine(parts: Bools, angles_degrees: Doubles, zoom: Doubles, shear: Doubles, spacings: Doubles) -> Doubles:
     """Rotation, zoom and shear, drawn in millimeters, as matrices on voxel offsets from patch to volume: (n, 3, 3)."""
     rotation = _rotations(np.where(parts[:, :1], np.deg2rad(angles_degrees), 0.0))
     sheared = _EYE + shear.reshape(-1, 3, 3) * (1.0 - _EYE)

@@ -188,9 +188,7 @@ class _Gather:
         numbers = (num_channels, *shape, lines.shape[4])
         launch(triton_warp.gather, grid, *boxes, *looked_up, lines, *filled, *numbers, **constants)
 
-    def _crop(
-        self, boxes: tuple[torch.Tensor, torch.Tensor, torch.Tensor], memory: Staged, patches: _Patches
-    ) -> None:
+    def _crop(self, boxes: tuple[torch.Tensor, torch.Tensor, torch.Tensor], memory: Staged, patches: _Patches) -> None:
         num_channels, nx, ny, nz = patches.out.shape[1:]
         planes, block = triton_crop.CROP_PLANES, triton_crop.CROP_BLOCK
         constants = {"ALIGN": alignment(nz), "INNER": patches.inner, "PLANES": planes, "BLOCK": block}

@@ -1,8 +1,8 @@
 """Bias, noise, brightness and blur on a CUDA device. Each kernel works on a list of channels: those that drew its
 change.
 
-Channel p of a batch is `row * c + channel`. An entry of a list, int32, is `4 * p + 2 * flag + is_last`, where the flag's
-meaning is the kernel's. Changes that need sums over a channel are in `triton_tone`.
+Channel p of a batch is `row * c + channel`. An entry of a list, int32, is `4 * p + 2 * flag + is_last`; what the flag
+means depends on the kernel. Changes that need sums over a channel are in `triton_tone`.
 """
 
 from __future__ import annotations

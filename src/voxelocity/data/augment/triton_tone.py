@@ -18,8 +18,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_intensity import VALUE_NAMES
 from voxelocity.data.augment.triton_frame import SIZES, listed, put
+from voxelocity.data.augment.triton_intensity import VALUE_NAMES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 

@@ -198,7 +198,7 @@ def coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, A
     below = np.floor(place)
     above = np.minimum(below + 1.0, num_low - 1.0)
     share = side / num_low
-    kept = [np.minimum(((each + 0.5) * share).astype(np.int32), side.astype(np.int32) - 1) for each in (below, above)]
+    kept = [np.minimum(((low + 0.5) * share).astype(np.int32), side.astype(np.int32) - 1) for low in (below, above)]
     return kept[0], kept[1], (place - below).astype(np.float32)
 
 

@@ -36,8 +36,8 @@ def gather_on_device(tasks: Sequence[GatherTask]) -> None:
         if launches:
             with as_current(device):
                 memory = staging.to(device)
-                for one in launches:
-                    one(memory)
+                for fill in launches:
+                    fill(memory)
 
 
 def _launches_of(task: GatherTask, staging: Staging) -> list[_Launch]:
@@ -124,11 +124,11 @@ def _resize(
     source: torch.Tensor, work: SpatialPass, step: Resize, gain: Gain | None, out: torch.Tensor, staging: Staging
 ) -> _Launch:
     along = work.after.along
-    before = Moves(tuple(work.before.along[one.axis] for one in along), work.before.fill)  # type: ignore[arg-type]
+    before = Moves(tuple(work.before.along[move.axis] for move in along), work.before.fill)  # type: ignore[arg-type]
     rows: list[AxisWeights] = []
-    for one in along:
-        table = step.tables[one.axis]
-        rows.append(table.rows(np.arange(len(table.index))[one.taken]))
+    for move in along:
+        table = step.tables[move.axis]
+        rows.append(table.rows(np.arange(len(table.index))[move.taken]))
     index, weight = (np.concatenate([getattr(row, name).T.reshape(-1) for row in rows]) for name in ("index", "weight"))
     sizes = [row.index.size for row in rows]
     starts = [[row.index.shape[1], sum(sizes[:number])] for number, row in enumerate(rows)]
@@ -164,16 +164,16 @@ def _launch(
 def _ints(source: torch.Tensor, before: Moves, after: Moves | None, terms: Sequence[int] = (0, 1, 2)) -> Any:
     """`triton_gather.INT_NAMES`; without `after` nothing is resampled."""
     first, steps = 0, []
-    for one in before.along:
-        stride = source.stride(one.axis + 1)
-        steps.append(one.sign * stride)
-        first += (one.start - one.sign * one.before) * stride
-    starts = [one.before for one in before.along]
-    stops = [one.before + one.length for one in before.along]
+    for move in before.along:
+        stride = source.stride(move.axis + 1)
+        steps.append(move.sign * stride)
+        first += (move.start - move.sign * move.before) * stride
+    starts = [move.before for move in before.along]
+    stops = [move.before + move.length for move in before.along]
     shape: Index3 = before.shape if after is None else after.shape
     filled = before.along if after is None else after.along
     numbers = [first, source.stride(0), *steps, *starts, *stops, *before.shape, *shape]
-    numbers += [*(one.before for one in filled), *(one.length for one in filled), len(source), *terms]
+    numbers += [*(move.before for move in filled), *(move.length for move in filled), len(source), *terms]
     return np.array(numbers, np.int64)
 
 

@@ -53,7 +53,7 @@ def test_tables_of_all_channels_are_those_of_each(sigmas, zooms, shape):
     params = AugmentParams.identity(max(len(sigmas), len(zooms)), 1)
     params.blur_sigma_voxel[: len(sigmas), 0] = sigmas
     params.low_resolution[: len(zooms), 0] = zooms
-    is_blurred = triton_tables.lists(params).chosen[triton_tables.Pass.BLUR]
+    is_blurred = triton_tables.lists(params).chosen[triton_tables.ChangeKernel.BLUR]
     assume(is_blurred.any())
     taps, radii = triton_tables.taps(params, is_blurred, shape)
     blurred = [three for three in params.blur_sigma_voxel[:, 0].tolist() if any(three)]

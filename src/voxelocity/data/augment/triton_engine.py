@@ -23,7 +23,7 @@ from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
-from voxelocity.data.augment.triton_tables import Pass
+from voxelocity.data.augment.triton_tables import ChangeKernel
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8
@@ -222,33 +222,33 @@ class _Changes:
         self._num_parts = min(blocks(self._num_voxels, _VOXELS_PER_PART), MAX_PARTS)
         self._keeps_moments = params.gamma_keeps_moments
         self._entries = staging.add(lists.entries)
-        is_blurred = lists.chosen[Pass.BLUR]
+        is_blurred = lists.chosen[ChangeKernel.BLUR]
         self._values = staging.add(tables.values(params, is_blurred))
-        if self._sizes[Pass.POINTS]:
+        if self._sizes[ChangeKernel.POINTS]:
             self._points = [staging.add(array) for array in (tables.cubes(params), params.noise_seed, PIECES)]
-        if self._sizes[Pass.BLUR]:
+        if self._sizes[ChangeKernel.BLUR]:
             self._kernels = [staging.add(array) for array in tables.taps(params, is_blurred, shape)]
-        if self._sizes[Pass.COARSEN]:
+        if self._sizes[ChangeKernel.COARSEN]:
             self._low = [staging.add(array) for array in tables.coarse_tables(params, shape)]
 
     def launch(self, memory: Staged, patches: _Patches) -> None:
         if not any(self._sizes):
             return
         lists, values = memory.of(self._entries), memory.of(self._values)
-        if self._sizes[Pass.POINTS]:
-            grid = (blocks(self._num_voxels, CHUNK_VOXELS), self._sizes[Pass.POINTS])
-            looked_up = (lists[Pass.POINTS], values, *map(memory.of, self._points))
+        if self._sizes[ChangeKernel.POINTS]:
+            grid = (blocks(self._num_voxels, CHUNK_VOXELS), self._sizes[ChangeKernel.POINTS])
+            looked_up = (lists[ChangeKernel.POINTS], values, *map(memory.of, self._points))
             numbers = (self._num_voxels, patches.out.shape[1], *self._shape)
             filled = (patches.out, patches.work)
             launch(intensity.change_points, grid, *filled, *looked_up, *numbers, INNER=patches.inner)
-        if self._sizes[Pass.BLUR]:
-            self._blur(memory, patches, lists[Pass.BLUR], values)
-        if any(self._sizes[Pass.COARSEN :]):
+        if self._sizes[ChangeKernel.BLUR]:
+            self._blur(memory, patches, lists[ChangeKernel.BLUR], values)
+        if any(self._sizes[ChangeKernel.COARSEN :]):
             self._bend(memory, patches, lists, values)
 
     def _blur(self, memory: Staged, patches: _Patches, listed: torch.Tensor, values: torch.Tensor) -> None:
         nx, ny, nz = self._shape
-        num, block = self._sizes[Pass.BLUR], intensity.BLOCK
+        num, block = self._sizes[ChangeKernel.BLUR], intensity.BLOCK
         looked_up = (listed, *map(memory.of, self._kernels), values)
         first, second = (self._scratch(num, patches) for _ in range(2))
         stations, grid = (patches.work, first, second, patches.work), (blocks(self._num_voxels, block), num)
@@ -266,28 +266,49 @@ class _Changes:
         sums = torch.empty(num_sums, dtype=torch.float64, device=device)
         summed = {"PARTS": MAX_PARTS, "BLOCK": intensity.BLOCK, "num_warps": SUMMING_WARPS}
         stored = summed | {"INNER": patches.inner}
-        if sizes[Pass.MEASURE]:
-            launch(tone.measure, self._grid(Pass.MEASURE), work, lists[Pass.MEASURE], sums, size, **summed)
-        if sizes[Pass.COARSEN]:
-            listed, grid = lists[Pass.COARSEN], self._grid(Pass.COARSEN)
-            scratch = self._scratch(sizes[Pass.COARSEN], patches)
+        if sizes[ChangeKernel.MEASURE]:
+            launch(
+                tone.measure, self._grid(ChangeKernel.MEASURE), work, lists[ChangeKernel.MEASURE], sums, size, **summed
+            )
+        if sizes[ChangeKernel.COARSEN]:
+            listed, grid = lists[ChangeKernel.COARSEN], self._grid(ChangeKernel.COARSEN)
+            scratch = self._scratch(sizes[ChangeKernel.COARSEN], patches)
             launch(tone.spread, grid, work, scratch, listed, values, sums, size, **summed)
             arguments = (scratch, out, work, listed, *map(memory.of, self._low), sums, size, *self._shape)
             launch(tone.coarsen, grid, *arguments, **stored, ALIGN=alignment(*self._shape))
-        if sizes[Pass.BEND]:
-            launch(tone.bend, self._grid(Pass.BEND), out, work, lists[Pass.BEND], values, sums, size, **stored)
-        if sizes[Pass.BEND_AGAIN]:
-            arguments = (out, work, lists[Pass.BEND_AGAIN], values, sums, size)
+        if sizes[ChangeKernel.BEND]:
+            launch(
+                tone.bend,
+                self._grid(ChangeKernel.BEND),
+                out,
+                work,
+                lists[ChangeKernel.BEND],
+                values,
+                sums,
+                size,
+                **stored,
+            )
+        if sizes[ChangeKernel.BEND_AGAIN]:
+            arguments = (out, work, lists[ChangeKernel.BEND_AGAIN], values, sums, size)
             keeps = self._keeps_moments
-            launch(tone.bend_again, self._grid(Pass.BEND_AGAIN), *arguments, **stored, KEEPS_MOMENTS=keeps)
-        if sizes[Pass.RESTORE]:
-            launch(tone.restore, self._grid(Pass.RESTORE), out, work, lists[Pass.RESTORE], sums, size, **stored)
+            launch(tone.bend_again, self._grid(ChangeKernel.BEND_AGAIN), *arguments, **stored, KEEPS_MOMENTS=keeps)
+        if sizes[ChangeKernel.RESTORE]:
+            launch(
+                tone.restore,
+                self._grid(ChangeKernel.RESTORE),
+                out,
+                work,
+                lists[ChangeKernel.RESTORE],
+                sums,
+                size,
+                **stored,
+            )
 
     def _scratch(self, num_channels: int, patches: _Patches) -> torch.Tensor:
         # Each in memory of its own, so that it begins at a multiple of 16 bytes, as what is compiled ahead expects.
         return torch.empty((num_channels, self._num_voxels), dtype=torch.float32, device=patches.out.device)
 
-    def _grid(self, which: Pass) -> tuple[int, int]:
+    def _grid(self, which: ChangeKernel) -> tuple[int, int]:
         return (self._num_parts, self._sizes[which])
 
 

@@ -81,7 +81,7 @@ def _cropped(stored: Stored, first: Stored, signs: Stored, side: Stored) -> Stor
     return crops
 
 
-class Pass(IntEnum):
+class ChangeKernel(IntEnum):
     """The kernels that change listed channels, in their order, and `measure`, which only reads them."""
 
     POINTS = 0
@@ -97,7 +97,7 @@ class Lists(NamedTuple):
     """Which channels each kernel changes.
 
     Attributes:
-        chosen: (7, b, c), by `Pass`.
+        chosen: (7, b, c), by `ChangeKernel`.
         sizes: of the lists.
         entries: (7, n) int32, of `triton_intensity`, where n is a multiple of 4, so that each list is aligned.
         is_changed: (b, c), whether any kernel changes it.
@@ -114,28 +114,28 @@ def lists(params: AugmentParams) -> Lists:
     contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
     inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
     bent, late_contrast = inverted | straight, contrasted & ~coarse
-    chosen = np.empty((len(Pass), *bent.shape), dtype=np.bool_)
-    chosen[Pass.POINTS] = (params.has_bias | (params.noise_std > 0.0))[:, None]
-    np.any(params.blur_sigma_voxel > 0.0, axis=2, out=chosen[Pass.BLUR])
-    chosen[Pass.COARSEN], chosen[Pass.BEND] = coarse, bent | late_contrast
-    np.logical_and(inverted, straight, out=chosen[Pass.BEND_AGAIN])
-    chosen[Pass.RESTORE] = bent if params.gamma_keeps_moments else False
+    chosen = np.empty((len(ChangeKernel), *bent.shape), dtype=np.bool_)
+    chosen[ChangeKernel.POINTS] = (params.has_bias | (params.noise_std > 0.0))[:, None]
+    np.any(params.blur_sigma_voxel > 0.0, axis=2, out=chosen[ChangeKernel.BLUR])
+    chosen[ChangeKernel.COARSEN], chosen[ChangeKernel.BEND] = coarse, bent | late_contrast
+    np.logical_and(inverted, straight, out=chosen[ChangeKernel.BEND_AGAIN])
+    chosen[ChangeKernel.RESTORE] = bent if params.gamma_keeps_moments else False
     # Channels that are coarsened without contrast are measured during coarsening, not here.
-    chosen[Pass.MEASURE] = contrasted | (bent & ~coarse)
-    is_changed: Bools = chosen[: Pass.MEASURE].any(axis=0)
+    chosen[ChangeKernel.MEASURE] = contrasted | (bent & ~coarse)
+    is_changed: Bools = chosen[: ChangeKernel.MEASURE].any(axis=0)
     numbers = np.arange(0, 4 * bent.size, 4, dtype=np.int32).reshape(bent.shape)
-    entries = np.empty((len(Pass), -(-bent.size // 4) * 4), dtype=np.int32)
-    flags = {Pass.BEND: late_contrast, Pass.RESTORE: chosen[Pass.BEND_AGAIN]}
-    is_later, sizes = np.zeros_like(is_changed), [0] * len(Pass)
-    for number in reversed(Pass):
+    entries = np.empty((len(ChangeKernel), -(-bent.size // 4) * 4), dtype=np.int32)
+    flags = {ChangeKernel.BEND: late_contrast, ChangeKernel.RESTORE: chosen[ChangeKernel.BEND_AGAIN]}
+    is_later, sizes = np.zeros_like(is_changed), [0] * len(ChangeKernel)
+    for number in reversed(ChangeKernel):
         if not chosen[number].any():
             continue
-        coded = numbers + ~is_later if number != Pass.MEASURE else numbers
+        coded = numbers + ~is_later if number != ChangeKernel.MEASURE else numbers
         coded = coded + 2 * flags[number] if number in flags else coded
         found = coded[chosen[number]]
         sizes[number] = len(found)
         entries[number, : len(found)] = found
-        if number != Pass.MEASURE:
+        if number != ChangeKernel.MEASURE:
             is_later = is_later | chosen[number]
     return Lists(chosen, sizes, entries, is_changed)
 
@@ -144,7 +144,7 @@ def scales(
     sources: Sequence[Source | ResidentSource], params: AugmentParams, changes: Lists
 ) -> npt.NDArray[np.float32]:
     """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 4)."""
-    is_apart = changes.chosen[Pass.POINTS] | changes.chosen[Pass.BLUR]
+    is_apart = changes.chosen[ChangeKernel.POINTS] | changes.chosen[ChangeKernel.BLUR]
     factor = np.where(is_apart, 1.0, params.scale)
     made = np.empty((*factor.shape, 4), dtype=np.float32)
     np.multiply(scalings(sources, params.num_channels), factor[..., None], out=made[..., :2], casting="same_kind")

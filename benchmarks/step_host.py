@@ -111,8 +111,9 @@ def measure_batch(*, repeats: int = 1000) -> dict[str, Any]:
     region = Region((2, 2, 2), (34, 50, 34))
     image, label = torch.empty((8, 1, *patch)), torch.empty((8, *patch), dtype=torch.uint8)
     times: dict[str, list[float]] = {"parameters_ms": [], "boxes_ms": [], "augment_ms": [], "all_ms": []}
-    launch = triton_engine.launch
-    triton_engine.launch = lambda *_, **__: None
+    engine: Any = triton_engine
+    launch = engine.launch
+    engine.launch = lambda *_, **__: None
     try:
         for step in range(repeats):
             clock = [time.thread_time()]
@@ -128,7 +129,7 @@ def measure_batch(*, repeats: int = 1000) -> dict[str, Any]:
             for name, seconds in zip(times, (*spent, sum(spent)), strict=True):
                 times[name].append(seconds * 1e3)
     finally:
-        triton_engine.launch = launch
+        engine.launch = launch
     settled = {name: values[len(values) // 5 :] for name, values in times.items()}
     low_ms = statistics.quantiles(settled["all_ms"], n=10)[0]
     return {name: statistics.median(values) for name, values in settled.items()} | {"low_ms": low_ms, "n": repeats}

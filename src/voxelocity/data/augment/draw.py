@@ -282,8 +282,8 @@ def _warp(table: _Table, turns: Doubles, spacings: Doubles) -> tuple[Floats, Flo
     offset_voxel = np.zeros((len(matrix), 3), dtype=np.float32)
     if rows.size > 0:
         spacings = spacings[rows] if len(spacings) > 1 else spacings
-        drawn = (table.values(name)[rows] for name in ("angles_degrees", "zoom", "shear"))
-        matrix[rows] = _affine(table.is_below("parts")[rows], *drawn, spacings) @ matrix[rows]
+        angles, zoom, shear = (table.values(name)[rows] for name in ("angles_degrees", "zoom", "shear"))
+        matrix[rows] = _affine(table.is_below("parts")[rows], angles, zoom, shear, spacings) @ matrix[rows]
         offset_voxel[rows] = table.values("offset")[rows]
     is_moved = (matrix != _EYE).reshape(-1, 9).any(axis=1) | offset_voxel.any(axis=1)
     return matrix.astype(np.float32), offset_voxel, is_moved

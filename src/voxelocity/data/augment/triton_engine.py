@@ -260,56 +260,36 @@ class _Changes:
 
     def _bend(self, memory: Staged, patches: _Patches, lists: torch.Tensor, values: torch.Tensor) -> None:
         """Contrast, low resolution and gamma."""
-        device, size, sizes = patches.out.device, self._num_voxels, self._sizes
-        out, work = patches.out, patches.work
+        out, work, size, sizes = patches.out, patches.work, self._num_voxels, self._sizes
         num_sums = len(out) * out.shape[1] * tone.NUM_SLOTS * 4 * MAX_PARTS
-        sums = torch.empty(num_sums, dtype=torch.float64, device=device)
+        sums = torch.empty(num_sums, dtype=torch.float64, device=out.device)
         summed = {"PARTS": MAX_PARTS, "BLOCK": intensity.BLOCK, "num_warps": SUMMING_WARPS}
         stored = summed | {"INNER": patches.inner}
+        used = [which for which in ChangeKernel if which >= ChangeKernel.COARSEN and sizes[which]]
+        at = {which: ((self._num_parts, sizes[which]), lists[which]) for which in used}
         if sizes[ChangeKernel.MEASURE]:
-            launch(
-                tone.measure, self._grid(ChangeKernel.MEASURE), work, lists[ChangeKernel.MEASURE], sums, size, **summed
-            )
+            grid, listed = at[ChangeKernel.MEASURE]
+            launch(tone.measure, grid, work, listed, sums, size, **summed)
         if sizes[ChangeKernel.COARSEN]:
-            listed, grid = lists[ChangeKernel.COARSEN], self._grid(ChangeKernel.COARSEN)
+            grid, listed = at[ChangeKernel.COARSEN]
             scratch = self._scratch(sizes[ChangeKernel.COARSEN], patches)
             launch(tone.spread, grid, work, scratch, listed, values, sums, size, **summed)
             arguments = (scratch, out, work, listed, *map(memory.of, self._low), sums, size, *self._shape)
             launch(tone.coarsen, grid, *arguments, **stored, ALIGN=alignment(*self._shape))
         if sizes[ChangeKernel.BEND]:
-            launch(
-                tone.bend,
-                self._grid(ChangeKernel.BEND),
-                out,
-                work,
-                lists[ChangeKernel.BEND],
-                values,
-                sums,
-                size,
-                **stored,
-            )
+            grid, listed = at[ChangeKernel.BEND]
+            launch(tone.bend, grid, out, work, listed, values, sums, size, **stored)
         if sizes[ChangeKernel.BEND_AGAIN]:
-            arguments = (out, work, lists[ChangeKernel.BEND_AGAIN], values, sums, size)
-            keeps = self._keeps_moments
-            launch(tone.bend_again, self._grid(ChangeKernel.BEND_AGAIN), *arguments, **stored, KEEPS_MOMENTS=keeps)
+            grid, listed = at[ChangeKernel.BEND_AGAIN]
+            keeps = {"KEEPS_MOMENTS": self._keeps_moments}
+            launch(tone.bend_again, grid, out, work, listed, values, sums, size, **stored, **keeps)
         if sizes[ChangeKernel.RESTORE]:
-            launch(
-                tone.restore,
-                self._grid(ChangeKernel.RESTORE),
-                out,
-                work,
-                lists[ChangeKernel.RESTORE],
-                sums,
-                size,
-                **stored,
-            )
+            grid, listed = at[ChangeKernel.RESTORE]
+            launch(tone.restore, grid, out, work, listed, sums, size, **stored)
 
     def _scratch(self, num_channels: int, patches: _Patches) -> torch.Tensor:
         # Each in memory of its own, so that it begins at a multiple of 16 bytes, as what is compiled ahead expects.
         return torch.empty((num_channels, self._num_voxels), dtype=torch.float32, device=patches.out.device)
-
-    def _grid(self, which: ChangeKernel) -> tuple[int, int]:
-        return (self._num_parts, self._sizes[which])
 
 
 def blocks(count: int, size: int) -> int:

@@ -122,21 +122,21 @@ def lists(params: AugmentParams) -> Lists:
     chosen[ChangeKernel.RESTORE] = bent if params.gamma_keeps_moments else False
     # Channels that are coarsened without contrast are measured during coarsening, not here.
     chosen[ChangeKernel.MEASURE] = contrasted | (bent & ~coarse)
-    is_changed: Bools = chosen[: ChangeKernel.MEASURE].any(axis=0)
+    is_changed: Bools = np.asarray(chosen[: ChangeKernel.MEASURE].any(axis=0))
     numbers = np.arange(0, 4 * bent.size, 4, dtype=np.int32).reshape(bent.shape)
     entries = np.empty((len(ChangeKernel), -(-bent.size // 4) * 4), dtype=np.int32)
     flags = {ChangeKernel.BEND: late_contrast, ChangeKernel.RESTORE: chosen[ChangeKernel.BEND_AGAIN]}
     is_later, sizes = np.zeros_like(is_changed), [0] * len(ChangeKernel)
-    for number in reversed(ChangeKernel):
-        if not chosen[number].any():
+    for which in reversed(ChangeKernel):
+        if not chosen[which].any():
             continue
-        coded = numbers + ~is_later if number != ChangeKernel.MEASURE else numbers
-        coded = coded + 2 * flags[number] if number in flags else coded
-        found = coded[chosen[number]]
-        sizes[number] = len(found)
-        entries[number, : len(found)] = found
-        if number != ChangeKernel.MEASURE:
-            is_later = is_later | chosen[number]
+        coded = numbers + ~is_later if which != ChangeKernel.MEASURE else numbers
+        coded = coded + 2 * flags[which] if which in flags else coded
+        found = coded[chosen[which]]
+        sizes[which] = len(found)
+        entries[which, : len(found)] = found
+        if which != ChangeKernel.MEASURE:
+            np.logical_or(is_later, chosen[which], out=is_later)
     return Lists(chosen, sizes, entries, is_changed)
 
 

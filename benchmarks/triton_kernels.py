@@ -85,7 +85,10 @@ class Variant:
 
     def given_out(self, out: str, inner: int) -> Variant:
         """Of a kernel of the augmentation, for images of this type and with so many channels next to each other."""
-        return replace(self, out=out, constants=self.constants | ({} if self.kernel in _SILENT else {"INNER": inner}))
+        constants = self.constants | ({} if self.kernel in _SILENT else {"INNER": inner})
+        if self.kernel == "crop" and (out, inner) != ("fp32", 1):
+            constants |= {"BLOCK": triton_crop.CROP_BLOCK // 2}
+        return replace(self, out=out, constants=constants)
 
     def dividing(self, num_channels: int) -> Variant:
         """Of a kernel of the norm, for features of so many channels."""

@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,9 +26,8 @@ _SMALL = 40
 def figures(root: Path) -> dict[str, int]:
     """What is counted, by name, of the checkout at `root`."""
     source = root / "src"
-    files = {_module(path, source): path for path in source.rglob("*.py")}
-    trees = {name: ast.parse(path.read_text()) for name, path in files.items()}
-    imports = {name: set(_imported(name, tree, files)) - {name} for name, tree in trees.items()}
+    files, trees = _parse(source)
+    imports = imported_modules(source)
     users: dict[str, set[str]] = defaultdict(set)
     for name, targets in imports.items():
         if files[name].name != "__init__.py":
@@ -51,6 +51,18 @@ def figures(root: Path) -> dict[str, int]:
         "public names of several classes": sum(n > 1 for name, n in classes.items() if not name.startswith("_")),
         "templates of pages": len(list(source.rglob("*.html.j2"))),
     }
+
+
+def imported_modules(source: Path) -> dict[str, set[str]]:
+    """The modules below `source`, by name, each with those of them that it imports."""
+    files, trees = _parse(source)
+    return {name: set(_imported(name, tree, files)) - {name} for name, tree in trees.items()}
+
+
+@cache
+def _parse(source: Path) -> tuple[dict[str, Path], dict[str, ast.Module]]:
+    files = {_module(path, source): path for path in source.rglob("*.py")}
+    return files, {name: ast.parse(path.read_text()) for name, path in files.items()}
 
 
 def _extends_its_namesake(node: ast.ClassDef) -> bool:

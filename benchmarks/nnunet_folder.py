@@ -30,7 +30,7 @@ import numpy as np
 from harness import head, parser_of, real_data, write_record
 from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array
-from voxelocity.infer.predictor import STAGES
+from voxelocity.infer.pending import STAGES
 from voxelocity.observe import Stopwatch
 
 _CONFIGURATION, _PLANS = "3d_fullres", "nnUNetPlans"

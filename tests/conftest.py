@@ -97,8 +97,8 @@ def _charts_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         file.write(_BLANK_PNG if format == "png" else '<svg width="1pt" height="1pt"></svg>')
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
-    for name in ("charts", "pictures"):
-        monkeypatch.setattr(f"voxelocity.report.{name}.draw_time_axes", lambda *_, **__: None)
+    for name in ("document.charts", "report.pictures"):
+        monkeypatch.setattr(f"voxelocity.{name}.draw_time_axes", lambda *_, **__: None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.prepare import Preparation, PrepareConfig, Restoration, resize_record
 from voxelocity.infer import PredictionSpec, Predictor, WindowConfig, arrays
 from voxelocity.infer.mirrored import Mirrored, add_weighted, part_of
-from voxelocity.infer.predictor import Loaded
+from voxelocity.infer.pending import Loaded
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import Forward, NamedForward, RuntimeTask, in_one_line
 from voxelocity.infer.runtimes.table import RUNTIMES

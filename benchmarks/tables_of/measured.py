@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tables_of.comparisons import side_by_side
-from tables_of.results import demo_words, load, markdown_table, refused
-from voxelocity.report import bytes_text, duration_text
+from tables_of.results import demo_words, load, markdown_table, refused, source_line
+from voxelocity.core.quantities import bytes_text, duration_text
 
 
 def measured_page() -> str:
@@ -39,6 +39,8 @@ def measured_page() -> str:
         lines += ["", demo_words(record["demo"]) + ".", ""]
     for record in load("bench_*.json"):
         lines += side_by_side(record)
+    for record in load("triton_kernels.json"):
+        lines += kernel_lines(record)
     if left_out := refused():
         lines += ["## Not shown", ""]
         lines += ["Nobody could repeat these measurements. No table shows them until they are taken again.", ""]
@@ -49,6 +51,38 @@ def measured_page() -> str:
         ((r["file"], *_hardware(r["environment"])) for r in load("*.json") if "environment" in r),
     )
     return "\n".join(lines) + "\n"
+
+
+def kernel_lines(record: dict[str, Any]) -> list[str]:
+    """For each kernel, over its forms and all architectures: registers, the largest accesses, and what was spilled."""
+    kernels: dict[str, list[dict[str, Any]]] = {}
+    for row in record["kernels"]:
+        kernels.setdefault(row["kernel"], []).append(row)
+    lines = ["## Triton kernels", "", f"Compiled ahead for {', '.join(record['architectures'])}; nothing was run.", ""]
+    lines += markdown_table(
+        ("kernel", "forms", "registers a thread, at most", "largest load and store, bytes a thread", "spilled bytes"),
+        (
+            (
+                f"`{name}`",
+                len(rows),
+                max(max(_figures(row["registers"])) for row in rows),
+                " and ".join(str(_largest(rows, kind)) for kind in ("load", "store")),
+                sum(sum(_figures(row[kind])) for row in rows for kind in ("spill_store_bytes", "spill_load_bytes")),
+            )
+            for name, rows in kernels.items()
+        ),
+    )
+    return [*lines, "", f"{source_line(record)} Triton {record['triton']}.", ""]
+
+
+def _figures(value: int | str) -> list[int]:
+    """A figure of a row, which is one for all architectures or one for each."""
+    return [int(part) for part in str(value).split()]
+
+
+def _largest(rows: list[dict[str, Any]], kind: str) -> int:
+    sizes = [access.removeprefix(kind) for row in rows for access in row["accesses"] if access.startswith(kind)]
+    return max(map(int, sizes), default=0)
 
 
 def _fold(record: dict[str, Any]) -> str:

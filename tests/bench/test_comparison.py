@@ -5,7 +5,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from voxelocity.bench.comparison import BenchSide, Comparison, Figure, Record, compare, comparison_section
-from voxelocity.report import section_view
+from voxelocity.document import section_view
 
 
 def comparison(better, *values, names=("ours", "peer", "third")):

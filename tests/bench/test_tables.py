@@ -133,3 +133,17 @@ def test_a_setting_off_and_on_is_not_called_ours_against_others(tables, record, 
     path.write_text(json.dumps({**json.loads(path.read_text()), "comparison": {}}))
     assert "the first better by" in tables.measured_page()
     assert "ours better by" not in tables.measured_page()
+
+
+def test_the_kernels_are_shown_by_name_over_forms_and_architectures(tables, record, tmp_path):
+    same = {"kernel": "crop", "shared_bytes": 0, "machine_code_bytes": 9, "spill_store_bytes": 0, "spill_load_bytes": 0}
+    rows = [
+        {**same, "form": "i16", "registers": 56, "accesses": {"load8": 2, "load16": 1, "store4": 1}},
+        {**same, "form": "u8", "registers": "56 64", "spill_load_bytes": "0 8", "accesses": {"load1": 2}},
+        {**same, "kernel": "touch", "form": "fp32", "registers": 8, "accesses": {"store4": 1}},
+    ]
+    made = {**json.loads(record.read_text()), "triton": "3.7", "architectures": ["sm_80", "sm_90"], "kernels": rows}
+    (tmp_path / "triton_kernels.json").write_text(json.dumps(made))
+    page = tables.measured_page().splitlines()
+    assert "| `crop` | 2 | 64 | 16 and 4 | 8 |" in page
+    assert "| `touch` | 1 | 8 | 0 and 4 | 0 |" in page

@@ -137,6 +137,11 @@ WRONG_OPTIONS = {
     "fold without cases": (["--fold", "4"], ["fold 4 holds zero of the 6", "[0, 1, 2]", "--fold all"]),
     "fold no number": (["--fold", "first"], ["--fold 'first'", "'all'"]),
     "unknown key": (["--set", "data.batchsize=2"], ["unknown key 'data.batchsize'", "did you mean 'data.batch_size'"]),
+    "key like no other": (["--set", "foo=1"], ["unknown key 'foo'; the configuration has seed, planner, data,"]),
+    "key like no other of its section": (["--set", "train.q=1"], ["'train.q'; train has train.steps, train.time_"]),
+    "section": (["--set", "train=5"], ["train = 5 is not valid: it is a section; set one of its keys"]),
+    "too few values": (["--set", "window.shape_voxel=[16,16]"], ["[16, 16] is not valid: give 3 values, such as 1,"]),
+    "keys that do not fit together": (["--set", "train.steps=0"], ["plan: train: steps and time_budget_s are both 0"]),
     "out of range": (["--set", "data.batch_size=0"], ["data.batch_size = 0", "greater than or equal to 1"]),
     "wrong type": (["--set", "train.steps=many"], ["train.steps = 'many'", "integer"]),
     "no equals sign": (["--set", "train.steps"], ["'train.steps' has no '='", "key=value"]),
@@ -154,6 +159,14 @@ def test_a_wrong_option_is_named_with_its_cure(train, tiny_msd, tmp_path, name):
     options, texts = WRONG_OPTIONS[name]
     assert_refused(train(tiny_msd, tmp_path / "run", *options), *texts)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_the_place_of_a_data_set_and_a_folder_without_a_run_are_named(voxelocity, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text("dataset: {path: /data}\n")
+    for command in (["plan", tmp_path / "run"], ["train", tmp_path / "run", "-o", tmp_path / "other"]):
+        assert_refused(voxelocity(*command), "is the folder of a run", "run.yaml as dataset.path", "train --resume")
+    assert_refused(voxelocity("train", "--resume", tmp_path / "none"), "none holds no run to resume")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +240,7 @@ def test_predict_needs_a_run_that_holds_a_model(voxelocity, tiny_msd, tmp_path):
     (tmp_path / "run").mkdir()
     for run in (tmp_path / "run", tmp_path / "nowhere"):
         ended = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", tmp_path / "out", "--device", "cpu")
-        assert_refused(ended, str(run), "model.json", "--resume")
+        assert_refused(ended, str(run), "model.json", "name the folder of a finished run")
     assert not (tmp_path / "out").exists()
 
 

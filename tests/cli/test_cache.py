@@ -2,9 +2,9 @@ import pytest
 import typer
 
 from shared.refused import assert_refused
+from voxelocity.core.quantities import bytes_text
 from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, disk_bytes_in, entry_key
 from voxelocity.observe import memory_folders
-from voxelocity.report import bytes_text
 from voxelocity.testing.tier_contract import example_volume
 
 KEYS = [entry_key(name, "") for name in "ab"]

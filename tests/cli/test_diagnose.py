@@ -20,6 +20,7 @@ from voxelocity.diagnosis.facts import Ending
 from voxelocity.diagnosis.result import diagnosis_to_plain, read_diagnosis, write_diagnosis
 from voxelocity.diagnosis.watching import command as watching
 from voxelocity.observe.samples import HostSample, Sample
+from voxelocity.report import own_run
 
 
 class Play:
@@ -49,8 +50,8 @@ class Play:
                 "profile_facts": self.profile_facts,
                 "write_timeline": lambda facts, path: path.write_text("[]"),
                 "diagnose": self.judge,
-                "facts_of_run": self.facts_of_run,
             },
+            own_run: {"facts_of_run": self.facts_of_run},
         }
 
     def recording_environment(self, folder, **limits):

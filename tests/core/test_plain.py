@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxelocity.core.plain import parse_yaml, plain_data, table_cell, text_of_cell, yaml_text
+from voxelocity.core.plain import excerpt, parse_yaml, plain_data, shortened, table_cell, text_of_cell, yaml_text
 
 
 @dataclass
@@ -95,3 +95,10 @@ def test_no_cell_is_a_formula_and_each_is_read_as_it_was(text):
 @pytest.mark.parametrize("value", [-0.5, 3, None, "-0.5", "+3e-4", "-7"])
 def test_numbers_in_cells_stay_numbers(value):
     assert table_cell(value) == value
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, b"x" * 10**6, ["x" * 10**6] * 100, {"x" * 10**6: "x"}, 10**4000])
+def test_what_a_message_quotes_is_short_whatever_it_is(value):
+    assert len(shortened(value)) < 700
+    assert len(excerpt(str(value))) <= 400
+    assert excerpt(" a\n b ") == "a b"

@@ -9,7 +9,7 @@ import pytest
 from shared.diagnoses import with_facts
 from shared.page import Page, assert_golden
 from voxelocity.diagnosis.comparison import compare_diagnoses, comparison_verdict, diagnosis_comparison_document
-from voxelocity.report import write_page
+from voxelocity.document import write_page
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from shared.diagnoses import NAMES
+from shared.diagnoses import NAMES, example
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.result import diagnosis_from_plain, diagnosis_to_plain, read_diagnosis, write_diagnosis
@@ -100,3 +100,19 @@ def test_a_place_that_cannot_be_written_is_an_output_error(example_diagnosis, tm
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         write_diagnosis(example_diagnosis("clean"), tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("verdict", 7, "7 is not text"),
+        ("not_measured", "all", "'all' is not a list"),
+        ("findings", {"a": 1}, "is not a list"),
+        ("verdict", ["x" * 5000] * 5000, "is not text"),
+    ],
+)
+def test_values_of_another_type_are_damage_in_few_words(key, value, words):
+    plain = diagnosis_to_plain(example(NAMES[0])) | {key: value}
+    with pytest.raises(InputError, match=words) as refused:
+        diagnosis_from_plain(plain)
+    assert len(str(refused.value)) < 900

@@ -17,9 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
+    ROOT / "tests" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *RECIPES,
 ]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+DAYS = sorted((ROOT / "docs" / "log").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -68,11 +71,45 @@ def test_commands_in_the_documents_exist_with_their_options(block):
         assert used <= known, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def links(page):
+    return [target for target in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DECISIONS, *DAYS], ids=lambda page: f"{page.parent.name}-{page.name}")
 def test_links_between_the_documents_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)#]+)", page.read_text())
-    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
-    assert not missing
+    assert [target for target in links(page) if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("folder", ["decisions", "log"])
+def test_an_index_lists_every_page_of_its_folder(folder):
+    index = ROOT / "docs" / folder / "README.md"
+    own = [target for target in links(index) if "/" not in target]
+    assert sorted(own) == sorted(page.name for page in index.parent.glob("[0-9]*.md"))
+
+
+CODE = re.compile(r"`([a-z][\w*-]*/[\w./*-]+)`")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md", *DECISIONS],
+    ids=lambda page: f"{page.parent.name}-{page.name}",
+)
+def test_files_that_a_page_names_exist(page):
+    def exists(name):
+        below = (ROOT, ROOT / "src" / "voxelocity", ROOT / "tests")
+        return any([*folder.glob(name), *folder.glob(f"{name}.py")] for folder in below)
+
+    assert [name for name in CODE.findall(page.read_text()) if not exists(name)] == []
+
+
+def test_documents_that_the_code_names_exist():
+    named = {
+        path.rstrip(".")
+        for file in (ROOT / "src").rglob("*.py")
+        for path in re.findall(r"(?<![\w./])docs/[\w./-]+", file.read_text())
+    }
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_tables_are_what_the_result_files_say():

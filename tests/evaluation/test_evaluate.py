@@ -109,7 +109,7 @@ def test_the_truth_may_be_a_data_set(tiny_msd, tmp_path):
 
 def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
     table = folders[0] / "predictions.csv"
-    table.write_text("case,division\na,trained on\nb,held out\nz,trained on\n")
+    table.write_text("file,division\na.nii.gz,trained on\nb.nii.gz,held out\nz.nii.gz,trained on\n")
     found = evaluate(*folders)
     assert found.trained_on == {"a"}
     plain = evaluation_document(found).to_plain()
@@ -128,11 +128,11 @@ def test_means_of_what_a_model_has_not_seen_stand_next_to_those_of_all(folders):
         in evaluation_document(evaluate(*folders)).verdict
     )
     (folders[1] / "extra.nii.gz").unlink()
-    table.write_text("case,division\n" + "".join(f"{case},trained on\n" for case in "abc"))
+    table.write_text("file,division\n" + "".join(f"{case}.nii.gz,trained on\n" for case in "abc"))
     document = evaluation_document(evaluate(*folders))
     assert document.verdict.endswith("over 3 cases, all of which the model was trained on.")
     assert document.notices[0].endswith("none was held out.")
-    for damaged in (b"case\na\n", b"\xff\xfe,,\n1", b""):
+    for damaged in (b"file\na.nii.gz\n", b"\xff\xfe,,\n1", b""):
         table.write_bytes(damaged)
         assert evaluation_document(evaluate(*folders)).verdict.endswith("over 3 cases.")
 
@@ -257,6 +257,15 @@ def test_a_headline_of_a_part_of_the_cases_says_so(folders, tmp_path):
     predictions, truth = folders
     (predictions / "c.nii.gz").unlink()
     assert evaluation_document(evaluate(predictions, truth)).verdict.endswith(" over 2 of 3 cases.")
+    # Two of five folds.
+    folds = [run(tmp_path / f"g{case}", {case: 0.5}, num_training=4) for case in "ab"]
+    assert (
+        "0.500 over 2 cases; these runs did not hold out the other 3" in evaluation_document(pool_runs(folds)).verdict
+    )
+    other = run(tmp_path / "h", {"c": 0.5}, num_training=4, path="/elsewhere")
+    pooled = pool_runs([*folds, other])
+    assert "validated on 2 data sets" in pooled.notices[0]
+    assert pooled.num_not_held_out == 0
 
 
 def test_networks_that_learned_nothing_have_no_headline(folders, tmp_path):
@@ -272,6 +281,23 @@ def test_networks_that_learned_nothing_have_no_headline(folders, tmp_path):
     (bad / "dataset.json").write_text(json.dumps({"labels": {name: int(value) for value, name in labels.items()}}))
     (bad / "scores.json").write_text(json.dumps({"unlearned": "it made no step", "cases": []}))
     assert "No score over 3 cases" in evaluation_document(evaluate(*folders, labels=bad)).verdict
+
+
+def test_predictions_carry_the_mark_of_a_network_that_learned_nothing_and_their_own_folder_says_it(folders, tmp_path):
+    predictions, truth = folders
+    table = "file,division,unlearned\na.nii.gz,trained on,it made no step\nb.nii.gz,held out,it made no step\n"
+    (predictions / "predictions.csv").write_text(table)
+    document = evaluation_document(evaluate(predictions, truth))
+    assert "No score over 3 cases" in document.verdict
+    assert f"{predictions} has no score: it made no step." in document.notices
+    (division,) = [section.blocks[0] for section in document.sections if section.title == "Trained on, and not"]
+    assert {row[2:] for row in division.rows} == {("n/a", "n/a")}
+    # The row of a case that now lies in another folder says nothing about it.
+    second = tmp_path / "second"
+    second.mkdir()
+    (predictions / "a.nii.gz").rename(second / "a.nii.gz")
+    found = evaluate([predictions, second], truth)
+    assert (found.trained_on, [*found.unlearned]) == (frozenset(), [str(predictions)])
 
 
 def test_a_step_that_was_chosen_on_the_scored_cases_is_said_of_pooled_runs(tmp_path):

@@ -1,5 +1,6 @@
 """A run exported to another runtime: what is written, what it is compared on, what is refused."""
 
+import contextlib
 import json
 import shutil
 
@@ -122,6 +123,25 @@ def test_an_export_that_answers_wrongly_is_not_kept(run, tmp_path, monkeypatch):
     ):
         export(run, tmp_path / "out", "onnx", max_cases=0)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_export_is_built_under_the_switches_that_its_model_predicts_with(run, tmp_path, monkeypatch):
+    used = []
+
+    @contextlib.contextmanager
+    def switches(spec, devices):
+        used.append((spec.class_names[1], devices))
+        yield
+        raise AssertionError("an error of the export ends the block")
+
+    def fail(network, task):
+        assert used == [("ball", [CPU])]
+        raise RuntimeError("built")
+
+    monkeypatch.setattr(exporting, "switches_of", switches)
+    monkeypatch.setattr(exporting.program, "to_onnx", fail)
+    with pytest.raises(ExportError, match="built"):
+        export(run, tmp_path / "out", "onnx")
 
 
 def test_a_network_that_cannot_be_exported_is_said_in_one_line(run, tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ import numpy as np
 
 from shared.page import Page, assert_accessible, assert_golden, assert_safe
 from voxelocity.core.volume import Grid, Volume
+from voxelocity.document import write_page
 from voxelocity.infer import PredictedScan
 from voxelocity.infer.page import predictions_document
-from voxelocity.report import cut_slices, write_page
+from voxelocity.report import cut_slices
 from voxelocity.report.records import SliceFigure
 
 NAMES = ("background", "liver", "left <kidney>")

@@ -1,5 +1,6 @@
 """Scans through a network: what shares its passes, and what becomes of the others when one scan is broken."""
 
+import weakref
 from collections import deque
 
 import nibabel as nib
@@ -157,6 +158,23 @@ def test_peak_of_predicting_is_a_windows_depth_of_logits_and_a_few_volumes(tmp_p
     prepared_voxels = np.prod(shape) / (1.0 if spacing_mm == "keep" else 1.5)
     # The image, the weights of the windows with a partial sum of them, and what a pass takes.
     assert counted.peak_bytes / (4 * prepared_voxels) < 17 / 64 * num_classes + 4
+
+
+def test_neither_prepared_volumes_nor_predictions_are_held_while_others_are_made(tmp_path):
+    predicts, alive = predictor(batch_size=1), []
+    refs, seen = scans(tmp_path, 3, shape=(20, 8, 8)), []
+
+    def load(ref):
+        case = predicts.load(ref)
+        copied = case.volume.with_(image=case.volume.image.copy())
+        alive.append(weakref.ref(copied))
+        return case._replace(volume=copied)
+
+    predicts._on_windows = lambda: seen.append(sum(held() is not None for held in alive))
+    for prediction in predicts.restored(map(load, refs), on_failure=None, num_threads=0):
+        alive.append(weakref.ref(prediction.classes))
+        del prediction
+    assert set(seen) == {0}
 
 
 def test_windows_of_small_cases_are_timed_in_full_batches():

@@ -3,8 +3,8 @@ import re
 import pytest
 
 from shared.page import Page, assert_golden, assert_safe
+from voxelocity.document import write_page
 from voxelocity.monitoring.comparison import monitor_comparison_document
-from voxelocity.report import write_page
 
 GIB = 1024**3
 

@@ -5,14 +5,19 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.plan_facts import GIB, fingerprint, machine
 from voxelocity.planning import Plan
 from voxelocity.planning.facts import PlanFacts, Request
-from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, count_tensors
+from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, count_tensors, window_bytes
 from voxelocity.planning.rules import RULES
+from voxelocity.planning.size_rule import budget_for
+from voxelocity.planning.step_forecast import forecast_step_s, step_work
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CARDS = {
@@ -60,7 +65,7 @@ def planned(data, card="H100 80 GB", time_budget_s=0.0, overrides=None, free_gib
         memory_bytes=128 * GIB,
         **changes,
     )
-    statistics, num_training = DATA[data]
+    statistics, num_training = DATA[data] if isinstance(data, str) else data
     request = Request(num_training=num_training, time_budget_s=time_budget_s, seed=0, cache_folder="cache")
     facts = PlanFacts(data=statistics, machine=on, request=request, overrides=overrides or {})
     for rule in RULES:
@@ -210,3 +215,75 @@ def test_a_step_on_a_small_card_fits_by_the_count_of_its_tensors(gb):
     assert state + tensors.activations <= 0.93 * gb * GIB
     keeps_graph = "a CUDA graph of the step" not in reason(facts, "data.batch_size")
     assert state + tensors.windows + (tensors.activations if keeps_graph else 0) <= 0.93 * gb * GIB
+
+
+def all_window_bytes(facts, plan):
+    """What the windows that a validation computes at once take."""
+    return plan.window.batch_size * window_bytes(
+        plan.network,
+        window_voxel=plan.window.shape_voxel,
+        num_channels=len(facts.data.channels),
+        num_classes=facts.data.num_outputs,
+        is_half=plan.precision.compute != "float32",
+    )
+
+
+@st.composite
+def data_sets(draw):
+    """Statistics of any data set, 2-D and anisotropic ones included, and how many of its cases are trained on."""
+    shape = draw(st.tuples(*[st.sampled_from([1.0, 5.0, 35.0, 155.0, 512.0, 1500.0])] * 3))
+    spacing = draw(st.tuples(*[st.sampled_from([0.01, 0.5, 1.0, 5.0])] * 3))
+    num_cases = draw(st.sampled_from([2, 41, 2000]))
+    classes = tuple(f"class {number}" for number in range(draw(st.sampled_from([2, 4, 105]))))
+    channels = tuple(f"channel {number}" for number in range(draw(st.sampled_from([1, 4, 60]))))
+    crop = draw(st.sampled_from([1.0, 0.3]))
+    options = {"class_names": classes, "channels": channels, "num_cases": num_cases, "crop_share": crop}
+    return fingerprint(shape, spacing, **options), max(1, int(0.8 * num_cases))
+
+
+@given(
+    data=data_sets(),
+    card=st.sampled_from(sorted(CARDS)),
+    free_gib=st.sampled_from([7.4, 10.2, 11.2, 14.9, 22.3, 79.2]),
+    budget_s=st.sampled_from([0.0, 5.0, 41.0, 600.0, 36_000.0, 259_200.0]),
+    num_ranks=st.sampled_from([1, 1, 8]),
+)
+def test_no_plan_exceeds_the_memory_or_promises_more_steps_than_its_budget_has(
+    data, card, free_gib, budget_s, num_ranks
+):
+    facts, plan = planned(data, card, budget_s, free_gib=free_gib, num_ranks=num_ranks)
+    free_bytes, cached = int(free_gib * GIB), plan.data.cache.device_max_bytes
+    if "does not fit" not in reason(facts, "data.batch_size"):
+        held = facts.planned_bytes if plan.precision.step_graph else 0
+        assert cached + max(facts.planned_bytes, held + all_window_bytes(facts, plan)) <= free_bytes
+    expected = facts.forecast
+    assert 0 <= expected.num_steps * expected.step_s <= budget_s
+    assert np.isfinite(plan.data.prepare.spacing_mm).all()
+    longer = planned(data, card, 2.0 * budget_s, free_gib=free_gib, num_ranks=num_ranks)[0].forecast
+    if budget_s > 0.0 and (budget_s < 300.0 or budget_s >= 600.0) and free_gib == 79.2:
+        assert longer.device_s >= expected.device_s * 0.999
+    if budget_s and expected.num_steps < 100:
+        enough_s = math.ceil(budget_for(facts, 100, expected.step_s))
+        cured = planned(data, card, enough_s, free_gib=free_gib, num_ranks=num_ranks)[0]
+        assert cured.forecast.num_steps >= 100
+
+
+def test_windows_are_counted_in_the_shape_that_you_set_and_next_to_a_graph_alone():
+    facts, plan = planned(SPLEEN, "RTX 3060 12 GB", overrides={"window.shape_voxel": [192, 192, 192]})
+    assert plan.window.batch_size == 1
+    assert facts.planned_bytes + all_window_bytes(facts, plan) <= int(11.2 * GIB) or not plan.precision.step_graph
+    # Without a graph, a step leaves its memory to the windows.
+    _, on_t4 = planned(BRATS, "T4 16 GB")
+    assert (on_t4.precision.step_graph, on_t4.window.batch_size) == (False, 4)
+
+
+def test_a_slice_of_a_card_and_float32_without_tf32_are_slower():
+    def seconds(name, is_half=True):
+        network = planned(SPLEEN)[1].network
+        work = step_work(network, patch_voxel=(128, 128, 128), num_channels=1, num_outputs=2, is_half=is_half)
+        return forecast_step_s(work, machine("cuda", device_name=name), batch_size=8, is_half=is_half)[1]
+
+    whole = seconds("NVIDIA A100-SXM4-40GB")
+    assert seconds("NVIDIA A100-SXM4-40GB MIG 2g.10gb") == pytest.approx(whole * 7 / 2)
+    assert seconds("NVIDIA A100-SXM4-40GB", is_half=False) < 2.1 * whole
+    assert seconds("Tesla T4", is_half=False) > 3.0 * seconds("Tesla T4")

@@ -27,6 +27,13 @@ def test_thick_slices_are_halved_later_than_the_plane():
     assert x == y > z
 
 
+def test_a_side_shorter_than_a_slice_is_thick_takes_one_slice_and_no_axis_is_longer_than_a_window_may_be():
+    x, y, z = fit((5000, 5000, 3), (0.01, 0.01, 10.0), max_voxels=64_000).shape_voxel
+    assert (x, z) == (y, 1)
+    assert x * y <= 1.1 * 64_000
+    assert fit((5000, 1, 1), (1, 1, 1), max_levels=6).shape_voxel == (2048, 1, 1)
+
+
 @given(patch=st.tuples(*[st.integers(1, 200)] * 3), max_levels=st.integers(2, 6))
 def test_a_chosen_patch_gets_strides_that_divide_it(patch, max_levels):
     strides = strides_for(patch, np.array([1.0, 1.0, 3.0]), max_levels=max_levels)

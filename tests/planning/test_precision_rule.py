@@ -139,7 +139,7 @@ def test_the_number_format_stays_as_the_rule_has_it_whatever_it_takes():
 
 def test_there_is_nothing_to_say_of_half_precision_where_float32_is_planned():
     timer = FakeTimer()
-    assert settled(timer, OLD_CPU)["precision.compute"].reason == "bfloat16 is not faster on this CPU (docs/log.md)"
+    assert settled(timer, OLD_CPU)["precision.compute"].reason == "bfloat16 is not faster on this CPU (docs/log)"
     ((_, ways, _),) = timer.asked
     assert list(ways) == ["as planned", "precision.channels_last"]
 
@@ -219,7 +219,7 @@ def test_channels_come_last_for_dynunet_on_a_cpu_in_float32_too():
     choice = settled(None, OLD_CPU, network="dynunet")["precision.channels_last"]
     assert (choice.value, choice.reason.partition(";")[0]) == (
         True,
-        "faster for DynUNet on the CPUs where it was measured (docs/log.md)",
+        "faster for DynUNet on the CPUs where it was measured (docs/log)",
     )
 
 
@@ -334,6 +334,13 @@ def test_the_table_of_device_classes_stands_in_for_a_measurement(monkeypatch):
     assert "saves 20 s, 20% of what the device works in 1,000 steps (measured for Hopper)" in (
         choices["backend.cudnn_benchmark"].reason
     )
+
+
+def test_cudnn_counts_the_steps_of_whichever_ends_the_run_first():
+    settings = {"forecast": expected(0.1, 3600.0), "overrides": {"train.steps": 50}}
+    choice = settled(None, GPU, **settings)["backend.cudnn_benchmark"]
+    assert "in 50 steps" in choice.reason
+    assert choice.value is False
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import voxelocity
 import voxelocity.recipes.fit as recipe_fit
 from shared.recipe_call import call_of
 from voxelocity.core.batch import Batch
-from voxelocity.core.errors import InterruptedRunError, NonFiniteLossError
+from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.observe import read_events
 from voxelocity.observe.samples import HostSample, Sample
-from voxelocity.recipes.fit import FitConfig, FitJob, fit, open_run
+from voxelocity.recipes.fit import FitConfig, FitJob, fit
+from voxelocity.recipes.run import open_run
 from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
 from voxelocity.training import opening
 
@@ -104,6 +105,13 @@ def test_a_launcher_that_repeats_the_command_overwrites_only_what_another_job_ha
     assert begun() == [False]
     train(tmp_path, overwrite=True)
     assert begun() == [False, True]
+
+
+def test_a_run_of_another_kind_is_not_proposed_to_be_continued(tmp_path):
+    (tmp_path / "run.yaml").write_text("recipe: another\n")
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match="holds another kind of run; replace it with --overwrite, or choose"):
+            train(tmp_path, resume=resume)
 
 
 def test_the_switches_of_a_gpu_are_those_of_a_training_and_put_back_after_it(tmp_path, monkeypatch):

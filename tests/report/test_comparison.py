@@ -7,9 +7,10 @@ from shared.page import Page, assert_accessible, assert_golden, assert_safe
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import TimeShare
-from voxelocity.report import LabeledRun, comparison, comparison_document, label_run, median_run, read_run, write_page
+from voxelocity.document import write_page
+from voxelocity.document.blocks import Pair, Section, Table, Text
+from voxelocity.report import LabeledRun, comparison, comparison_document, label_run, median_run, read_run
 from voxelocity.report.comparison import comparison_verdict
-from voxelocity.report.document import Pair, Section, Table, Text
 from voxelocity.report.parity import paired_parity
 
 PLAIN = LabeledRun(

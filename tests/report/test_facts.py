@@ -33,6 +33,14 @@ def test_a_training_of_a_recipe_is_named_as_one(tmp_path):
         read_run(tmp_path)
 
 
+def test_the_folder_of_several_folds_names_them(tmp_path):
+    for fold in ("fold_0", "fold_2"):
+        (tmp_path / fold).mkdir()
+        (tmp_path / fold / "run.yaml").write_text("dataset: {}\n")
+    with pytest.raises(InputError, match="name one of fold_0, fold_2 in it"):
+        read_run(tmp_path)
+
+
 def test_a_torn_last_line_is_left_out(write, events):
     folder = write(events=events[:-1])
     with (folder / "events.jsonl").open("a") as file:

@@ -6,6 +6,8 @@ import pytest
 
 from report.conftest import write_run
 from voxelocity.report import comparison_document, label_run, pair_runs, read_run
+from voxelocity.report.differences import compare
+from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.page import run_document
 from voxelocity.report.summary import verdict
 
@@ -53,6 +55,21 @@ def test_means_of_different_cases_have_no_difference(write, events, scores):
     assert pair.parity is None
     assert not any(card.name.startswith("Final Dice") for card in document.cards)
     assert "(on different cases)" in document.verdict
+    # Nor have the best Dice on the way.
+    (best,) = [row for row in document.to_plain()["factors"] if row["key"] == "best_dice"]
+    assert None not in best["values"].values()
+    assert [factor["value"] for factor in best["factors"].values()] == [None]
+
+
+def test_of_three_runs_only_those_of_the_same_cases_have_a_difference():
+    middle = {"dice_history": ((1.0, 0.7),), "judged": ("a", "b")}
+    runs = [
+        LabeledRun(label="one", final_dice=0.8, judged=("a", "b")),
+        LabeledRun(label="two", final_dice=0.7, **middle),
+        LabeledRun(label="three", final_dice=0.9, judged=("a", "c")),
+    ]
+    (row,) = [row for row in compare(runs) if row.key == "last_dice"]
+    assert [factor.value for factor in row.factors] == [pytest.approx(-0.1), None]
 
 
 def test_a_run_that_learned_nothing_has_no_figure_to_compare(write, events, scores):

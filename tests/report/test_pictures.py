@@ -6,8 +6,8 @@ import io
 import numpy as np
 from matplotlib.image import imread
 
+from voxelocity.document.charts import class_color
 from voxelocity.report import read_run, render_progress_png
-from voxelocity.report.charts import class_color
 from voxelocity.report.pictures import CONFUSED, EXTRA, MISSED, class_layer, difference_layer, film, png_data_uri
 
 
@@ -31,6 +31,15 @@ def test_a_run_without_validations_has_no_empty_axes(write, events):
     pixels = imread(render_progress_png(run, run.folder / "p.png"))
     accent = np.abs(pixels[..., :3] * 255 - (15, 111, 106)).max(axis=2) < 8
     assert accent[:, 3 * pixels.shape[1] // 4 :].sum() > 50, "the loss takes the whole width"
+
+
+def test_the_picture_of_a_run_that_learned_nothing_names_no_dice(write, events, tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda self, text, **options: titles.append(text))
+    for mark in ("", "it made only 3 training steps"):
+        events[-1] |= {"unlearned": mark}
+        render_progress_png(read_run(write(events=events)), tmp_path / "p.png")
+    assert ["best Dice" in title for title in titles] == [True, False]
 
 
 def test_the_same_facts_give_the_same_picture(finished_run, tmp_path):

@@ -3,15 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from voxelocity.core.records import CaseScore, Choice
+from voxelocity.document.settings import in_words, key_value_table, machine_table
 from voxelocity.report import read_run
 from voxelocity.report.tables import (
     case_table,
     choice_groups,
     class_table,
     dataset_table,
-    in_words,
-    key_value_table,
-    machine_table,
     settings_table,
     spread_table,
     statistics_table,

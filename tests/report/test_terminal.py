@@ -5,17 +5,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from voxelocity.core.records import CaseScore, Choice, Measured
-from voxelocity.report import (
-    LabeledRun,
-    TableView,
-    comparison_document,
-    dataset_panel,
-    document_view,
-    factor_table,
-    plan_table,
-    score_table,
-)
-from voxelocity.report.document import Table
+from voxelocity.document import TableView, document_view
+from voxelocity.report import LabeledRun, comparison_document, dataset_panel, factor_table, plan_table, score_table
 from voxelocity.report.parity import paired_parity
 
 CHOICES = [
@@ -192,15 +183,3 @@ def test_one_structure_is_not_repeated_as_the_mean_of_all():
     text = shown(document_view(comparison_document(RUNS, "Two", parity=paired_parity(alone, alone))), width=80)
     assert "all structures" not in text
     assert "HD95" not in text
-
-
-@pytest.mark.parametrize("width", [60, 100])
-def test_a_table_of_a_page_stands_in_a_terminal_with_its_caption(width):
-    rows = [("1", "18.2", "[b]"), ("2", "9", "")]
-    heads = ("Round", "images/s", "[why]")
-    table = Table(caption="By round [x]", heads=heads, rows=rows, text_columns=frozenset({2}))
-    lines = shown(TableView(table), width=width).splitlines()
-    assert lines[0].rstrip() == "By round [x]"
-    assert lines[1].split() == ["Round", "images/s", "[why]"]
-    assert lines[2].split() == ["1", "18.2", "[b]"]
-    assert lines[3].index("9") == lines[2].index("18.2") + 3, "numbers end below each other"

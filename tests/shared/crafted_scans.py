@@ -14,7 +14,7 @@ from data.decode.test_damage import VOXELS, files_of, write_files
 from recipes.tractography.test_files import write as write_tracts
 from shared.crafted import Kind, SilentError, Trial
 from shared.damage import odd_elements, odd_lines, rotten
-from shared.dicom_series import write_series
+from shared.dicom_series import fix_identity, write_series
 
 
 def _voxels(ending: str) -> Callable[[Path], Trial]:
@@ -77,6 +77,7 @@ def _structures(kind: str) -> Callable[[Path], Trial]:
         else:
             classes = np.random.default_rng(1).integers(0, 3, header.grid.shape).astype(np.uint8)
             write_segmentation(path, classes, header, ["a", "b"])  # type: ignore[arg-type]
+            fix_identity(path)
         whole = path.read_bytes()
 
         def trial(numbers: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""DICOM series made for tests: a few slices of known voxels, with any field changed."""
+"""DICOM series made for tests: a few slices of known voxels, with any field changed; the same bytes every time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_series(
         dataset.file_meta = FileMetaDataset()
         dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
         dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = CTImageStorage
-        uid = generate_uid(entropy_srcs=[str(folder), name, str(index)])
+        uid = generate_uid(entropy_srcs=[folder.parent.name, folder.name, name, str(index)])
         dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = uid
         dataset.SeriesInstanceUID = generate_uid(entropy_srcs=["series", name])
         dataset.StudyInstanceUID = dataset.FrameOfReferenceUID = UID("1.2.3.4")
@@ -70,3 +70,20 @@ def write_series(
         dataset.save_as(file, enforce_file_format=True)
         files.append(file)
     return files
+
+
+def fix_identity(path: Path) -> None:
+    """Gives a DICOM object that was made now fixed UIDs and times, so that its bytes are the same every time."""
+    import pydicom
+    from pydicom.uid import UID
+
+    dataset = pydicom.dcmread(path)
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = UID("1.2.3.5")
+    dataset.SeriesInstanceUID = UID("1.2.3.6")
+    for element in dataset.iterall():
+        if element.VR in ("DA", "TM", "DT") and element.value:
+            element.value = {"DA": "20200101", "TM": "120000", "DT": "20200101120000"}[element.VR]
+        # Of objects that the library makes beside its own.
+        if element.keyword in ("DimensionOrganizationUID", "UID"):
+            element.value = UID("1.2.3.7")
+    dataset.save_as(path)

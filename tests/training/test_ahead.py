@@ -156,7 +156,7 @@ def test_a_step_and_a_validation_launch_nothing_else_in_the_interpreter(regions)
     assert {each.kernel.__name__ for each in launches} == {
         *("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back"),
         *("loss_sums", "loss_of_sums", "loss_gradient"),
-        *("add_window", "largest_class", "find_not_finite", "classify", "restore_classes"),
+        *("add_window", "find_not_finite", "classify", "restore_classes"),
     }
     assert {each.form for each in launches} - {each.form for each in launches_of(run)} == set()
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from voxelocity.core.quantities import count_text, factor_text, figure_text
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document.blocks import Card, Code, Document, Section, Table, Text, below_heading
+from voxelocity.document.html import write_page
+from voxelocity.document.settings import key_value_table, machine_table
 from voxelocity.observe import environment
-from voxelocity.report.document import Card, Code, Document, Section, Table, Text, below_heading
-from voxelocity.report.html import write_page
-from voxelocity.report.tables import key_value_table, machine_table
 
 Better = Literal["larger", "smaller"]
 Once = Callable[[], float]

@@ -18,6 +18,7 @@ from voxelocity.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work
 from voxelocity.bench.processes import run_python
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import signed_text
+from voxelocity.document.blocks import Section, Table, Text
 from voxelocity.observe import default_cache_folder, environment
 from voxelocity.planning import Machine, survey
 from voxelocity.report import (
@@ -31,7 +32,6 @@ from voxelocity.report import (
     scores_to_compare,
     unlearned_notices,
 )
-from voxelocity.report.document import Section, Table, Text
 from voxelocity.report.summary import mean_dice
 
 TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
@@ -141,7 +141,7 @@ class SwitchSettings:
     cases: PhantomSet = SIX_ORGANS
     # The interval of the accuracy is over these.
     num_held_out: int = 12
-    # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log.md).
+    # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log).
     steps: int = 320
     # Few and on few cases: they are for the curve and for the time to a target, and cost training time.
     num_validations: int = 4

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.cli import interrupt, options
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def bench(
     from voxelocity.bench import NAMES, SWITCHES, comparison_section, run_scenario
     from voxelocity.bench.phantom import writable_folder
     from voxelocity.core.console import PlainConsole
-    from voxelocity.report import section_view
+    from voxelocity.document import section_view
 
     console = PlainConsole()
     if out is not None:
@@ -100,9 +101,9 @@ def bench(
 def _refuse(context: typer.Context, scenario: str) -> None:
     """Returns if no option is given that this scenario does not have; an InputError names it."""
     if scenario == "time-to-target":
-        if options.is_given(context, "quick"):
+        if is_given(context, "quick"):
             raise InputError("bench: time-to-target has no quick form; leave --quick out, or give --time-budget")
-    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if options.is_given(context, name)]:
+    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if is_given(context, name)]:
         raise InputError(f"bench: {', '.join(given)} is for time-to-target alone; leave it out, or name that scenario")
 
 
@@ -120,7 +121,8 @@ def _bench_race(
 ) -> None:
     from voxelocity.bench import comparison_section
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
-    from voxelocity.report import TableView, accuracy_sentence, section_view
+    from voxelocity.document import TableView, section_view
+    from voxelocity.report import accuracy_sentence
 
     budget_s = options.read_budget_s(time_budget)
     names = check_sides([name for name in sides.split(",") if name])
@@ -140,7 +142,8 @@ def _bench_switch(
     console: Console, name: str, *, quick: bool, out: Path | None, data: Path | None, work: Path | None
 ) -> None:
     from voxelocity.bench import run_switch
-    from voxelocity.report import document_view, duration_text
+    from voxelocity.core.quantities import duration_text
+    from voxelocity.document import document_view
 
     if data is not None:
         raise InputError(f"bench: '{name}' trains on phantoms and has no use for --data; leave it out")

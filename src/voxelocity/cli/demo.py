@@ -17,8 +17,9 @@ def demo(
 ) -> None:
     """Make phantoms and train on them to the same Dice with MONAI's fast recipe, a plain script and Voxelocity."""
     from voxelocity.core.console import PlainConsole
+    from voxelocity.document import TableView
     from voxelocity.recipes.demo import run_demo
-    from voxelocity.report import TableView, factor_table
+    from voxelocity.report import factor_table
 
     console = PlainConsole()
     with interrupt.is_raised():

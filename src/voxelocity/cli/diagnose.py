@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from voxelocity.cli import interrupt, options
+from voxelocity.cli import interrupt
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import InputError
 from voxelocity.core.terminal_text import printable
 
@@ -64,7 +65,9 @@ def diagnose(
     from voxelocity.diagnosis.watching.command import Limits
 
     if folder is not None:
-        session = diagnose_folder(folder, out)
+        from voxelocity.report.own_run import facts_of_run
+
+        session = diagnose_folder(folder, out, facts_of_run=facts_of_run)
     else:
         limits = Limits(
             seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys, keeps_saves=keep_saves
@@ -104,7 +107,7 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
             f"diagnose: {after!r} follows the folder {folder}; put options before it: "
             f"voxelocity diagnose [OPTIONS] {shlex.quote(str(folder))}"
         )
-    meant = [option for name, option in _OF_COMMANDS.items() if options.is_given(context, name)]
+    meant = [option for name, option in _OF_COMMANDS.items() if is_given(context, name)]
     if meant:
         raise InputError(
             f"diagnose: {', '.join(meant)} given with the folder {folder}, which is already recorded; leave it "

@@ -22,8 +22,9 @@ def init(
     """Look at the scans in FOLDER and write the table of cases that `plan` and `train` read, for you to correct."""
     from voxelocity.core.console import PlainConsole
     from voxelocity.data.pipeline import describe_folder, write_description
+    from voxelocity.document import document_view
     from voxelocity.observe import cpu_budget
-    from voxelocity.report import document_view, found_document
+    from voxelocity.report import found_document
 
     console = PlainConsole()
     with console.status("reading the label files"):

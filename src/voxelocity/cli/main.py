@@ -14,26 +14,8 @@ from collections.abc import Iterator
 
 import typer
 
-from voxelocity.cli import (
-    bench,
-    cache,
-    demo,
-    diagnose,
-    doctor,
-    evaluate,
-    explain,
-    export,
-    init,
-    interrupt,
-    launch,
-    monitor,
-    plan,
-    predict,
-    recipe,
-    report,
-    train,
-    tune,
-)
+from voxelocity.cli import interrupt
+from voxelocity.cli.command import add_commands
 from voxelocity.cli.foreign_options import HintingGroup
 from voxelocity.core.device import is_out_of_memory
 from voxelocity.core.errors import (
@@ -47,7 +29,7 @@ from voxelocity.core.errors import (
 )
 from voxelocity.core.terminal_text import never_fails, printable_lines
 from voxelocity.core.whole_file import is_out_of_space
-from voxelocity.parallel import read_place
+from voxelocity.observe.place import read_place
 
 app = typer.Typer(
     name="voxelocity",
@@ -58,29 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("recipe")(recipe.recipe)
-app.command("init")(init.init)
-app.command("plan")(plan.plan)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.command("launch", context_settings=launch.CONTEXT_SETTINGS)(launch.launch)
-app.command("predict")(predict.predict)
-app.command("export")(export.export)
-app.command("evaluate")(evaluate.evaluate)
-app.command("report")(report.report)
-app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
-app.command("explain")(explain.explain)
-app.add_typer(cache.app, name="cache")
-app.command("bench")(bench.bench)
-# Everything after the watched command's name belongs to it, options included.
-app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
-app.command("doctor")(doctor.doctor)
+_COMMANDS = add_commands(app)
 
-# They start the user's own program, with the user's own environment variables.
-_STARTS_A_PROGRAM = {"monitor", "diagnose"}
-# They start peers' scripts, whose threads must wait as they do when the user starts them.
-_STARTS_PEERS = {"bench", "demo"}
 # From Python, if a thread gets no stack, and from the linker, if a library finds no room.
 _NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
 _CAUSE_ENDS_S = 5.0
@@ -106,13 +67,15 @@ def _options(
     except FileNotFoundError:
         # Libraries end the process on it, or name a file that nobody knows.
         raise InputError("the working folder was deleted; change to one that exists, and repeat the command") from None
-    if context.invoked_subcommand not in _STARTS_A_PROGRAM:
+    command = _COMMANDS.get(context.invoked_subcommand or "")
+    starts = command.starts if command is not None else ""
+    if starts != "program":
         # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        if context.invoked_subcommand not in _STARTS_PEERS and "OMP_WAIT_POLICY" not in os.environ:
+        if starts != "peers" and "OMP_WAIT_POLICY" not in os.environ:
             # Threads that wait for work must sleep soon: libgomp's spin for 300,000 rounds, and any other busy process
             # then makes a training step 2.5 to 40 times slower. Waking them takes time too: if they sleep at once, a
-            # step takes 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
+            # step takes 1.5 times as long on an idle machine (two cores, docs/log). Read when torch is imported.
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
@@ -123,7 +86,7 @@ def main() -> None:
     `monitor` exits with the status of the command that it watched.
     """
     # Python's last collection visits all objects of torch and MONAI to free what the system frees anyway: 1.4 to 2.2 s
-    # of waiting after the last line, 0.3 to 0.5 s without it (docs/log.md). Finalizers still run.
+    # of waiting after the last line, 0.3 to 0.5 s without it (docs/log). Finalizers still run.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         never_fails(stream)

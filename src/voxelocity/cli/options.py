@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,12 +33,6 @@ Budget = Annotated[str, typer.Option("--time-budget", help="End by then, validat
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with keys of the plan to fix.")]
 NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Leave out what `voxelocity tune` found on this machine.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
-
-
-def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave this option rather than relying on its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def read_fold(text: str) -> Fold:
@@ -83,6 +78,20 @@ def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
     if text not in known:
         raise ConfigError(f"config: --device {text!r} is not known; choose {', '.join(known[:-1])} or {known[-1]}")
     return text
+
+
+def check_is_no_run(dataset: Path) -> None:
+    """Refuses the folder of a run in the place of a data set.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    record = dataset / "run.yaml"
+    if record.is_file() and not (dataset / "dataset.json").exists():
+        raise ConfigError(
+            f"config: {dataset} is the folder of a run; name its data set, which stands in {record} as dataset.path, "
+            f"or continue the run with voxelocity train --resume {shlex.quote(str(dataset))}"
+        )
 
 
 def read_budget_s(text: str) -> float:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options, phases
+from voxelocity.cli.command import is_given
 
 if TYPE_CHECKING:
+    from voxelocity.document.blocks import Document
     from voxelocity.planning import Planned
-    from voxelocity.report.document import Document
 
 
 def plan(
@@ -43,11 +44,13 @@ def plan(
     from voxelocity.data.source import open_cases
 
     budget_s = options.read_budget_s(time_budget) or AUTO
+    options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
+    from voxelocity.document import document_view
     from voxelocity.observe import phase
     from voxelocity.planning import absent_from_plan, make_plan
-    from voxelocity.report import dataset_panel, document_view, plan_table
+    from voxelocity.report import dataset_panel, plan_table
 
     phases.start_up_is_over()
     with phase("plan", color="silver"):
@@ -55,7 +58,7 @@ def plan(
             cases,
             fold=chosen_fold,
             time_budget_s=budget_s,
-            seed=seed if options.is_given(context, "seed") else AUTO,
+            seed=seed if is_given(context, "seed") else AUTO,
             device=chosen_device,
             overrides=overrides,
         )

@@ -90,9 +90,11 @@ def predict(
     is_shared = device == "all"
     chosen_device = options.read_device("cuda" if is_shared else device, others=("all",))
     from voxelocity.core.console import PlainConsole
+    from voxelocity.core.quantities import count_text
+    from voxelocity.document import document_view
     from voxelocity.infer import plan_job, predict_files, split_models
     from voxelocity.observe import cpu_budget, phase
-    from voxelocity.report import count_text, document_view, volume_table
+    from voxelocity.report import volume_table
 
     models, scans = split_models([model, *inputs])
     console = PlainConsole()
@@ -185,7 +187,7 @@ class _Screen:
         self._bar.advance(self._task)
 
     def show(self, scan: PredictedScan) -> None:
-        from voxelocity.report import duration_text, ml_text
+        from voxelocity.core.quantities import duration_text, ml_text
 
         for name, num_voxels in scan.num_voxels.items():
             self.volumes.setdefault(name, []).append((num_voxels, num_voxels * scan.voxel_ml))

@@ -11,7 +11,8 @@ import typer
 from voxelocity.core.terminal_text import printable_lines
 
 if TYPE_CHECKING:
-    from voxelocity.report import Document, FolderKind
+    from voxelocity.document import Document
+    from voxelocity.report import FolderKind
 
 _OF_RUNS = {"--target": "target_dice", "--margin": "margin_dice", "--margin-mm": "margin_mm"}
 
@@ -146,7 +147,7 @@ def _show(document: Document, page: Path | None, *, as_json: bool) -> None:
     from rich.text import Text
 
     from voxelocity.core.console import PlainConsole
-    from voxelocity.report import document_view, write_page
+    from voxelocity.document import document_view, write_page
 
     if page is not None:
         write_page(document, page)

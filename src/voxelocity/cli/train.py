@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def train(
     log: _Log = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
-    if folds and options.is_given(context, "fold"):
+    if folds and is_given(context, "fold"):
         raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
     if folds and resume and overwrite:
         raise ConfigError("train: --resume keeps folds that have begun, --overwrite replaces them; give one of them")
@@ -86,6 +87,7 @@ def train(
 
     sinks = choose_sinks(log or [])
     budget_s = options.read_budget_s(time_budget) or AUTO
+    options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s
@@ -96,7 +98,7 @@ def train(
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
     common: dict[str, Any] = {
-        "time_budget_s": budget_s, "seed": seed if options.is_given(context, "seed") else AUTO,
+        "time_budget_s": budget_s, "seed": seed if is_given(context, "seed") else AUTO,
         "device": chosen_device, "overrides": overrides, "overwrite": overwrite, "full_validation": full_validation,
         "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
     }  # fmt: skip
@@ -104,12 +106,13 @@ def train(
         result = train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common)
         _show_folds(result, console)
         return
-    chosen = chosen_fold if options.is_given(context, "fold") else AUTO
+    chosen = chosen_fold if is_given(context, "fold") else AUTO
     _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
 
 
 def _show_run(result: RunResult, console: PlainConsole) -> None:
-    from voxelocity.report import count_text, duration_text, score_table
+    from voxelocity.core.quantities import count_text, duration_text
+    from voxelocity.report import score_table
 
     console.print(score_table(result.scores))
     console.print(
@@ -147,7 +150,7 @@ def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Pa
         folder.check_path()
         if folder.holds_run:
             return SavedRun.read(folder.record).dataset_path(where=str(folder.record)), folder.path
-        if out is None and dataset is not None and dataset.exists():
+        if out is None:
             raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
     if dataset is None:
         raise ConfigError("train: DATASET is missing; write voxelocity train DATASET -o RUN, or train --resume RUN")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options
+from voxelocity.cli.command import is_given
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.quantities import parse_bytes
 
@@ -115,7 +116,7 @@ def tune(
         )
     base, place = _base_of(dataset, overrides)
     if base is not None:
-        chosen_fold = chosen_fold if options.is_given(context, "fold") else base.fold
+        chosen_fold = chosen_fold if is_given(context, "fold") else base.fold
         if out is None:
             from voxelocity.core.links import check_links
 
@@ -152,7 +153,7 @@ def _show(result: Tuning, console: PlainConsole) -> None:
 def _refuse_options_of_runs(context: typer.Context) -> None:
     """Returns if no option was given that only a run has; a ConfigError names it."""
     for name in ("goal", "trials", "only", "pairs", "train", "fold", "config", "sets", "keep"):
-        if options.is_given(context, name):
+        if is_given(context, name):
             flag = {"goal": "for", "sets": "set"}.get(name, name)
             raise ConfigError(
                 f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or leave it out"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from voxelocity.core.errors import ConfigError, did_you_mean
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.quantities import read_printed, sequence_length
 
 Auto = Literal["auto"]
@@ -73,7 +74,17 @@ def check_key(model: type[Config], key: str) -> None:
     """
     keys = valid_keys(model)
     if key not in keys:
-        raise ConfigError(f"config: unknown key '{key}'{did_you_mean(key, keys)}")
+        raise ConfigError(f"config: unknown key '{excerpt(key, 80)}'{_nearest(key, keys)}")
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    """The valid key that may be meant, else all that the section has."""
+    section = key.rpartition(".")[0]
+    while section and section not in keys:
+        section = section.rpartition(".")[0]
+    names = [name for name in keys if name.rpartition(".")[0] == section]
+    meant = did_you_mean(key, [name for name in keys if name != section])
+    return meant or f"; {section or 'the configuration'} has {', '.join(names or keys)}"
 
 
 def check_value(model: type[Config], key: str, value: Any) -> Any:
@@ -97,10 +108,10 @@ def check_value(model: type[Config], key: str, value: Any) -> Any:
     try:
         return adapter.dump_python(adapter.validate_python(read_printed(value, field.annotation, key)), mode="json")
     except ValidationError as error:
-        reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors()))
-        if length and not isinstance(value, list | tuple):
+        reasons = list(dict.fromkeys(_reason(e) for e in error.errors()))
+        if length and (not isinstance(value, list | tuple) or len(value) != length):
             reasons = [f"give {length} values, such as {', '.join('1' * length)}"]
-        raise ConfigError(f"config: {key} = {value!r} is not valid: {'; or: '.join(reasons)}") from None
+        raise ConfigError(f"config: {key} = {shortened(value)} is not valid: {'; or: '.join(reasons)}") from None
 
 
 def flatten(model: type[Config], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -134,8 +145,8 @@ def find_factory(named: str, *, key: str) -> Callable[..., Any]:
         factory: Callable[..., Any] = getattr(importlib.import_module(where), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"{key.partition('.')[0]}: {key} {named!r} cannot be imported ({error}); write package.module:name of a "
-            "module that Python finds from here or on PYTHONPATH"
+            f"{key.partition('.')[0]}: {key} {shortened(named)} cannot be imported ({excerpt(error)}); write "
+            "package.module:name of a module that Python finds from here or on PYTHONPATH"
         ) from None
     return factory
 
@@ -152,9 +163,19 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if not _is_union_branch(str(part)))
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key '{key}'{did_you_mean(key, valid_keys(model))}"
-    reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors() if e["loc"][:1] == first["loc"][:1]))
-    return f"{where}: {key} = {first['input']!r} is not valid: {'; or: '.join(reasons)}"
+        return f"{where}: unknown key '{excerpt(key, 80)}'{_nearest(key, valid_keys(model))}"
+    messages = (_reason(e) for e in error.errors() if e["loc"][:1] == first["loc"][:1])
+    reasons = "; or: ".join(dict.fromkeys(messages))
+    # The input of a check across keys is all that they hold, and of a missing value all that is there.
+    if first["type"] in ("value_error", "missing") and isinstance(first["input"], Mapping):
+        return f"{where}: {key}{': ' if key else ''}{reasons}"
+    return f"{where}: {key} = {shortened(first['input'])} is not valid: {reasons}"
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "model_type":
+        return "it is a section; set one of its keys"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _is_union_branch(part: str) -> bool:

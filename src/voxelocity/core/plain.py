@@ -24,11 +24,21 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shortened(value: Any) -> str:
-    """The value as Python writes it, shortened for a message if it is long or nested."""
+    """The value as Python writes it, shortened for a message if it is long or nested.
+
+    Every message that quotes what a file of someone else holds uses this, or `excerpt`: such a value can be megabytes.
+    """
     return _SHORT.repr(value)
+
+
+def excerpt(text: object, most: int = 400) -> str:
+    """Text without quotation marks for a message, such as the error of a library: one line, this many characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else f"{line[: most // 2 - 3]}...{line[-(most // 2) :]}"
 
 
 def table_cell(value: object) -> object:
@@ -85,7 +95,7 @@ def parse_yaml(text: str) -> Any:
         _check_size(text)
         return yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(excerpt(error)) from None
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
@@ -137,7 +147,7 @@ def _check_size(text: str) -> None:
                 by_anchor[anchor] = num_values - before
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_collections):
-                raise ValueError(f"*{event.anchor} stands for what it is in itself")
+                raise ValueError(f"*{excerpt(event.anchor)} stands for what it is in itself")
             num_values += by_anchor.get(event.anchor or "", 1)
             has_aliases = True
         elif isinstance(event, yaml.ScalarEvent):

@@ -256,7 +256,7 @@ def _options(annotation: Any) -> list[Any]:
     if origin is Annotated:
         return _options(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return [one for inner in typing.get_args(annotation) for one in _options(inner)]
+        return [option for inner in typing.get_args(annotation) for option in _options(inner)]
     return [annotation]
 
 
@@ -264,13 +264,13 @@ def _read_sequence(text: str, items: tuple[Any, ...]) -> Any:
     parts = [part.strip() for part in text.split(",")] if text not in ("none", "") else []
     (inner,) = _options(items[0])[:1]
     if typing.get_origin(inner) is not tuple:
-        return [_read_item(one) for part in parts for one in re.split(r"\s*[x×]\s*", part)] if parts else []
+        return [_read_item(item) for part in parts for item in re.split(r"\s*[x×]\s*", part)] if parts else []
     rows = [re.split(r"\s*[x×]\s*", part) for part in parts]
     if all(len(row) == 1 for row in rows):
         # Pairs of names are printed one after another.
         count = len(typing.get_args(inner))
         return [parts[start : start + count] for start in range(0, len(parts), count)]
-    return [[_read_item(one) for one in row] for row in rows]
+    return [[_read_item(item) for item in row] for row in rows]
 
 
 def _read_item(text: str) -> Any:

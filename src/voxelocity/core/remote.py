@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import InputError
+from voxelocity.core.plain import excerpt
 from voxelocity.core.quantities import duration_text
 
 _T = TypeVar("_T")
@@ -76,7 +77,8 @@ def open_file_system(url: str) -> Any:
         return fsspec.core.url_to_fs(url, **options)[0]
     except (ImportError, ValueError, TypeError) as error:
         raise InputError(
-            f"{url} cannot be opened ({error}); pip install 'voxelocity[remote]', or use a folder on this machine"
+            f"{url} cannot be opened ({excerpt(error)}); pip install 'voxelocity[remote]', or use a folder on this "
+            "machine"
         ) from None
 
 
@@ -106,11 +108,19 @@ def _watched_redirects() -> Any:
 def _nearness(host: str) -> int:
     """0 for an address elsewhere, 1 in a private network, 2 on this machine, 3 for services of the network link."""
     try:
-        found = {ipaddress.ip_address(place[4][0]) for place in socket.getaddrinfo(host, None)}
+        found = {ipaddress.ip_address(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except (OSError, ValueError):
         return 0
-    kinds = [3 if one.is_link_local else 2 if one.is_loopback else 1 if one.is_private else 0 for one in found]
-    return max(kinds, default=0)
+    return max(map(_depth_of, found), default=0)
+
+
+def _depth_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> int:
+    # An IPv6 address can stand for one of IPv4.
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_link_local:
+        return 3
+    # The unspecified address, 0.0.0.0, leads to this machine.
+    return 2 if address.is_loopback or address.is_unspecified else int(address.is_private)
 
 
 class ContentError(Exception):
@@ -137,7 +147,7 @@ def tried(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callabl
         except Exception as error:
             _raise_if_final(error)
             is_lost = _is_lost_connection(error)
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            reason = f"{type(error).__name__}: {excerpt(error)}" if str(error) else type(error).__name__
             if waited_s + pause_s > (most_s if is_lost else min(most_s, _MOST_DOUBTFUL_S)):
                 if is_lost:
                     raise ConnectionError(
@@ -155,11 +165,11 @@ def _raise_if_final(error: Exception) -> None:
     """Raises what trying again cannot change."""
     status = getattr(error, "status", None)
     if status in _REFUSALS:
-        raise PermissionError(str(error)) from error
+        raise PermissionError(excerpt(error)) from error
     if status in _ABSENT:
-        raise FileNotFoundError(str(error)) from error
+        raise FileNotFoundError(excerpt(error)) from error
     if isinstance(status, int) and 300 <= status < 500 and status not in _PASSING:
-        raise ContentError(f"the server answers {status}: {error}") from error
+        raise ContentError(f"the server answers {status}: {excerpt(error)}") from error
     is_local = isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_CONNECTIONS
     if isinstance(error, FileNotFoundError | PermissionError) or (is_local and not _is_lost_connection(error)):
         raise error

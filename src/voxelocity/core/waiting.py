@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _Made = TypeVar("_Made")
 _MAY_REFUSE = True
-# Numba keeps the interpreter busy, and each operation of a training step would wait for it (docs/log.md).
+# Numba keeps the interpreter busy, and each operation of a training step would wait for it (docs/log).
 _SWITCH_S = 2e-4
 
 

@@ -19,18 +19,8 @@ from voxelocity.diagnosis.facts import PARTS, Facts
 from voxelocity.diagnosis.render.page import finding_card
 from voxelocity.diagnosis.render.wording import Pace, faster_text, pace, style_for, title_text
 from voxelocity.diagnosis.result import Diagnosis, Finding
-from voxelocity.report.differences import different_machines, settings_before_and_after
-from voxelocity.report.document import (
-    Block,
-    Card,
-    Document,
-    Heading,
-    Section,
-    Table,
-    Text,
-    TimeBars,
-    bars_on_one_scale,
-)
+from voxelocity.document.blocks import Block, Card, Document, Heading, Section, Table, Text, TimeBars, bars_on_one_scale
+from voxelocity.document.settings import different_machines, settings_before_and_after
 
 # Keys of places and counts, which differ between any two recordings.
 _NO_SETTINGS = frozenset({"key", "where", "collate_where", "num_epochs", "num_batches", "input_shapes"})

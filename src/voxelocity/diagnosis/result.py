@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.plain import plain_data
+from voxelocity.core.plain import excerpt, plain_data, shortened
 from voxelocity.core.time_parts import TimeShare
 from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.facts import Facts
@@ -29,6 +29,9 @@ FORMAT = "voxelocity diagnosis"
 VERSION = 1
 _Record = TypeVar("_Record")
 _hints = cache(get_type_hints)
+# What JSON has for the types of fields, and how errors call it.
+_PLAIN: Mapping[Any, type] = {str: str, int: int, bool: bool}
+_WORDS: Mapping[Any, str] = {str: "text", bool: "true or false", list: "a list", Mapping: "keys and values"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +143,13 @@ def diagnosis_from_plain(plain: Mapping[str, Any], *, where: str = FILE_NAME) ->
         raise InputError(f"diagnosis: {where} holds no diagnosis; make one with 'voxelocity diagnose -- COMMAND'")
     if plain.get("version") != VERSION:
         raise InputError(
-            f"diagnosis: {where} is of version {plain.get('version')}, this Voxelocity reads version {VERSION}; "
-            "read it with the version that wrote it, or diagnose again"
+            f"diagnosis: {where} is of version {shortened(plain.get('version'))}, this Voxelocity reads version "
+            f"{VERSION}; read it with the version that wrote it, or diagnose again"
         )
     try:
         return _record(Diagnosis, plain)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"diagnosis: {where} is damaged ({error}); diagnose again") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"diagnosis: {where} is damaged ({excerpt(error)}); diagnose again") from error
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: str | Path) -> Path:
@@ -177,8 +180,8 @@ def read_diagnosis(folder: str | Path) -> Diagnosis:
         raise InputError(
             f"diagnosis: cannot read {path} ({error.strerror}); name a folder that 'voxelocity diagnose' wrote"
         ) from error
-    except ValueError as error:
-        raise InputError(f"diagnosis: {path} is not JSON ({error}); diagnose again") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"diagnosis: {path} is not JSON ({excerpt(error)}); diagnose again") from error
     return diagnosis_from_plain(plain, where=str(path))
 
 
@@ -194,12 +197,19 @@ def _record(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
 
 
 def _value(hint: Any, plain: Any) -> Any:
-    """The plain value in its declared type: records are made, lists become tuples, all else stays."""
+    """The plain value in its declared type: records are made, lists become tuples, all else stays.
+
+    Raises:
+        ValueError: it is of another type.
+    """
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return None if plain is None else _value(next(kind for kind in inner if kind is not NoneType), plain)
     if is_dataclass(hint) and isinstance(hint, type):
         return _record(hint, plain)
+    expected = Mapping if origin is Mapping else list if origin in (Sequence, tuple) else _PLAIN.get(hint)
+    if expected is not None and (not isinstance(plain, expected) or (hint is int and isinstance(plain, bool))):
+        raise ValueError(f"{shortened(plain)} is not {_WORDS.get(expected, 'a number')}")
     if origin is tuple and inner[-1:] != (...,):
         return tuple(_value(kind, value) for kind, value in zip(inner, plain, strict=True))
     if origin in (Sequence, tuple):
@@ -209,5 +219,5 @@ def _value(hint: Any, plain: Any) -> Any:
     if hint is float:
         return math.nan if plain is None else float(plain)
     if origin is Literal and plain not in inner:
-        raise ValueError(f"{plain!r} is none of {', '.join(map(str, inner))}")
+        raise ValueError(f"{shortened(plain)} is none of {', '.join(map(str, inner))}")
     return plain

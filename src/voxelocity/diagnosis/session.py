@@ -11,7 +11,6 @@ from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import CommandError, InputError, OutputError
 from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
-from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.render.page import render_diagnosis_page
@@ -114,13 +113,16 @@ def diagnose_command(
     return DiagnosisOutcome(diagnosis=diagnosis, files=files, status=status or (1 if problem else 0), notes=notes)
 
 
-def diagnose_folder(folder: Path, out: Path | None = None) -> DiagnosisOutcome:
+def diagnose_folder(
+    folder: Path, out: Path | None = None, *, facts_of_run: Callable[[Path], Facts] | None = None
+) -> DiagnosisOutcome:
     """The diagnosis of a run of `voxelocity train`, or the one in a folder, with its page drawn again.
 
     Args:
         folder: of a run (its diagnosis is written into "diagnosis" below it), of a diagnosis, or of an
             interrupted one that left only its recording.
         out: another folder to write to.
+        facts_of_run: reads a run; without it a run is none of these.
 
     Raises:
         InputError: the folder is none of these.
@@ -128,7 +130,7 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> DiagnosisOutcome:
     """
     if (folder / FILE_NAME).exists():
         diagnosis = read_diagnosis(folder)
-    elif (folder / "run.yaml").exists():
+    elif facts_of_run is not None and (folder / "run.yaml").exists():
         diagnosis = diagnose(facts_of_run(folder))
         return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
     elif (folder / RECORDING_NAME).is_dir():

@@ -1,4 +1,7 @@
-"""Predictions on disk, compared with the truth: scores of every class and case, pooled, as files and a page."""
+"""Predictions on disk, compared with the truth: scores of every class and case, pooled, as files and a page.
+
+`pairs` finds the truth of each prediction, `volumes` brings both onto one grid, `evaluate` scores, `page` shows.
+"""
 
 from voxelocity.evaluation.evaluate import Evaluation, evaluate, pool_runs
 from voxelocity.evaluation.page import evaluation_view, write_evaluation

@@ -8,20 +8,20 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxelocity.core.errors import InputError, ScanError
-from voxelocity.core.learning import read_mark
+from voxelocity.core.learning import UNLEARNED, read_mark
 from voxelocity.core.quantities import listed
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode.notes import Note
-from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_divisions
+from voxelocity.data.decode.notes import Note, as_one_data_set
+from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
 from voxelocity.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
-from voxelocity.report import read_run
+from voxelocity.report import RunFacts, read_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,9 @@ class Evaluation:
         others: entries of the folders of predictions that are not scans.
         notices: what to know before believing the scores.
         num_unscored: further cases that runs held out, but did not score.
-        unlearned: why the network of a run has no score, by folder; then the whole has none.
+        num_not_held_out: further labeled cases, which none of the runs held out.
+        unlearned: why the network of a run, or that made these predictions, has no score, by folder; then the whole has
+            none.
         divisions: "trained on" or "held out", by case id, where `predictions.csv` next to the predictions says so.
     """
 
@@ -55,6 +57,7 @@ class Evaluation:
     others: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     num_unscored: int = 0
+    num_not_held_out: int = 0
     unlearned: Mapping[str, str] = field(default_factory=dict)
     divisions: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,6 +108,8 @@ def evaluate(
             f"evaluate: no prediction has a truth of the same name: the predictions are "
             f"{listed([path.name for path in pairs.extra])}; {truth} has {listed(pairs.missing)}"
         )
+    as_one_data_set(file for ref in pairs.refs for file in ref.images)
+    as_one_data_set(ref.label for ref in pairs.refs if ref.label is not None)
     on_start(len(pairs.refs))
     scores: list[CaseScore] = []
     refused: dict[str, str] = {}
@@ -123,9 +128,15 @@ def evaluate(
             "evaluate: no class can be scored: nothing declares one, and predictions and truth hold only the "
             "background; name the classes with --labels"
         )
+    kept = [ref for ref in pairs.refs if ref.case_id not in refused]
+    predicted = _rows_of(kept)
+    unlearned = {str(labels): mark} if labels and (mark := read_mark(Path(labels) / "scores.json")) else {}
+    unlearned |= {
+        str(ref.images[0].parent): mark for ref in kept if (mark := predicted[ref.case_id].get(UNLEARNED, ""))
+    }
     return Evaluation(
         scores=_with_all_classes(scores),
-        folders={ref.case_id: str(ref.images[0].parent) for ref in pairs.refs if ref.case_id not in refused},
+        folders={ref.case_id: str(ref.images[0].parent) for ref in kept},
         truth=str(truth),
         tolerance_mm=tolerance_mm,
         labels_from=found.declared.where,
@@ -133,13 +144,13 @@ def evaluate(
         extra=tuple(map(str, pairs.extra)),
         refused=refused,
         others=tuple(map(str, pairs.others)),
-        unlearned={str(labels): mark} if labels and (mark := read_mark(Path(labels) / "scores.json")) else {},
+        unlearned=unlearned,
         notices=tuple(
             f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
             for cases in noted.values()
             for case_id, text in [next(iter(cases.items()))]
         ),
-        divisions={case_id: side for folder in folders for case_id, side in read_divisions(folder).items()},
+        divisions={case_id: row["division"] for case_id, row in predicted.items() if row.get("division")},
     )
 
 
@@ -149,61 +160,78 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     Raises:
         InputError: a run is not finished, has no scores or other classes, or two runs have validated the same case.
     """
+    found = {str(run): read_run(run) for run in runs}
+    _check_alike(found)
     scores: dict[str, CaseScore] = {}
     folders: dict[str, str] = {}
-    notices: list[str] = []
     twice: list[str] = []
-    marks: dict[str, str] = {}
-    num_unscored = 0
-    kept: list[set[str]] = []
-    classes: tuple[str, ...] = ()
-    for run in runs:
-        facts = read_run(run)
-        if facts.status != "finished" or not facts.scores:
-            raise InputError(
-                f"evaluate: the run in {run} is {facts.status} and has no final scores yet; finish it: "
-                f"voxelocity train --resume {shlex.quote(str(run))}"
-            )
-        if classes not in ((), facts.foreground):
-            raise InputError(
-                f"evaluate: {run} has the classes {', '.join(facts.foreground)}, {runs[0]} has {', '.join(classes)}; "
-                "pool runs of one data set"
-            )
-        classes = facts.foreground
-        if facts.unlearned:
-            marks[str(run)] = facts.unlearned
-        if not facts.dataset.held_out:
-            notices.append(f"{run} was validated on the cases it was trained on, so its scores are too high.")
-        kept.append(set(facts.keep_largest))
+    for run, facts in found.items():
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
-        if (num := facts.dataset.num_validation) > len(facts.scores):
-            num_unscored += num - len(facts.scores)
-            notices.append(f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why.")
         scores |= {score.case_id: score for score in facts.scores}
-        folders |= {score.case_id: str(run) for score in facts.scores}
-    if chosen := set().union(*kept):
-        by_all = listed(sorted(set.intersection(*kept))) or "no class"
-        notices.append(
-            f"Scores include that runs keep only the largest component of {listed(sorted(chosen))}. Each run chose "
-            "that on the cases that it is scored on, so scores are somewhat too high, and an ensemble of the runs "
-            f"does it for {by_all} only."
-        )
+        folders |= {score.case_id: run for score in facts.scores}
     if twice:
         raise InputError(
             f"evaluate: cases that were validated by two runs would count twice: {listed(twice)}; pool runs that held "
             "out different folds"
         )
+    sets = [facts.dataset for facts in found.values()]
+    num_held_out = sum(dataset.num_validation for dataset in sets)
+    is_one_set = len({dataset.path for dataset in sets}) == 1
+    num_labeled = max(dataset.num_training + dataset.num_validation for dataset in sets) if is_one_set else 0
     return Evaluation(
         scores=_with_all_classes(scores[case_id] for case_id in sorted(scores)),
         folders=folders,
         truth="",
         tolerance_mm=NSD_TOLERANCE_MM,
-        labels_from=listed([str(run) for run in runs]),
-        notices=tuple(notices),
-        num_unscored=num_unscored,
-        unlearned=marks,
+        labels_from=listed(list(found)),
+        notices=tuple(_notices_of(found)),
+        num_unscored=sum(max(0, facts.dataset.num_validation - len(facts.scores)) for facts in found.values()),
+        num_not_held_out=max(0, num_labeled - num_held_out) if all(dataset.held_out for dataset in sets) else 0,
+        unlearned={run: facts.unlearned for run, facts in found.items() if facts.unlearned},
     )
+
+
+def _check_alike(found: Mapping[str, RunFacts]) -> None:
+    """Refuses runs, by folder, whose validations are not there or cannot be pooled."""
+    first, classes = next((run, facts.foreground) for run, facts in found.items())
+    for run, facts in found.items():
+        if facts.status != "finished" or not facts.scores:
+            again = f"voxelocity train --resume {shlex.quote(run)}"
+            raise InputError(
+                f"evaluate: the run in {run} is {facts.status} and has no final scores yet; finish it: "
+                f"{again}{' --full-validation' if facts.status == 'finished' else ''}"
+            )
+        if facts.foreground != classes:
+            raise InputError(
+                f"evaluate: {run} has the classes {', '.join(facts.foreground)}, {first} has {', '.join(classes)}; "
+                "pool runs of one data set"
+            )
+
+
+def _notices_of(found: Mapping[str, RunFacts]) -> Iterator[str]:
+    """What to know before believing the pooled scores of these runs, by folder."""
+    if len(paths := {facts.dataset.path for facts in found.values()}) > 1:
+        yield f"The runs were trained and validated on {len(paths)} data sets: {listed(sorted(paths))}."
+    for run, facts in found.items():
+        if not facts.dataset.held_out:
+            yield f"{run} was validated on the cases it was trained on, so its scores are too high."
+        if (num := facts.dataset.num_validation) > len(facts.scores):
+            yield f"{run} validated {len(facts.scores)} of {num} cases; the warnings in its report say why."
+    kept = [set(facts.keep_largest) for facts in found.values()]
+    if chosen := set().union(*kept):
+        by_all = listed(sorted(set.intersection(*kept))) or "no class"
+        yield (
+            f"Scores include that runs keep only the largest component of {listed(sorted(chosen))}. Each run chose "
+            "that on the cases that it is scored on, so scores are somewhat too high, and an ensemble of the runs "
+            f"does it for {by_all} only."
+        )
+
+
+def _rows_of(refs: Sequence[VolumeRef]) -> dict[str, Mapping[str, str]]:
+    """What the table next to each prediction says of it, by case id."""
+    tables = {folder: read_predicted(folder) for folder in {ref.images[0].parent for ref in refs}}
+    return {ref.case_id: tables[ref.images[0].parent].get(ref.images[0].name, {}) for ref in refs}
 
 
 def _notes_in(noted: dict[str, dict[str, str]], case_id: str) -> Note:
@@ -228,7 +256,7 @@ def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> Cas
         pair.truth,
         pair.class_names,
         pair.grid.spacing_mm,
-        regions={name: tuple(values.index(value) for value in each) for name, each in declared.regions.items()},
+        regions={name: tuple(values.index(value) for value in parts) for name, parts in declared.regions.items()},
         ignored=None if declared.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,
     )

@@ -16,11 +16,12 @@ from voxelocity.core.plain import table_cell
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
 from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document import Document, document_view, write_figures, write_page
+from voxelocity.document.blocks import Block, Card, Folded, Lines, Section, Table, Text, fact_table
 from voxelocity.evaluation.evaluate import Evaluation
 from voxelocity.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
-from voxelocity.report import Document, document_view, score_table, write_figures, write_page
-from voxelocity.report.document import Block, Card, Folded, Lines, Section, Table, Text, fact_table
+from voxelocity.report import score_table
 from voxelocity.report.summary import (
     absent_text,
     mean_hd95_mm,
@@ -135,6 +136,8 @@ def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
     part = f"{num:,} of " if num < num_cases else ""
     text = f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}"
     seen = len(evaluation.trained_on)
+    if num_others := evaluation.num_not_held_out:
+        return f"{text}; these runs did not hold out the other {num_others:,} of the data set."
     if not seen:
         return f"{text}."
     if seen == num:
@@ -211,10 +214,15 @@ def _by_folder(evaluation: Evaluation) -> list[Block]:
     rows = []
     for folder in folders:
         scores = [score for score in evaluation.scores if evaluation.folders[score.case_id] == folder]
-        hd95_mm = mm_text(mean_hd95_mm(scores))
-        rows.append((folder, str(len(scores)), dice_text(summarize(scores).mean_dice), hd95_mm))
+        judged = [] if folder in evaluation.unlearned else scores
+        rows.append((folder, str(len(scores)), *_means(judged)))
     heads = ("Folder", "Cases", "Mean Dice", "Mean HD95 (mm)")
     return [Table(caption="Scores by folder", heads=heads, rows=rows, hides_caption=True)]
+
+
+def _means(scores: Sequence[CaseScore]) -> tuple[str, str]:
+    """Mean Dice and HD95 of some cases in words; not available without any."""
+    return dice_text(summarize(scores).mean_dice if scores else None), mm_text(mean_hd95_mm(scores))
 
 
 def _by_division(evaluation: Evaluation) -> list[Block]:
@@ -226,9 +234,7 @@ def _by_division(evaluation: Evaluation) -> list[Block]:
     for title, is_seen in (("trained on", True), ("not trained on", False)):
         scores = [score for score in evaluation.scores if (score.case_id in seen) == is_seen]
         if scores:
-            rows.append(
-                (title, str(len(scores)), dice_text(summarize(scores).mean_dice), mm_text(mean_hd95_mm(scores)))
-            )
+            rows.append((title, str(len(scores)), *_means([] if evaluation.unlearned else scores)))
     heads = ("Cases", "Number", "Mean Dice", "Mean HD95 (mm)")
     return [Table(caption="Trained on, and not", heads=heads, rows=rows, hides_caption=True)]
 
@@ -263,6 +269,7 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     return {
         "num_cases": len(scores),
         "num_unscored": evaluation.num_cases - len(scores),
+        "num_not_held_out": evaluation.num_not_held_out,
         "unlearned": dict(evaluation.unlearned),
         "mean_dice": mean_dice,
         "num_trained_on": len(evaluation.trained_on),

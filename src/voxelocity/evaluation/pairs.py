@@ -164,8 +164,8 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
     )
 
 
-def read_divisions(folder: Path) -> dict[str, str]:
-    """What the cases predicted into a folder were in the training of the model, by case id, as far as its table says.
+def read_predicted(folder: Path) -> dict[str, Mapping[str, str]]:
+    """The rows of the table of predictions in a folder, by the name of the file that each is about.
 
     A table that is damaged, or of another program, says nothing.
     """
@@ -174,7 +174,7 @@ def read_divisions(folder: Path) -> dict[str, str]:
             rows = [{key: text_of_cell(cell or "") for key, cell in row.items() if key} for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error):
         return {}
-    return {row["case"]: row["division"] for row in rows if row.get("case") and row.get("division")}
+    return {row["file"]: row for row in rows if row.get("file")}
 
 
 def _lists_cases(path: Path) -> bool:

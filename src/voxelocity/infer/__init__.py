@@ -1,4 +1,17 @@
-"""A trained network applied: sliding window, models on disk, scans in and predictions out."""
+"""A trained network applied: sliding window, models on disk, scans in and predictions out.
+
+- `model`: a network, its `PredictionSpec` and its preparation, no matter which toolkit trained it. `models` reads each
+  format.
+- `runtimes`: ways to run a network. `export`, `export_report`: a network written for one of them, compared first.
+- `predictor`: from a scan to classes on its own grid. `switches`, `resident`: as trained; cases kept on the device.
+- The window engine: `window` runs the passes, `tiling` orders them and cuts the volume, `stitched` holds the sum that
+  windows still change, `accumulator` finds memory for it, `blending` and `mirrored` weight it, `sinks` and
+  `probabilities` take finished tiles. `arrays` is what it computes with (torch or NumPy); `device_arrays`,
+  `device_restore`, `triton_window`, `triton_restore` and `ahead` are its kernels.
+- A command: `job` knows what will be predicted from names and headers (`scans`, `outputs`, `memory`), `files` predicts
+  it, `sharing` gives scans to several devices, `writing` and `table` write, `page` shows.
+- Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not).
+"""
 
 from typing import TYPE_CHECKING
 

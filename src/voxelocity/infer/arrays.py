@@ -199,7 +199,7 @@ def both(first: Values, second: Values) -> Values:
 def fill_largest(classes_xyz: Values, values_kxyz: Values) -> None:
     """Writes the index of each voxel's largest value, the first of equal ones, into uint8 classes on any device."""
     if not isinstance(values_kxyz, np.ndarray):
-        # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
+        # argmax takes 3 to 17 times as long on a CPU (docs/log).
         classes_xyz.copy_(values_kxyz.max(dim=0).indices)
         return
     # argmax along the first axis takes a transposed copy.

@@ -41,46 +41,28 @@ def add(
         weights_xyz: float32, any steps but 1 along z; None for 1.
         overwrites: whether the total is overwritten.
     """
-    num_classes, nx, ny, nz = total_kxyz.shape
     if total_kxyz.numel() == 0:
         return
-    assert total_kxyz.dtype == torch.float32, total_kxyz.dtype
-    assert nz == 1 or total_kxyz.stride(3) == 1, f"a total with strides {total_kxyz.stride()}"
-    assert first_kxyz.shape == total_kxyz.shape, f"{tuple(first_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
+    num_classes, nx, ny, nz = total_kxyz.shape
     second, (start, *steps) = first_kxyz, (0, 0, 0, 0, 0)
     if last_kxyz is not None:
-        assert last_kxyz.shape == total_kxyz.shape, f"{tuple(last_kxyz.shape)} added to {tuple(total_kxyz.shape)}"
         second, (start, *steps) = last_kxyz, _mirrored_steps(last_kxyz, flipped)
+    assert total_kxyz.dtype == torch.float32, total_kxyz.dtype
+    assert nz == 1 or total_kxyz.stride(3) == 1, f"a total with strides {total_kxyz.stride()}"
+    for values in (first_kxyz, second):
+        assert values.shape == total_kxyz.shape, f"{tuple(values.shape)} added to {tuple(total_kxyz.shape)}"
     weights = total_kxyz if weights_xyz is None else weights_xyz
     assert weights_xyz is None or nz == 1 or weights_xyz.stride(2) == 1, f"weights with strides {weights.stride()}"
     classes, rows = program_shape(num_classes)
     with as_current(total_kxyz.device):
         launch(
-            kernels.add_window,
-            (triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE)),
-            total_kxyz,
-            first_kxyz,
-            second,
-            weights,
-            total_kxyz if swapped is None else swapped,
-            *total_kxyz.stride()[:3],
-            *first_kxyz.stride(),
-            start,
-            *steps,
-            *weights.stride()[-3:-1],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            share,
-            HAS_SECOND=last_kxyz is not None,
-            HAS_SWAP=swapped is not None,
-            HAS_WEIGHTS=weights_xyz is not None,
-            ADDS=not overwrites,
-            CLASSES=classes,
-            ROWS=rows,
-            SIDE=kernels.SIDE,
-        )
+            kernels.add_window, (triton.cdiv(nx * ny, rows), triton.cdiv(nz, kernels.SIDE)),
+            total_kxyz, first_kxyz, second, weights, total_kxyz if swapped is None else swapped,
+            *total_kxyz.stride()[:3], *first_kxyz.stride(), start, *steps, *weights.stride()[-3:-1],
+            num_classes, nx, ny, nz, share,
+            HAS_SECOND=last_kxyz is not None, HAS_SWAP=swapped is not None, HAS_WEIGHTS=weights_xyz is not None,
+            ADDS=not overwrites, CLASSES=classes, ROWS=rows, SIDE=kernels.SIDE,
+        )  # fmt: skip
 
 
 def program_shape(num_classes: int) -> tuple[int, int]:
@@ -89,36 +71,39 @@ def program_shape(num_classes: int) -> tuple[int, int]:
     return classes, _VALUES_PER_PROGRAM // (classes * kernels.SIDE)
 
 
-def fill_largest(classes_xyz: torch.Tensor, sums_kxyz: torch.Tensor, order: torch.Tensor | None = None) -> None:
+def classify(
+    classes_xyz: torch.Tensor,
+    sums_kxyz: torch.Tensor,
+    *,
+    order: torch.Tensor | None = None,
+    weights_xyz: torch.Tensor | None = None,
+    logs_xyz: torch.Tensor | None = None,
+) -> None:
     """Writes the index of each voxel's largest value, the first of equal ones.
 
     Args:
         classes_xyz: uint8, any steps but 1 along z.
         sums_kxyz: float32, likewise, on the same device.
         order: (k,) uint8 for overlapping classes: a voxel takes the class of the last value above 0, or 0.
+        weights_xyz: float32, positive, likewise: what values are divided by; None for 1.
+        logs_xyz: float32 with the steps of the classes; the logarithm of the sum of exponentials is written to it.
     """
-    num_classes, nx, ny, nz = sums_kxyz.shape
     if classes_xyz.numel() == 0:
         return
-    assert nz == 1 or (sums_kxyz.stride(3) == 1 and classes_xyz.stride(2) == 1), "values of a line must be neighbors"
+    num_classes, nx, ny, nz = sums_kxyz.shape
+    lines = [values for values in (classes_xyz, sums_kxyz, weights_xyz) if values is not None]
+    assert nz == 1 or all(values.stride(-1) == 1 for values in lines), "values of a line must be neighbors"
+    assert logs_xyz is None or logs_xyz.stride() == classes_xyz.stride(), f"logs with strides {logs_xyz.stride()}"
+    weights = classes_xyz if weights_xyz is None else weights_xyz
     with as_current(sums_kxyz.device):
         launch(
-            kernels.largest_class,
-            _programs(nx, ny, nz),
-            sums_kxyz,
-            classes_xyz,
-            classes_xyz if order is None else order,
-            *sums_kxyz.stride()[:3],
-            *classes_xyz.stride()[:2],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            HAS_ORDER=order is not None,
-            UNROLLED=kernels.UNROLLED,
-            ROWS=kernels.ROWS,
-            SIDE=kernels.SIDE,
-        )
+            kernels.classify, _programs(nx, ny, nz),
+            sums_kxyz, weights, classes_xyz if order is None else order,
+            classes_xyz, classes_xyz if logs_xyz is None else logs_xyz,
+            *sums_kxyz.stride()[:3], *weights.stride()[:2], *classes_xyz.stride()[:2], num_classes, nx, ny, nz,
+            HAS_WEIGHTS=weights_xyz is not None, HAS_ORDER=order is not None, IS_SOFTMAX=logs_xyz is not None,
+            UNROLLED=kernels.UNROLLED, ROWS=kernels.ROWS, SIDE=kernels.SIDE,
+        )  # fmt: skip
 
 
 def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
@@ -130,19 +115,10 @@ def is_finite(values_kxyz: torch.Tensor) -> torch.Tensor:
     assert nz == 1 or values_kxyz.stride(3) == 1, f"values with strides {values_kxyz.stride()}"
     with as_current(values_kxyz.device):
         launch(
-            kernels.find_not_finite,
-            _programs(nx, ny, nz),
-            values_kxyz,
-            found,
-            *values_kxyz.stride()[:3],
-            num_classes,
-            nx,
-            ny,
-            nz,
-            UNROLLED=kernels.UNROLLED,
-            ROWS=kernels.ROWS,
-            SIDE=kernels.SIDE,
-        )
+            kernels.find_not_finite, _programs(nx, ny, nz),
+            values_kxyz, found, *values_kxyz.stride()[:3], num_classes, nx, ny, nz,
+            UNROLLED=kernels.UNROLLED, ROWS=kernels.ROWS, SIDE=kernels.SIDE,
+        )  # fmt: skip
     return found.bool()
 
 

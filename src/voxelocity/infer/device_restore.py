@@ -17,7 +17,7 @@ from voxelocity.core.device import Device, Host, as_current
 from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
 from voxelocity.data.prepare import Restoration
-from voxelocity.infer import arrays
+from voxelocity.infer import arrays, device_arrays
 from voxelocity.infer import triton_restore as kernels
 
 
@@ -61,35 +61,23 @@ class DeviceRestoration:
             return
         assert shape[2] == 1 or sums_kxyz.stride(3) == 1, f"sums with strides {sums_kxyz.stride()}"
         classes = torch.empty(shape, dtype=torch.uint8, device=sums_kxyz.device)
-        logs = torch.empty(shape if self._is_softmax else (1, 1, 1), device=sums_kxyz.device)
-        weights = logs if weights_xyz is None else weights_xyz
-        order = classes if self._order is None else self._order
-        constants = {
-            "HAS_WEIGHTS": weights_xyz is not None,
-            "HAS_ORDER": self._order is not None,
-            "IS_SOFTMAX": self._is_softmax,
-            "ROWS": kernels.ROWS,
-            "SIDE": kernels.SIDE,
-        }
-        steps = (*sums_kxyz.stride()[:3], *weights.stride()[:2])
-        along = [table[here] for tables in (self._below, self._share) for table, here in zip(tables, rows, strict=True)]
+        logs = torch.empty(shape, device=sums_kxyz.device) if self._is_softmax else None
+        device_arrays.classify(classes, sums_kxyz, order=self._order, weights_xyz=weights_xyz, logs_xyz=logs)
+        weights = classes if weights_xyz is None else weights_xyz
+        tables = [table[here] for along in (self._below, self._share) for table, here in zip(along, rows, strict=True)]
+        nx, ny, nz = target.shape
         last = [end - first for end, first in zip(self._last, start, strict=True)]
         with as_current(sums_kxyz.device):
             launch(
-                kernels.classify, _programs(shape), sums_kxyz, weights, order, classes, logs, *steps, num_classes,
-                *shape, **constants,
-            )  # fmt: skip
-            launch(
-                kernels.restore_classes, _programs(target.shape), sums_kxyz, weights, order, classes, logs, target,
-                *along, *steps, *classes.stride()[:2], *target.stride()[:2], *start, *last, num_classes,
-                *target.shape, **constants,
+                kernels.restore_classes, (triton.cdiv(nx * ny, kernels.ROWS), triton.cdiv(nz, kernels.SIDE)),
+                sums_kxyz, weights, classes if self._order is None else self._order,
+                classes, classes if logs is None else logs, target, *tables,
+                *sums_kxyz.stride()[:3], *weights.stride()[:2], *classes.stride()[:2], *target.stride()[:2],
+                *start, *last, num_classes, nx, ny, nz,
+                HAS_WEIGHTS=weights_xyz is not None, HAS_ORDER=self._order is not None, IS_SOFTMAX=self._is_softmax,
+                ROWS=kernels.ROWS, SIDE=kernels.SIDE,
             )  # fmt: skip
 
     def result(self) -> npt.NDArray[np.uint8]:
         """The classes, of the restoration's `shape`; 0 where nothing was filled."""
         return arrays.fetched(self._labels)
-
-
-def _programs(shape: Sequence[int]) -> tuple[int, int]:
-    nx, ny, nz = shape
-    return (triton.cdiv(nx * ny, kernels.ROWS), triton.cdiv(nz, kernels.SIDE))

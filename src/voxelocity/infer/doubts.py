@@ -53,7 +53,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
         )
     if first.is_spaced_twice:
         given, used = (
-            " x ".join(f"{step:.4g}" for step in each) for each in (placement.pixdim_mm or (), grid.spacing_mm)
+            " x ".join(f"{step:.4g}" for step in spacing) for spacing in (placement.pixdim_mm or (), grid.spacing_mm)
         )
         doubts.append(
             f"its pixdim gives voxels of {given} mm, and its {placement.form}, which is used, voxels of {used} mm"

@@ -23,6 +23,7 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
+from voxelocity.document import write_page
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import checksums, describe_export, open_export
@@ -35,9 +36,9 @@ from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
 from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
 from voxelocity.infer.runtimes.of_model import task_of
+from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score
 from voxelocity.observe import Stopwatch
-from voxelocity.report import write_page
 
 PARITY_NAME, PAGE_NAME = "parity.json", "parity.html"
 _BUILDING = ".building"
@@ -88,7 +89,7 @@ def export_run(
     for doubt in model.doubts:
         warn(f"export: {doubt}")
     task = task_of(model, device)
-    with _building_folder(out) as folder:
+    with _building_folder(out) as folder, switches_of(spec, [device]):
         watch = Stopwatch()
         exported = _built(model, spec, task, form, folder)
         build_s = watch.elapsed_s
@@ -97,14 +98,17 @@ def export_run(
         after = open_export(folder, factory=code)
         refs = _validation_cases(run, warn)[:max_cases]
         record = _compared(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
-        if not record.is_close:
-            raise ExportError(
-                f"export: the logits of {MAIN_FILES[form]} differ from the run's by {record.relative_difference:.2g} "
-                f"of the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another "
-                "format"
-            )
+        _check_close(record, form)
         _put(folder, out, [*exported.sha256], record)
     return record
+
+
+def _check_close(record: ExportRecord, form: ExportFormat) -> None:
+    if not record.is_close:
+        raise ExportError(
+            f"export: the logits of {MAIN_FILES[form]} differ from the run's by {record.relative_difference:.2g} of "
+            f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
+        )
 
 
 def _checked_format(to: str, device: torch.device) -> ExportFormat:

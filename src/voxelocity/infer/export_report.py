@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.core.records import mean_where_known
-from voxelocity.report.document import Card, Document, Section, Table, Text, fact_table
+from voxelocity.document.blocks import Card, Document, Section, Table, Text, fact_table
 
 
 @dataclass(frozen=True, kw_only=True)

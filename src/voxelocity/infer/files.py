@@ -13,6 +13,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.volume import Volume
+from voxelocity.document import write_page
 from voxelocity.infer.ahead import compile_prediction
 from voxelocity.infer.doubts import device_doubts, grid_doubts, intensity_doubts
 from voxelocity.infer.job import PredictionJob, plan_job
@@ -27,7 +28,6 @@ from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity.observe import available_memory_bytes
-from voxelocity.report import write_page
 
 
 def predict_files(
@@ -121,18 +121,18 @@ def predict_files(
     make_folder(job.out, job.refs, job.output, inside=inside)
     stop = threading.Event()
 
-    def predictor_on(each: Device, own: Model) -> Predictor:
-        check_model(runtime, own, each)
-        compile_prediction(own, each)
+    def predictor_on(device: Device, own: Model) -> Predictor:
+        check_model(runtime, own, device)
+        compile_prediction(own, device)
         return Predictor(
             own.network,
             own.spec,
             own.preparation,
-            device=each,
+            device=device,
             folder=job.out,
             warn=tell,
             on_windows=until(stop, on_windows),
-            forward=load_chosen(runtime, own, num_windows=job.num_windows, device=each, warn=tell, note=on_runtime),
+            forward=load_chosen(runtime, own, num_windows=job.num_windows, device=device, warn=tell, note=on_runtime),
             keep_probabilities=probabilities,
         )
 
@@ -144,7 +144,7 @@ def predict_files(
 
     with switches_of(spec, devices):
         # A network is on one device, and an export is opened for one, so each of the others reads the model again.
-        others = [predictor_on(each, open_models(folders, factory=factory)) for each in devices[1:]]
+        others = [predictor_on(other, open_models(folders, factory=factory)) for other in devices[1:]]
         predictors = [predictor_on(devices[0], job.model), *others]
         start_s = time.perf_counter()
         with PredictionWriter(job, kept_largest, previews, on_case, fail) as writer:

@@ -17,6 +17,8 @@ from voxelocity.core.device import Device
 from voxelocity.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
+from voxelocity.data.decode.notes import as_one_data_set
+from voxelocity.document.blocks import Document
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
@@ -32,7 +34,6 @@ from voxelocity.infer.outputs import (
 )
 from voxelocity.infer.scans import find_scans
 from voxelocity.observe import available_memory_bytes
-from voxelocity.report.document import Document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,7 @@ def plan_job(
         raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
     model = open_models(models, factory=factory)
     refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
+    as_one_data_set(file for ref in refs for file in ref.files)
     read = functools.cache(read_header)
     output = choose_output(format, refs, warn)
     output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format == "dicom-seg")

@@ -11,9 +11,9 @@ from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.quantities import bytes_text
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
+from voxelocity.document.blocks import Document, Section, fact_table
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.tiling import tiling_of
-from voxelocity.report.document import Document, Section, fact_table
 
 _FLOAT_BYTES = 4
 

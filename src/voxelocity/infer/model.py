@@ -201,6 +201,7 @@ class Model:
         preparation: how a scan is prepared before the network sees it; its trace leads back to the scan's grid. Safe
             from several threads.
         doubts: about its quality, as whole sentences.
+        unlearned: why its training is too short to be scored; "" where it is not, or where that is not known.
     """
 
     folder: Path
@@ -208,3 +209,4 @@ class Model:
     spec: PredictionSpec
     preparation: DeterministicStage
     doubts: tuple[str, ...] = ()
+    unlearned: str = ""

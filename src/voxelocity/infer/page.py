@@ -7,8 +7,8 @@ from statistics import median
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text
 from voxelocity.core.time_parts import TimeShare
+from voxelocity.document.blocks import Card, Document, Lines, Section, Table, TimeBars, time_split
 from voxelocity.infer.writing import PredictedScan
-from voxelocity.report.document import Card, Document, Lines, Section, Table, TimeBars, time_split
 from voxelocity.report.records import SliceFigure
 from voxelocity.report.slices import slices_block
 

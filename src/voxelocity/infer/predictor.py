@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import ForeignNetwork, PredictionSpec
+from voxelocity.infer.pending import Failed, Loaded, OnFailure, Pending, Prediction, of_case
 from voxelocity.infer.probabilities import Probabilities
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward
 from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
@@ -39,45 +41,6 @@ if TYPE_CHECKING:
     from voxelocity.infer.resident import HeldOutVolume
 
 _MOST_ROUNDS = 5
-STAGES = ("decode", "prepare", "network", "blend", "restore")
-"""What a prediction spends its time in."""
-
-OnFailure = Callable[[str, ScanError], None]
-
-
-class Prediction(NamedTuple):
-    """A case as decoded, what was predicted for it, and how long each stage took.
-
-    Attributes:
-        scan: as decoded.
-        classes: class indices (x, y, z) on its grid.
-        seconds: of each of `STAGES`; the first two overlap with other cases.
-        device: where the network ran.
-        runtime: which ran it.
-        probabilities: of every class, if they were asked for.
-    """
-
-    scan: Volume
-    classes: ClassIndices
-    seconds: Mapping[str, float]
-    device: Device
-    runtime: str
-    probabilities: Probabilities | None
-
-
-class Loaded(NamedTuple):
-    """A case as decoded and as prepared, with the seconds of both."""
-
-    scan: Volume
-    volume: Volume
-    seconds: Mapping[str, float]
-
-
-class Failed(NamedTuple):
-    """Takes the place of a case that cannot be predicted."""
-
-    case_id: str
-    error: ScanError
 
 
 class Predictor:
@@ -161,7 +124,7 @@ class Predictor:
             try:
                 stitched.check()
             except ScanError as error:
-                raise _of_case(volume.case_id, error) from None
+                raise of_case(volume.case_id, error) from None
             return volume, classes.result()
 
         for stitched in self._stitched(images()):
@@ -185,7 +148,7 @@ class Predictor:
         image = self._image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap, spread=window.spread))
-        # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
+        # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)
         self._enter_evaluation_mode()
@@ -276,72 +239,30 @@ class Predictor:
 
         An error of `loaded` is raised after the predictions of all cases before it.
         """
-        waiting: deque[tuple[Volume, Mapping[str, float], ScanLabels, Probabilities | None]] = deque()
-        failures: list[Exception] = []
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            behind = pool if self._restores_behind else None
+            pending = Pending(
+                partial(self._begin, num_threads=num_threads, behind=behind),
+                device=self.device,
+                runtime=self._runtime,
+                on_failure=on_failure,
+            )
+            # Unlike a loop, these keep none of what they pass on while the next volume is predicted.
+            yield from filter(None, map(pending.finish, self._stitched(pending.images(loaded))))
+        pending.check()
 
-        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[Values, TileSink]]:
+    def _begin(
+        self, volume: Volume, *, num_threads: int, behind: ThreadPoolExecutor | None
+    ) -> tuple[Values, ScanLabels, Probabilities | None]:
+        shape, trace = volume.grid.shape, volume.trace
+        labels = ScanLabels(shape, trace, self._spec, num_threads=num_threads, behind=behind)
+        probabilities = None
+        if self._keeps_probabilities:
             try:
-                for case in loaded:
-                    try:
-                        if isinstance(case, Failed):
-                            raise case.error
-                        scan, volume, seconds = case
-                        labels = ScanLabels(
-                            volume.grid.shape,
-                            volume.trace,
-                            self._spec,
-                            num_threads=num_threads,
-                            behind=behind if self._restores_behind else None,
-                        )
-                        probabilities = self._probabilities_of(volume, labels)
-                    except ScanError as error:
-                        if on_failure is None:
-                            raise
-                        on_failure(case.case_id if isinstance(case, Failed) else case.scan.case_id, error)
-                        continue
-                    waiting.append((scan, seconds, labels, probabilities))
-                    image = [self._image_of(volume)]
-                    # Otherwise this frame would keep the prepared volume while it is predicted.
-                    del case, scan, volume
-                    yield image.pop(), probabilities or labels
-            except Exception as error:  # raised below, whatever it is
-                # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
-                failures.append(error)
-
-        with ThreadPoolExecutor(max_workers=1) as behind:
-            for stitched in self._stitched(images(behind)):
-                scan, seconds, labels, probabilities = waiting.popleft()
-                try:
-                    stitched.check()
-                except ScanError as error:
-                    if on_failure is None:
-                        raise _of_case(scan.case_id, error) from None
-                    on_failure(scan.case_id, _of_case(scan.case_id, error))
-                    continue
-                start_s = system_clock()
-                classes = labels.result()
-                stitched.seconds["restore"] += system_clock() - start_s
-                yield Prediction(
-                    scan=scan,
-                    classes=classes,
-                    seconds={**seconds, **stitched.seconds},
-                    device=self.device,
-                    runtime=self._runtime,
-                    probabilities=probabilities,
-                )
-                # Otherwise this frame would keep them while the next volume is predicted.
-                del scan, labels, classes, probabilities
-        if failures:
-            # Popped, because the traceback holds this frame, and the frame would hold the error.
-            raise failures.pop()
-
-    def _probabilities_of(self, volume: Volume, labels: ScanLabels) -> Probabilities | None:
-        if not self._keeps_probabilities:
-            return None
-        try:
-            return Probabilities(volume.grid.shape, volume.trace, self._spec, folder=self._folder, labels=labels)
-        except ScanError as error:
-            raise _of_case(volume.case_id, error) from None
+                probabilities = Probabilities(shape, trace, self._spec, folder=self._folder, labels=labels)
+            except ScanError as error:
+                raise of_case(volume.case_id, error) from None
+        return self._image_of(volume), labels, probabilities
 
     def _stitched(self, images: Iterable[tuple[Values, TileSink]]) -> Iterator[Stitched]:
         self._enter_evaluation_mode()
@@ -384,10 +305,6 @@ def _called_directly(network: torch.nn.Module | ForeignNetwork, spec: Prediction
     assert not isinstance(device, Host), "only networks of other runtimes run without torch"
     network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
     return NamedForward(EAGER, eager(network, precision_on(spec.precision, device), device))
-
-
-def _of_case(case_id: str, error: ScanError) -> ScanError:
-    return ScanError(f"infer: case '{case_id}': {error}")
 
 
 def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:

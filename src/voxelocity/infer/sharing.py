@@ -11,7 +11,8 @@ from typing import NamedTuple
 from voxelocity.core.device import as_current
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.infer.predictor import Failed, Loaded, OnFailure, Prediction, Predictor
+from voxelocity.infer.pending import Failed, Loaded, OnFailure, Prediction
+from voxelocity.infer.predictor import Predictor
 
 _LOOK_AGAIN_S = 0.1
 

@@ -48,7 +48,7 @@ class ClassMap:
         if arrays.has_kernels(sums_kxyz, classes):
             from voxelocity.infer import device_arrays
 
-            device_arrays.fill_largest(classes, sums_kxyz, self._order_on(arrays.device_of(sums_kxyz)))
+            device_arrays.classify(classes, sums_kxyz, order=self._order_on(arrays.device_of(sums_kxyz)))
             return
         for piece, target in zip(_pieces(sums_kxyz), _pieces(classes, num_layers=len(sums_kxyz)), strict=True):
             if not self._order:

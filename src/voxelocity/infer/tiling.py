@@ -19,7 +19,7 @@ from voxelocity.data.patch import Spread, axis_starts
 # A smaller volume is one tile: its sum takes 2 MiB a class, and tiles take a little time each.
 _SMALL_VOXELS = 1 << 19
 # A second axis is cut if the sum is larger than this otherwise, and a tenth of it can be saved: adding windows to the
-# smaller tiles takes a tenth longer (docs/log.md).
+# smaller tiles takes a tenth longer (docs/log).
 _LARGE_BYTES = 1 << 30
 _WORTH_CUTTING = 0.1
 # Cuts are at least this share of a window apart; each tile holds one plane of the tile before on each cut axis.

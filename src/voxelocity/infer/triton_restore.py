@@ -12,94 +12,12 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from voxelocity.infer.triton_window import _one_over, _voxels
+
 ROWS: Final = 8
 """Lines along z of one program of `restore_classes`, next to each other along y."""
 SIDE: Final = 32
 """Voxels of a line in one program."""
-
-
-@triton.jit(
-    do_not_specialize=["sums_c", "sums_x", "sums_y", "weights_x", "weights_y", "num_classes", "nx", "ny", "nz"],
-    do_not_specialize_on_alignment=["sums", "weights", "order", "classes", "logs"],
-)
-def classify(
-    sums,
-    weights,
-    order,
-    classes,
-    logs,
-    sums_c,
-    sums_x,
-    sums_y,
-    weights_x,
-    weights_y,
-    num_classes,
-    nx,
-    ny,
-    nz,
-    HAS_WEIGHTS: tl.constexpr,
-    HAS_ORDER: tl.constexpr,
-    IS_SOFTMAX: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIDE: tl.constexpr,
-):
-    """The class of each voxel of a tile, and with IS_SOFTMAX the logarithm of the sum of its exponentials.
-
-    Programs: (blocks of lines, blocks of a line).
-
-    Args:
-        sums: (k, nx, ny, nz) float32, with a step of 1 along z.
-        weights: (nx, ny, nz) float32, positive, likewise: what sums are divided by; read only with HAS_WEIGHTS.
-        order: (k,) uint8, for overlapping classes; read only with HAS_ORDER.
-        classes: (nx, ny, nz) uint8 in C order, written: the lowest of those with the largest sum, or with HAS_ORDER
-            the one of the last sum above 0.
-        logs: (nx, ny, nz) float32 in C order, written with IS_SOFTMAX.
-        sums_c: step from class to class, and so on.
-        sums_x: step.
-        sums_y: step.
-        weights_x: step.
-        weights_y: step.
-        num_classes: k.
-        nx: voxels.
-        ny: voxels.
-        nz: voxels.
-        HAS_WEIGHTS: whether sums are divided.
-        HAS_ORDER: whether classes overlap.
-        IS_SOFTMAX: whether probabilities are wanted.
-        ROWS: lines of a program.
-        SIDE: voxels of a line.
-    """
-    offset = tl.arange(0, ROWS * SIDE)
-    row = tl.program_id(0) * ROWS + offset // SIDE
-    k = (tl.program_id(1) * SIDE + offset % SIDE).to(tl.int64)
-    inside = (row < nx * ny) & (k < nz)
-    i, j = (row // ny).to(tl.int64), (row % ny).to(tl.int64)
-    at = i * sums_x + j * sums_y + k
-    step = tl.full((), 1, tl.int64) * sums_c
-    scale = tl.full((ROWS * SIDE,), 1.0, tl.float32)
-    if HAS_WEIGHTS:
-        scale = 1.0 / tl.load(weights + (i * weights_x + j * weights_y + k), mask=inside, other=1.0)
-    largest = tl.load(sums + at, mask=inside, other=0.0) * scale
-    found = tl.zeros((ROWS * SIDE,), tl.int32)
-    total = tl.full((ROWS * SIDE,), 1.0, tl.float32)
-    if HAS_ORDER:
-        found = tl.where(largest > 0.0, tl.load(order).to(tl.int32), found)
-    for c in range(1, num_classes):
-        value = tl.load(sums + c * step + at, mask=inside, other=0.0) * scale
-        if HAS_ORDER:
-            found = tl.where(value > 0.0, tl.load(order + c).to(tl.int32), found)
-        else:
-            wins = value > largest
-            found = tl.where(wins, c, found)
-            if IS_SOFTMAX:
-                # One exponential: the other one is that of 0.
-                decay = tl.exp(-tl.abs(value - largest))
-                total = tl.where(wins, total * decay + 1.0, total + decay)
-            largest = tl.where(wins, value, largest)
-    target = (i * ny + j) * nz + k
-    tl.store(classes + target, found.to(tl.uint8), mask=inside)
-    if IS_SOFTMAX:
-        tl.store(logs + target, largest + tl.log(total), mask=inside)
 
 
 @triton.jit(
@@ -192,11 +110,7 @@ def restore_classes(
         ROWS: lines of a program.
         SIDE: voxels of a line.
     """
-    offset = tl.arange(0, ROWS * SIDE)
-    row = tl.program_id(0) * ROWS + offset // SIDE
-    k = tl.program_id(1) * SIDE + offset % SIDE
-    inside = (row < nx * ny) & (k < nz)
-    i, j = row // ny, row % ny
+    i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     x0 = (tl.load(below_x + i, mask=inside, other=0) - start_x).to(tl.int64)
     y0 = (tl.load(below_y + j, mask=inside, other=0) - start_y).to(tl.int64)
     z0 = (tl.load(below_z + k, mask=inside, other=0) - start_z).to(tl.int64)
@@ -220,14 +134,14 @@ def restore_classes(
         is_used = inside & (differs > 0)
         w00, w01 = x0 * weights_x + y0 * weights_y, x0 * weights_x + y1 * weights_y
         w10, w11 = x1 * weights_x + y0 * weights_y, x1 * weights_x + y1 * weights_y
-        f000 = _factor(weights, w00 + z0, is_used, HAS_WEIGHTS)
-        f001 = _factor(weights, w00 + z1, is_used, HAS_WEIGHTS)
-        f010 = _factor(weights, w01 + z0, is_used, HAS_WEIGHTS)
-        f011 = _factor(weights, w01 + z1, is_used, HAS_WEIGHTS)
-        f100 = _factor(weights, w10 + z0, is_used, HAS_WEIGHTS)
-        f101 = _factor(weights, w10 + z1, is_used, HAS_WEIGHTS)
-        f110 = _factor(weights, w11 + z0, is_used, HAS_WEIGHTS)
-        f111 = _factor(weights, w11 + z1, is_used, HAS_WEIGHTS)
+        f000 = _one_over(weights, w00 + z0, is_used, HAS_WEIGHTS)
+        f001 = _one_over(weights, w00 + z1, is_used, HAS_WEIGHTS)
+        f010 = _one_over(weights, w01 + z0, is_used, HAS_WEIGHTS)
+        f011 = _one_over(weights, w01 + z1, is_used, HAS_WEIGHTS)
+        f100 = _one_over(weights, w10 + z0, is_used, HAS_WEIGHTS)
+        f101 = _one_over(weights, w10 + z1, is_used, HAS_WEIGHTS)
+        f110 = _one_over(weights, w11 + z0, is_used, HAS_WEIGHTS)
+        f111 = _one_over(weights, w11 + z1, is_used, HAS_WEIGHTS)
         l000 = _log(logs, c00 + z0, is_used, IS_SOFTMAX)
         l001 = _log(logs, c00 + z1, is_used, IS_SOFTMAX)
         l010 = _log(logs, c01 + z0, is_used, IS_SOFTMAX)
@@ -262,17 +176,7 @@ def restore_classes(
                 mixed = tl.where(value > best, c, mixed)
                 best = tl.maximum(best, value)
         found = tl.where(differs > 0, mixed, first)
-    place = i.to(tl.int64) * target_x + j.to(tl.int64) * target_y + k
-    tl.store(target + place, found.to(tl.uint8), mask=inside)
-
-
-@triton.jit
-def _factor(weights, at, is_used, HAS_WEIGHTS: tl.constexpr):
-    """One over the weight of a voxel."""
-    if HAS_WEIGHTS:
-        return 1.0 / tl.load(weights + at, mask=is_used, other=1.0)
-    else:  # noqa: RET505
-        return 1.0
+    tl.store(target + (i * target_x + j * target_y + k), found.to(tl.uint8), mask=inside)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ SIDE: Final = 32
 MOST_CLASSES: Final = 16
 """Classes of one program at a time: 16 of bfloat16 are a sector of memory where classes lie next to each other."""
 UNROLLED: Final = 4
-"""Loads of `largest_class` and `find_not_finite` in flight."""
+"""Loads of `classify` and `find_not_finite` in flight."""
 
 # Sizes, and what depends on them, differ from tile to tile, and each kind would be compiled again; the steps of the
 # innermost axis are left to Triton, which reads whole lines only if it knows that they are 1.
@@ -125,23 +125,32 @@ def add_window(
 
 
 @triton.jit(
-    do_not_specialize=["sums_c", "sums_x", "sums_y", "classes_x", "classes_y", "num_classes", "nx", "ny", "nz"],
-    do_not_specialize_on_alignment=["sums", "classes", "order"],
+    do_not_specialize=[
+        *("sums_c", "sums_x", "sums_y", "weights_x", "weights_y", "classes_x", "classes_y"),
+        *("num_classes", "nx", "ny", "nz"),
+    ],
+    do_not_specialize_on_alignment=["sums", "weights", "order", "classes", "logs"],
 )
-def largest_class(
+def classify(
     sums,
-    classes,
+    weights,
     order,
+    classes,
+    logs,
     sums_c,
     sums_x,
     sums_y,
+    weights_x,
+    weights_y,
     classes_x,
     classes_y,
     num_classes,
     nx,
     ny,
     nz,
+    HAS_WEIGHTS: tl.constexpr,
     HAS_ORDER: tl.constexpr,
+    IS_SOFTMAX: tl.constexpr,
     UNROLLED: tl.constexpr,
     ROWS: tl.constexpr,
     SIDE: tl.constexpr,
@@ -152,18 +161,24 @@ def largest_class(
 
     Args:
         sums: (k, nx, ny, nz) float32, with a step of 1 along z.
-        classes: (nx, ny, nz) uint8, with a step of 1 along z; written.
+        weights: (nx, ny, nz) float32, positive, likewise: what sums are divided by; read only with HAS_WEIGHTS.
         order: (k,) uint8, the class of each value; read only with HAS_ORDER.
+        classes: (nx, ny, nz) uint8, with a step of 1 along z; written.
+        logs: float32, in the places of `classes`: the logarithm of the sum of exponentials; written with IS_SOFTMAX.
         sums_c: step from class to class, and so on.
         sums_x: step.
         sums_y: step.
-        classes_x: step.
+        weights_x: step.
+        weights_y: step.
+        classes_x: step, of `classes` and `logs`.
         classes_y: step.
         num_classes: k.
         nx: voxels.
         ny: voxels.
         nz: voxels.
+        HAS_WEIGHTS: whether sums are divided.
         HAS_ORDER: whether classes overlap.
+        IS_SOFTMAX: whether the logarithms are wanted.
         UNROLLED: values of a voxel that are loaded at a time.
         ROWS: lines of a program.
         SIDE: voxels of a line.
@@ -171,20 +186,31 @@ def largest_class(
     i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     at = i * sums_x + j * sums_y + k
     step = tl.full((), 1, tl.int64) * sums_c
+    factor = _one_over(weights, i * weights_x + j * weights_y + k, inside, HAS_WEIGHTS)
     largest = tl.full((ROWS * SIDE,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS * SIDE,), tl.float32)
     found = tl.zeros((ROWS * SIDE,), tl.int32)
     for start in range(0, num_classes, UNROLLED):
         for ahead in tl.static_range(UNROLLED):
             c = start + ahead
-            is_used = inside & (c < num_classes)
-            value = tl.load(sums + c * step + at, mask=is_used, other=float("-inf"))
+            value = tl.load(sums + c * step + at, mask=inside & (c < num_classes), other=0.0) * factor
+            # Only beyond the last class, so that a voxel beyond the tile has no difference of two infinities.
+            value = tl.where(c < num_classes, value, float("-inf"))
             if HAS_ORDER:
                 name = tl.load(order + c, mask=c < num_classes, other=0).to(tl.int32)
                 found = tl.where(value > 0.0, name, found)
             else:
-                found = tl.where(value > largest, c, found)
-                largest = tl.maximum(value, largest)
-    tl.store(classes + (i * classes_x + j * classes_y + k), found.to(tl.uint8), mask=inside)
+                wins = value > largest
+                found = tl.where(wins, c, found)
+                if IS_SOFTMAX:
+                    # One exponential: the other one is that of 0.
+                    decay = tl.exp(-tl.abs(value - largest))
+                    total = tl.where(wins, total * decay + 1.0, total + decay)
+                largest = tl.where(wins, value, largest)
+    target = i * classes_x + j * classes_y + k
+    tl.store(classes + target, found.to(tl.uint8), mask=inside)
+    if IS_SOFTMAX:
+        tl.store(logs + target, largest + tl.log(total), mask=inside)
 
 
 @triton.jit(
@@ -243,3 +269,12 @@ def _voxels(nx, ny, nz, ROWS: tl.constexpr, SIDE: tl.constexpr):
     k = tl.program_id(1) * SIDE + offset % SIDE
     inside = (row < nx * ny) & (k < nz)
     return (row // ny).to(tl.int64), (row % ny).to(tl.int64), k.to(tl.int64), inside
+
+
+@triton.jit
+def _one_over(weights, at, is_used, HAS_WEIGHTS: tl.constexpr):
+    """What the sums of voxels are multiplied by: 1 over their weights, or 1."""
+    if HAS_WEIGHTS:
+        return 1.0 / tl.load(weights + at, mask=is_used, other=1.0)
+    else:  # noqa: RET505
+        return 1.0

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.whole_file import write_whole
 from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.predictor import STAGES, OnFailure, Prediction
+from voxelocity.infer.pending import STAGES, OnFailure, Prediction
 from voxelocity.infer.table import PredictionTable
 from voxelocity.observe import peak_device_bytes, peak_host_bytes
 from voxelocity.report import cut_slices, preview_png
@@ -82,7 +83,7 @@ class PredictionWriter:
         self._job, self._kept_largest = job, kept_largest
         self._on_case, self._on_failure = on_case, on_failure
         self._writes_previews = previews
-        columns = _columns(job.model.spec)
+        columns = _columns(job.model.spec, job.model.unlearned)
         self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -146,14 +147,19 @@ class PredictionWriter:
             voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
         )
         # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
-        self._table.add(scan.case_id, _row(written))
+        self._table.add(scan.case_id, {**_row(written), **_mark(self._job.model.unlearned)})
         return written
 
 
-def _columns(spec: PredictionSpec) -> list[str]:
+def _mark(unlearned: str) -> dict[str, str]:
+    """What the rows of a network that has not learned have in addition, so that `evaluate` gives no headline."""
+    return {UNLEARNED: unlearned} if unlearned else {}
+
+
+def _columns(spec: PredictionSpec, unlearned: str) -> list[str]:
     stages = [f"{stage}_s" for stage in (*STAGES, "write")]
     volumes = [f"{name}_ml" for name in spec.class_names[1:]]
-    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *volumes]
+    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *_mark(unlearned), *volumes]
 
 
 def _row(scan: PredictedScan) -> dict[str, object]:

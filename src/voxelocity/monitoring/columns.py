@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from voxelocity.document.timeline import TimeBand
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import GpuSample, PhaseMark
-from voxelocity.report.timeline import TimeBand
 
 Column = NDArray[np.float64]
 

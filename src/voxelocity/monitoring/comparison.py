@@ -23,11 +23,11 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
+from voxelocity.document.blocks import Card, Document, Section, Table, Text
+from voxelocity.document.settings import different_machines, settings_before_and_after
 from voxelocity.monitoring.columns import Column, Columns, Phase, mean_of_known, peak, phases_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.summary import ended_text, gpu_energy_wh, title_of
-from voxelocity.report.differences import different_machines, settings_before_and_after
-from voxelocity.report.document import Card, Document, Section, Table, Text
 
 Figures = Mapping[str, tuple[float, float]]
 """Before and after, by key of `_QUANTITIES`; NaN where one of them is unknown."""

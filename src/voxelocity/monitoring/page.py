@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from voxelocity.core.quantities import count_text, duration_text, joined, share_text
-from voxelocity.monitoring.columns import Columns, Phase, phases_of, stretches_of
-from voxelocity.monitoring.files import PAGE, PICTURE, read_monitor
-from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, rank_table, sentence, title_of
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines, rank_timelines
-from voxelocity.report.charts import LIGHT_COLORS, literally, write_png
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     BarPart,
     Block,
     Chart,
@@ -27,9 +21,15 @@ from voxelocity.report.document import (
     TimeBar,
     TimeBars,
 )
-from voxelocity.report.html import write_page
-from voxelocity.report.tables import machine_table
-from voxelocity.report.timeline import TimeBand, Timeline, draw_timeline, timeline_svg
+from voxelocity.document.charts import LIGHT_COLORS, literally, write_png
+from voxelocity.document.html import write_page
+from voxelocity.document.settings import machine_table
+from voxelocity.document.timeline import TimeBand, Timeline, draw_timeline, timeline_svg
+from voxelocity.monitoring.columns import Columns, Phase, phases_of, stretches_of
+from voxelocity.monitoring.files import PAGE, PICTURE, read_monitor
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, rank_table, sentence, title_of
+from voxelocity.monitoring.timelines import gpu_timelines, host_timelines, rank_timelines
 
 _ROW_INCH = 2.0
 

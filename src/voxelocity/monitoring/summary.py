@@ -19,11 +19,11 @@ from voxelocity.core.quantities import (
     share_text,
 )
 from voxelocity.core.terminal_text import printable
+from voxelocity.document.blocks import Card, Table
 from voxelocity.monitoring.columns import Column, Columns, GpuColumns, Phase, mean_of_known, peak, spread_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.timelines import memory_share
 from voxelocity.observe.command import signal_name
-from voxelocity.report.document import Card, Table
 
 _TITLE_LENGTH = 64
 

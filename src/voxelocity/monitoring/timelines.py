@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from voxelocity.document.timeline import Band, Line, Stroke, Timeline
 from voxelocity.monitoring.columns import Column, Columns, GpuColumns, peak, spread_of, thinned
-from voxelocity.report.timeline import Band, Line, Stroke, Timeline
 
 # Three colors that can be distinguished with any color vision, and three ways to draw them.
 _GPU_COLORS = ("accent", "class-1", "class-2")

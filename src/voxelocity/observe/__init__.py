@@ -1,4 +1,15 @@
-"""What happened, on which machine and how long it took. Judges nothing."""
+"""What happened, on which machine and how long it took. Judges nothing.
+
+- `clock`: where seconds come from. `spans`: stretches that a program marks, and their listeners.
+- `sampling`: the machine at regular intervals, by `host_sampling`, `program` (a command and its children) and `gpu`;
+  `samples` has the records and thins long ones.
+- `place`: which of several processes this is, as its launcher says.
+- `host`, `memory_folders`, `environment`: what this process may use and has used, and what it runs on.
+- `nvml`, `kernel_files`: the only access to the driver and to the kernel's files; a refused query is a gap.
+- `events`, `sinks`, `openmetrics`: facts of a run in its file, in trackers, as text for Prometheus.
+- `interleaved_timing`, `measured`: ways to do one thing timed alternating; what was measured, kept for each machine.
+- `command`: a command as a child, as if it had been started without us.
+"""
 
 from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.environment import environment

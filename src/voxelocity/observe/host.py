@@ -156,7 +156,7 @@ def cpu_has_fast_bfloat16(cpuinfo: Path = _CPUINFO) -> bool:
     """Whether convolutions take less time in bfloat16 than in float32.
 
     With AMX, or with AVX-512 BF16 on AMD's cores: 0.57 to 0.71 of the time of float32 on Zen 4. With AVX-512 BF16 alone
-    Intel's cores (Emerald Rapids, AMX hidden by the hypervisor) took 1.15 to 1.4 times as long (docs/log.md).
+    Intel's cores (Emerald Rapids, AMX hidden by the hypervisor) took 1.15 to 1.4 times as long (docs/log).
     """
     text = file_text(cpuinfo)
     flags = first_field(text, "flags").split()

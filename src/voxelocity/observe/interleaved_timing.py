@@ -19,7 +19,7 @@ _MARGIN = 0.05
 _MIN_TIMED_S = 0.03
 _MAX_CALLS = 20
 # A first step compiles code and allocates memory. Later ones of DynUNet took 0.5 to 0.9 of its time on two cores
-# (docs/log.md).
+# (docs/log).
 _LATER_SHARE = 0.6
 
 

@@ -2,13 +2,20 @@
 
 The processes are called ranks, as in torch. A launcher starts them (torchrun, srun, mpirun); one process alone is a
 world of one, which exchanges nothing.
+
+- `world`: what ranks exchange, and which one failed; `observe.place` says which rank this is.
+- `watchdog`: ranks that stop or hang, noticed by signs of life. `balance`: work divided, as pure functions.
+- `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
+- `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.
+- `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, and the best cuts.
+- `footprint`, `fit`, `heap`: what each segment takes, the simplest way in which a model fits, what glibc keeps.
 """
 
 from typing import TYPE_CHECKING
 
 from voxelocity.core.first_use import first_use
+from voxelocity.observe.place import Place, launcher_job, read_place
 from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
-from voxelocity.parallel.place import Place, launcher_job, read_place
 
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined

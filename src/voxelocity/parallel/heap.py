@@ -11,7 +11,7 @@ class Heap:
 
     Gaps stay resident, which is what a process takes beyond its tensors. Neighboring gaps do not join: the small blocks
     of Python and of autograd stand between aligned tensors. In six trainings without data, peaks came out at 0.89 to
-    1.10 of the measured ones; with gaps that join, at 0.54 to 0.86 (docs/log.md). Blocks above a threshold are mapped
+    1.10 of the measured ones; with gaps that join, at 0.54 to 0.86 (docs/log). Blocks above a threshold are mapped
     alone, and unmapped when they are given back; each raises the threshold to its size in pages, up to 32 MiB, so the
     next one of that size is not mapped (mallopt(3)).
 

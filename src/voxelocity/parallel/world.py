@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 
 from voxelocity.core.errors import ConfigError, RankLostError, VoxelocityError
 from voxelocity.observe import cpu_budget, span
-from voxelocity.parallel.place import Place, read_place
+from voxelocity.observe.place import Place, read_place
 from voxelocity.parallel.watchdog import Watchdog
 
 _T = TypeVar("_T")

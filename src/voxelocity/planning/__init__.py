@@ -1,4 +1,12 @@
-"""The rule engine: data set statistics and machine facts in, choices with reasons out."""
+"""The rule engine: data set statistics and machine facts in, choices with reasons out.
+
+- `make` goes from cases to a plan; `machine` and `fingerprint` gather what rules may know, `facts` holds it.
+- `rules` are the rules in the order of a voxel's path; those with much to say have a module of their own:
+  `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `device_classes`), `precision_rule`,
+  `cache_rule`, `memory_rule`.
+- `step_timing` measures, `tuned` has what `voxelocity tune` found.
+- `config` is the settled plan. `memory_estimate` and `library_memory` are `plan --memory`; `absent_classes` warns.
+"""
 
 from voxelocity.planning.absent_classes import absent_classes, absent_from_plan
 from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, without_places

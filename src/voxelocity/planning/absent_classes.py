@@ -37,7 +37,7 @@ def absent_classes(cases: Cases, fold: Fold, present: Mapping[str, Collection[in
         for side, refs, result in sides:
             if any(index in present.get(ref.case_id, ()) for ref in refs):
                 continue
-            named = [f"--fold {one}" for one in sorted(one for one in folds if one is not None)]
+            named = [f"--fold {number}" for number in sorted(number for number in folds if number is not None)]
             where = f"folds that hold out cases with it: {listed(named)}" if named else "no case has it"
             texts.append(f"no {side} case of fold {fold} contains {name}, so {result}; {where}")
     return texts

@@ -242,7 +242,7 @@ def _before_network(facts: PlanFacts) -> tuple[int, str]:
 def _after_network(facts: PlanFacts) -> tuple[int, str]:
     """Bytes of the device's memory for training cases, all of them, a part or none, after what the step needs."""
     needed, free = resident_bytes(facts), facts.machine.device_free_bytes
-    spare = int(max(_SPARE_SHARE * free, _LEAST_SPARE_BYTES))
+    spare = int(max(_SPARE_SHARE * free, _LEAST_SPARE_BYTES, facts.window_bytes))
     if facts.room_bytes:
         return 0, "a step ran out of the device's memory, so nothing else is kept there"
     left = free - facts.planned_bytes - spare

@@ -1,7 +1,7 @@
 """What is known of each class of GPU before a step has run on it: its rates, and which switches paid there.
 
 A table in place of a measurement: the plan of a short run has no time for one. `None` means that it was not measured;
-the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log.md).
+the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class DeviceClass:
         roof_share: of the time that a step of DynUNet takes, the share that its work takes at the card's rates. The
             H100's is from 212 ms for 8 patches of 160x160x80 (2026-11-27); MLPerf 3.1's unet3d reached 0.75 there and
             0.9 on an A100, with norms fused (training_results_v3.1). The others were not measured.
+        float32_share: rate of convolutions in float32 over that in half precision: half with TF32, an eighth without.
         floor_s: the least that a step takes on the host: launches and Python.
         channels_last: whether a step in half precision is quicker with channels last; None leaves it to the rule.
         autotune_gain: share of a step that cuDNN saves by trying its algorithms; None if it was not measured.
@@ -29,6 +30,7 @@ class DeviceClass:
 
     name: str
     roof_share: float = 0.4
+    float32_share: float = 0.5
     floor_s: float = 0.021
     channels_last: bool | None = None
     autotune_gain: float | None = None
@@ -54,8 +56,8 @@ ASSUMED_AUTOTUNE_COST_S = 2.0
 """What is assumed where it was not measured: some 20 convolutions, forward and backward, ten algorithms each."""
 
 CLASSES: dict[tuple[int, int], DeviceClass] = {
-    (7, 0): DeviceClass(name="Volta"),
-    (7, 5): DeviceClass(name="Turing"),
+    (7, 0): DeviceClass(name="Volta", float32_share=0.125),
+    (7, 5): DeviceClass(name="Turing", float32_share=0.125),
     (8, 0): DeviceClass(name="A100"),
     (8, 6): DeviceClass(name="Ampere"),
     (8, 9): DeviceClass(name="Ada"),
@@ -69,6 +71,7 @@ UNKNOWN = DeviceClass(name="unknown")
 # By words in the device's name: TFLOP/s, GB/s, compute capability.
 _CARDS: dict[str, tuple[float, float, tuple[int, int]]] = {
     "B200": (2250, 8000, (10, 0)),
+    "GB200": (2250, 8000, (10, 0)),
     "H200": (989, 4800, (9, 0)),
     "GH200": (989, 4000, (9, 0)),
     "H100 PCIe": (756, 2000, (9, 0)),
@@ -108,9 +111,13 @@ def device_class(machine: Machine) -> DeviceClass:
 
 
 def card_rates(machine: Machine) -> Rates:
-    """The rates of the machine's GPU; those of a middling card if its name is not in the table."""
-    card = _card(machine.device_name)
-    return Rates(half_flops=card[0] * 1e12, bytes_per_s=card[1] * 1e9) if card else _UNKNOWN_RATES
+    """The rates of the machine's GPU, or of its slice of one; those of a middling card if its name is not in the table.
+
+    A slice is a MIG instance, named such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb": it has one of seven parts.
+    """
+    card, parts = _card(machine.device_name), re.search(r"\bMIG (\d)g\.", machine.device_name)
+    share = int(parts[1]) / 7.0 if parts else 1.0
+    return Rates(half_flops=share * card[0] * 1e12, bytes_per_s=share * card[1] * 1e9) if card else _UNKNOWN_RATES
 
 
 def _card(name: str) -> tuple[float, float, tuple[int, int]] | None:

@@ -46,8 +46,9 @@ class PlanFacts:
         room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
         ran_out_of_memory: whether a trial of the planned step ran out of memory.
+        window_bytes: device memory that a window of a validation is expected to take; 0 before the rule of the batch.
         has_graph_room: whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a
-            window of a validation beside it.
+            window next to it.
         forecast: what the run is expected to get done; None before its rule has run, and on a CPU.
         measures_again: whether the user asked for a measurement, however long it takes.
         settled: nested plain values of the plan so far.
@@ -66,6 +67,7 @@ class PlanFacts:
     time_steps: StepTimer | None = None
     room_bytes: int = 0
     planned_bytes: int = 0
+    window_bytes: int = 0
     ran_out_of_memory: bool = False
     has_graph_room: bool = True
     forecast: Forecast | None = None

@@ -15,6 +15,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import Choice
+from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.observe import default_cache_folder
@@ -26,6 +27,7 @@ from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
+from voxelocity.planning.size_rule import budget_for
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
@@ -164,6 +166,7 @@ def make_plan(
     folder = (cache_folder or default_cache_folder()).expanduser()
     split = cases.split(fold)
     machine = survey(device, cache_folder=folder)
+    as_one_data_set(file for ref in cases.refs for file in ref.files)
     cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
     fingerprint = take_fingerprint(
         cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=skip_broken
@@ -240,11 +243,12 @@ def _warn_if_short(facts: PlanFacts) -> None:
     if expected is None or not facts.request.time_budget_s or expected.is_to_target:
         return
     if expected.num_steps < _FEWEST_STEPS:
+        enough_s = budget_for(facts, _FEWEST_STEPS, expected.step_s)
         warnings.warn(
             f"plan: a time budget of {facts.request.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
             f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms by "
             f"arithmetic: too few to train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an "
-            "earlier run cached are not counted. Give more time with --time-budget",
+            f"earlier run cached are not counted. Give at least --time-budget {math.ceil(enough_s)}s",
             UserWarning,
             stacklevel=3,
         )

@@ -19,13 +19,13 @@ from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.quantities import bytes_text
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import read_spec
+from voxelocity.document.blocks import Document, Section, Table
 from voxelocity.infer import ModelSpec
 from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.observe.environment import python_path
 from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
-from voxelocity.report.document import Document, Section, Table
 from voxelocity.step.fused_loss import MOST_REGIONS
 from voxelocity.step.graph import LARGE_SHARE
 

@@ -12,6 +12,8 @@ from voxelocity.core.region import Index3
 Vector = npt.NDArray[np.float64]
 
 _SMALLEST_FEATURE_MAP = 4
+# Of a patch or a window: `WindowConfig`.
+_LONGEST_VOXEL = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +31,9 @@ def fit_patch(shape_voxel: Vector, spacing_mm: Vector, *, max_voxels: int, max_l
     As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
     not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of the network's divisor: on
     hippocampus, 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which covers the whole median case, in two
-    thirds of the time (docs/log.md).
+    thirds of the time (docs/log).
     """
-    whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
+    whole = np.clip(np.ceil(shape_voxel - 0.01), 1.0, _LONGEST_VOXEL)
     ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
     strides = _halvings(ideal, spacing_mm, max_levels, only_even=False)
     divisor = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
@@ -48,9 +50,10 @@ def _near_cube(whole: Vector, spacing_mm: Vector, max_voxels: int) -> Vector:
     low, high = 0.0, float((whole * spacing_mm).max())
     for _ in range(50):
         side_mm = (low + high) / 2
-        voxels = np.minimum(whole, side_mm / spacing_mm).prod()
+        # A side shorter than a slice is thick still takes one slice.
+        voxels = np.clip(side_mm / spacing_mm, 1.0, whole).prod()
         low, high = (side_mm, high) if voxels <= max_voxels else (low, side_mm)
-    return np.maximum(np.minimum(whole, low / spacing_mm), 1.0)
+    return np.clip(low / spacing_mm, 1.0, whole)
 
 
 def _halvings(shape: Vector, spacing_mm: Vector, max_levels: int, *, only_even: bool) -> tuple[Index3, ...]:
@@ -80,7 +83,7 @@ def coarsen(spacing: Vector, shape: Vector, max_voxels: float) -> Vector:
     low, high = float(spacing.min()), float(spacing.max()) * 64
     for _ in range(60):
         floor = (low * high) ** 0.5
-        voxels = (shape * spacing / np.maximum(spacing, floor)).prod()
+        voxels = np.maximum(shape * spacing / np.maximum(spacing, floor), 1.0).prod()
         low, high = (floor, high) if voxels > max_voxels else (low, floor)
     coarser: Vector = np.maximum(spacing, high)
     return coarser

@@ -15,8 +15,10 @@ from voxelocity.planning.memory_rule import device_bytes, window_bytes
 from voxelocity.planning.patch_fit import PatchFit, Vector, fit_patch, strides_for
 from voxelocity.planning.precision_rule import planned_compute
 from voxelocity.planning.size_rule import (
+    FEWEST_STRIDES,
     GPU_PATCH_VOXELS,
     GPU_WIDTHS,
+    LONG_BUDGET_S,
     MOST_BATCH,
     StepSize,
     forecast,
@@ -41,12 +43,9 @@ MEMORY_KEYS = (
 
 CPU_PATCH_VOXELS = 64_000
 """With this many patch voxels, one training step of the planned network takes about 0.1 to 0.3 s on two cores."""
-LONG_BUDGET_S = 600.0
-"""On a CPU, a time budget from which on larger networks and stronger augmentation pay."""
 
 # Of a DynUNet behind a stem on a CPU; the network has at least three levels.
 _STEM_WIDTHS = (24, 48, 96)
-_FEWEST_STRIDES = 2
 _GIB = 2**30
 # If memory is short, patches shrink to the first size before networks become narrower: context is worth more.
 _SHORT_PATCH_VOXELS, _LEAST_PATCH_VOXELS = 64**3, 24**3
@@ -119,18 +118,18 @@ def _settle_stem(
         reason = "you set the levels, so the first one has the resolution of the patch"
     elif size is None and is_long:
         reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
-    elif len(strides) <= _FEWEST_STRIDES:
+    elif len(strides) <= FEWEST_STRIDES:
         reason = "the patch is too small to leave out a level"
     else:
         stride = strides[0]
         reason = (
-            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log.md)"
+            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log)"
             if size is None
             else f"no level as fine as the patch, or fewer than {ENOUGH_STEPS} steps would fit into "
-            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log.md)"
+            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log)"
         )
     stride = facts.settle("network.stem_stride", list(stride), reason)
-    if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
+    if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= FEWEST_STRIDES:
         return strides, widths
     return strides[1:], _STEM_WIDTHS if size is None else widths
 
@@ -157,7 +156,7 @@ def _settle_batch(facts: PlanFacts, size: StepSize | None, most_voxels: int) -> 
     if size is None:
         reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
         if num_ranks > 1:
-            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log.md)"
+            reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)
     else:
         _settle_device_batch(facts, size, most_voxels)
@@ -246,13 +245,14 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
         reason = f"as many as fit, {least} to {most}: {takes} {free}"
         if batch == most and size.batch_size < MOST_BATCH:
             reason += f"; with more, fewer than {ENOUGH_STEPS} steps would fit into {sized_s(facts):.0f} s"
-    facts.has_graph_room = sizes[batch] + _window_bytes(facts, patch) <= room
+    facts.window_bytes = _window_bytes(facts, facts.section("window").get("shape_voxel", patch))
+    facts.has_graph_room = sizes[batch] + facts.window_bytes <= room
     given_up = [f"{most - batch} of {most} patches"] if batch < most else []
     given_up += _given_up(facts, size, most_voxels)
     reason += f"; given up for memory: {listed(given_up, 5)}" if given_up else ""
     value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
     facts.planned_bytes = _needed_bytes(facts, network, patch, value)
-    facts.has_graph_room = facts.planned_bytes + _window_bytes(facts, patch) <= room
+    facts.has_graph_room = facts.planned_bytes + facts.window_bytes <= room
     _forecast(facts, network, patch, value)
 
 
@@ -278,15 +278,19 @@ def _forecast(facts: PlanFacts, network: dict[str, object], patch: Sequence[int]
     facts.forecast = forecast(facts, config, patch_voxel=(x, y, z), batch_size=batch_size, available_s=steps_s(facts))
 
 
-def windows_beside_steps(facts: PlanFacts, shape_voxel: Sequence[int], *, most: int) -> tuple[int, str]:
+def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
     """Windows that a validation may compute at once on a GPU, at most `most`, and what limits them.
 
     A graph of the step keeps its memory while windows are computed, so they must fit into what it leaves; without one
     they take the memory that the step has freed.
     """
-    each = _window_bytes(facts, shape_voxel)
-    fit = (_room_bytes(facts) - facts.planned_bytes) // each if each else most
-    return (fit, f"; {most} would not fit beside a graph of the step") if 0 < fit < most else (most, "")
+    is_graph = facts.settled["precision"]["step_graph"]
+    shape = facts.settled["window"]["shape_voxel"]
+    held_bytes = facts.planned_bytes if is_graph else _needed_bytes(facts, facts.section("network"), shape, 0)
+    fit = max(1, (_room_bytes(facts) - held_bytes) // max(1, _window_bytes(facts, shape)))
+    if fit >= most:
+        return most, ""
+    return fit, f"; {most} would not fit {'next to a graph of the step' if is_graph else 'into its memory'}"
 
 
 def _window_bytes(facts: PlanFacts, shape_voxel: Sequence[int]) -> int:

@@ -65,7 +65,7 @@ def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str
         "your own network may do work on the host, which a graph would not repeat": (
             facts.section("network").get("name") == "custom"
         ),
-        "the device has no memory for a graph of the step beside a validation": not facts.has_graph_room,
+        "the device has no memory for a graph of the step next to a validation": not facts.has_graph_room,
     }
     reason = next((reason for reason, holds in why_not.items() if holds), "")
     if reason:
@@ -82,7 +82,7 @@ def _compute(facts: PlanFacts) -> tuple[str, str]:
         return "bfloat16", f"{machine.device_name} is faster in bfloat16; weights stay float32"
     if machine.device == "cuda":
         return "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
-    return "float32", "bfloat16 is not faster on this CPU (docs/log.md)"
+    return "float32", "bfloat16 is not faster on this CPU (docs/log)"
 
 
 def planned_compute(facts: PlanFacts) -> str:
@@ -204,7 +204,7 @@ def _layout(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     if facts.machine.device == "cuda" and compute != "float32":
         known = device_class(facts.machine)
         if known.channels_last is not None:
-            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log.md)"
+            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log)"
     return _format(facts, compute)
 
 
@@ -215,7 +215,7 @@ def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     if compute != "float32":
         return True, "faster with half-precision convolutions"
     if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
-        return True, "faster for DynUNet on the CPUs where it was measured (docs/log.md)"
+        return True, "faster for DynUNet on the CPUs where it was measured (docs/log)"
     return False, "torch's default"
 
 
@@ -262,8 +262,9 @@ def _autotune(facts: PlanFacts) -> tuple[bool, str]:
     if gain is None or cost_s is None:
         gain, cost_s, source = ASSUMED_AUTOTUNE_GAIN, ASSUMED_AUTOTUNE_COST_S, "assumed, not measured"
     data, train = facts.section("data"), facts.section("train")
-    # A run to a target may end soon.
-    num_steps = ENOUGH_STEPS if expected.is_to_target else expected.num_steps or int(train.get("steps", 0))
+    # Whichever ends the run first; a run to a target may end soon.
+    limits = [num for num in (expected.num_steps, int(train.get("steps", 0))) if num]
+    num_steps = ENOUGH_STEPS if expected.is_to_target else min(limits, default=0)
     cost_s *= 1 + len(data["patch"].get("growth", ()))
     saved_s = gain * num_steps * expected.device_s
     return saved_s > cost_s, (

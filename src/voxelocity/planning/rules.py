@@ -17,12 +17,11 @@ from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
 from voxelocity.planning.patch_rule import (
     CPU_PATCH_VOXELS,
-    LONG_BUDGET_S,
     settle_patch_and_network,
-    windows_beside_steps,
+    windows_at_once,
 )
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
-from voxelocity.planning.size_rule import MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
+from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 
 MUON_BELOW_S = 120.0
@@ -78,10 +77,20 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
 
 
 def settle_intensity(facts: PlanFacts) -> None:
-    """CT with a fixed window and global statistics, everything else case by case (nnU-Net)."""
+    """CT with a fixed window and global statistics, everything else case by case (nnU-Net).
+
+    A foreground of one value gives no window.
+    """
     first = facts.data.intensity[0]
     low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
-    if facts.data.is_ct:
+    if facts.data.is_ct and low == high:
+        mode = facts.settle(
+            "data.prepare.intensity.mode",
+            "zscore",
+            f"the foreground of the sampled cases has one value ({low:g}), which gives no window to clip to: each "
+            "case is scaled to mean 0, standard deviation 1",
+        )
+    elif facts.data.is_ct:
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",
@@ -213,10 +222,10 @@ def settle_loss(facts: PlanFacts) -> None:
 
 
 def settle_optimizer(facts: PlanFacts) -> None:
-    """Muon on a CPU and in short runs on a GPU, else AdamW: where each was measured (docs/log.md)."""
+    """Muon on a CPU and in short runs on a GPU, else AdamW: where each was measured (docs/log)."""
     on_cpu = facts.machine.device == "cpu"
     if on_cpu:
-        name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log.md)"
+        name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log)"
     else:
         name, why = _device_optimizer(facts)
     factor, scaled = (1.0, "") if on_cpu else _rate_factor(facts)
@@ -247,7 +256,7 @@ def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
         return "adamw", "a loss that is scaled for float16 has not been tried with Muon"
     return "muon", (
         f"the run has about {num_steps:,} steps, and on a CPU Muon reached the same Dice in two thirds of AdamW's "
-        "(docs/log.md); not measured on a GPU yet"
+        "(docs/log); not measured on a GPU yet"
     )
 
 
@@ -270,7 +279,7 @@ def settle_augment(facts: PlanFacts) -> None:
     facts.settle("data.augment.rotation_share", 1.0, "all of these patches are rotated")
     facts.settle("data.augment.scale_share", 1.0, "all of these patches are zoomed")
     if facts.machine.device == "cpu" and facts.request.time_budget_s >= LONG_BUDGET_S:
-        why = "nnU-Net's range, because a long run overfits with less (docs/log.md)"
+        why = "nnU-Net's range, because a long run overfits with less (docs/log)"
         facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
         facts.settle("data.augment.scale_range", [0.7, 1.4], why)
     else:
@@ -281,7 +290,7 @@ def settle_augment(facts: PlanFacts) -> None:
         facts.settle("data.augment.ramp_epochs", 50, "new cases need no augmentation at first: short runs learned more")
         for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
             facts.settle(
-                f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log.md)"
+                f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log)"
             )
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
 
@@ -340,18 +349,17 @@ def _settle_flips_of_regions(facts: PlanFacts) -> None:
 def _numbered(facts: PlanFacts, pairs: Sequence[Sequence[str]]) -> str:
     """The pairs with their class indices, as "classes 3/4 LeftParotid/RightParotid are a pair"."""
     index_of = {name: index for index, name in enumerate(facts.data.class_names)}
-    texts = [f"{index_of[one]}/{index_of[other]} {one}/{other}" for one, other in pairs]
+    texts = [f"{index_of[left]}/{index_of[right]} {left}/{right}" for left, right in pairs]
     what = "a pair" if len(texts) == 1 else "pairs"
     return f"classes {listed(texts, 3)} are {what}" if texts else "no classes are pairs"
 
 
 def settle_window(facts: PlanFacts) -> None:
     """Windows of the final validation and of prediction."""
-    shape = facts.settled["data"]["patch"]["shape_voxel"]
-    facts.settle(
+    shape = facts.settle(
         "window.shape_voxel",
-        list(shape),
-        "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log.md)",
+        list(facts.settled["data"]["patch"]["shape_voxel"]),
+        "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log)",
     )
     facts.settle("window.overlap", 0.5, "as in nnU-Net, blended by a Gaussian")
     flips = facts.settled["data"]["augment"]["flip_probability"]
@@ -364,7 +372,7 @@ def settle_window(facts: PlanFacts) -> None:
     if facts.machine.device == "cpu":
         at_once = int(np.clip(300_000 // np.prod(shape), 1, 16))
     else:
-        at_once, left = windows_beside_steps(facts, shape, most=int(np.clip(8_000_000 // np.prod(shape), 1, 16)))
+        at_once, left = windows_at_once(facts, most=int(np.clip(8_000_000 // np.prod(shape), 1, 16)))
         why += left
     facts.settle("window.batch_size", at_once, why, changes_results=False)
 

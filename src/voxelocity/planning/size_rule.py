@@ -26,7 +26,8 @@ MOST_BATCH = 8
 TARGET_S = 60.0
 """A run to a target is planned as if its steps had this long, so that it takes a network that learns soon."""
 LONG_BUDGET_S = 600.0
-"""A time budget from which on smaller batches and patches are better than a coarser grid, as in nnU-Net."""
+"""A time budget from which on a run is long: on a GPU smaller batches and patches are then better than a coarser grid,
+as in nnU-Net; on a CPU larger networks and stronger augmentation pay."""
 START_S = 5.0
 """Seconds from the start of the program to the first step, besides preparing cases (H100, 2026-11-27)."""
 _STEPS_SHARE = 0.9
@@ -41,7 +42,7 @@ _FULL_PATCHES = 64
 # At 1.5 mm a CT of the abdomen with slices of 5 mm has 7.4 million voxels: 8 patches of 96^3.
 _SHORT_VOXELS = 8 * 96**3
 _CROP_SHARE = 0.8
-_FEWEST_STRIDES = 2
+FEWEST_STRIDES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +83,21 @@ def steps_s(facts: PlanFacts, *, least_share: float = _LEAST_SHARE) -> float:
     """
     budget_s, left_s = facts.request.time_budget_s, math.inf
     if budget_s:
-        build_s = _PREPARE_S_PER_VOXEL * facts.data.num_voxels * len(facts.data.channels) / facts.machine.num_cpus
-        left_s = max(least_share * budget_s, _STEPS_SHARE * budget_s - START_S - build_s)
+        left_s = max(least_share * budget_s, _STEPS_SHARE * budget_s - _before_steps_s(facts))
     return min(left_s, TARGET_S) if is_to_target(facts) else left_s
+
+
+def budget_for(facts: PlanFacts, num_steps: int, step_s: float) -> float:
+    """A time budget that leaves time for this many steps, also if it makes them larger and cases are prepared first."""
+    # Steps grow until as many as are enough take all of the share that they are sized for.
+    growth = _SIZED_SHARE * num_steps / ENOUGH_STEPS
+    assert growth < _STEPS_SHARE, "more steps than a first run has"
+    return (_before_steps_s(facts) + num_steps * step_s) / (_STEPS_SHARE - growth)
+
+
+def _before_steps_s(facts: PlanFacts) -> float:
+    """Seconds until the first step: of the start, and of preparing the cases."""
+    return START_S + (_PREPARE_S_PER_VOXEL * facts.data.num_voxels * len(facts.data.channels) / facts.machine.num_cpus)
 
 
 def sized_s(facts: PlanFacts) -> float:
@@ -171,7 +184,7 @@ def network_section(
 ) -> dict[str, object]:
     """Keys of a network with these halvings of a patch, the first of them in a stem if there are enough."""
     stem: Sequence[int] = (1, 1, 1)
-    if has_stem and len(strides) > _FEWEST_STRIDES:
+    if has_stem and len(strides) > FEWEST_STRIDES:
         stem, strides = strides[0], strides[1:]
     return {
         "name": network_name(strides),
@@ -183,7 +196,7 @@ def network_section(
 
 def network_name(strides: Sequence[Sequence[int]]) -> str:
     """The network for this many levels."""
-    return "dynunet" if len(strides) >= _FEWEST_STRIDES else "unet"
+    return "dynunet" if len(strides) >= FEWEST_STRIDES else "unet"
 
 
 def _crop_share(facts: PlanFacts) -> float:

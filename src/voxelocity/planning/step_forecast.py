@@ -105,8 +105,7 @@ def forecast_step_s(work: StepDemand, machine: Machine, *, batch_size: int, is_h
     host takes. On an H100 it gives 0.22 s for 8 patches of 128^3 in nnU-Net's network; MLPerf's submission took 0.11 s.
     """
     rates, known = card_rates(machine), device_class(machine)
-    # TF32 has half of the rate of half precision.
-    flops_per_s = rates.half_flops * _CONVOLUTION_SHARE * (1.0 if is_half else 0.5)
+    flops_per_s = rates.half_flops * _CONVOLUTION_SHARE * (1.0 if is_half else known.float32_share)
     roof_s = batch_size * (work.flops / flops_per_s + work.bytes / rates.bytes_per_s)
     device_s = roof_s / known.roof_share
     return max(known.floor_s, device_s), device_s

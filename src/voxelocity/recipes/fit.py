@@ -9,26 +9,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field
-from rich.console import Console
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity.core.learning import unlearned
-from voxelocity.core.plain import parse_yaml, read_mapping, yaml_text
 from voxelocity.core.quantities import duration_text
 from voxelocity.data.feed import OrderedPrefetch
-from voxelocity.observe import Clock, EventLog, cpu_budget, environment, events_path, read_events, span, system_clock
-from voxelocity.observe.sinks import Outlets, RunStart
-from voxelocity.parallel import World, even_shares, joined, launcher_job
-from voxelocity.recipes.call import Call
+from voxelocity.observe import cpu_budget, span
+from voxelocity.parallel import even_shares
+from voxelocity.recipes.run import Run
 from voxelocity.step import (
     BackendConfig,
     OptimizerConfig,
@@ -41,9 +38,6 @@ from voxelocity.step import (
 from voxelocity.training.balancing import measured_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.opening import sampled
-from voxelocity.training.run_folder import RunFolder
-from voxelocity.training.session import StopRequest
 
 _WINDOW_S = 2.0
 _NUM_AHEAD = 4
@@ -70,103 +64,6 @@ class FitConfig(Config):
     """Checkpoints that stay on the disk."""
     backend: BackendConfig = BackendConfig()
     """Switches of a GPU's libraries while the steps are made, as `voxelocity train` sets them."""
-
-
-@dataclass(kw_only=True)
-class Run:
-    """A recipe's training in its folder, on one rank.
-
-    Attributes:
-        is_resumed: whether it continues an earlier session.
-    """
-
-    folder: RunFolder
-    log: EventLog
-    world: World
-    stop: StopRequest
-    console: Console
-    clock: Clock
-    is_resumed: bool
-
-    def warn(self, text: str) -> None:
-        """Logs a warning and shows it."""
-        self.log.write("warning", text=text)
-        if self.world.is_leader:
-            self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def open_run(
-    call: Call, out: Path, record: Mapping[str, Any], *, spent_s: float = 0.0, clock: Clock = system_clock
-) -> Iterator[Run]:
-    """A run in the folder `out`, which no other process uses within the block.
-
-    Args:
-        call: which says whether a run there is resumed or replaced, and who follows this one.
-        out: created if it does not exist.
-        record: what is trained, on what and how, as plain data; a run is resumed only with an equal one.
-        spent_s: seconds of the time budget that have gone by.
-        clock: returns seconds.
-
-    Raises:
-        ConfigError: the folder holds a run, and is neither to be resumed nor replaced; or that run differs.
-        OutputError: the folder cannot be written, or another process uses it.
-    """
-    begin_s = clock() - spent_s
-    folder = RunFolder(out)
-    folder.check_path()
-    folder.check()
-    with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
-        # A launcher that starts the program again, after a failure, continues its run.
-        repeats, job = world.place.num_restarts > 0, launcher_job()
-        overwrite = call.overwrite and not (repeats and folder.is_of_job(job))
-        is_resumed = bool(
-            world.led(lambda: _may_resume(folder, record, resume=call.resume or repeats, overwrite=overwrite))
-        )
-        if world.is_leader:
-            folder.open()
-            notice = stack.enter_context(folder.locked())
-            if not is_resumed:
-                folder.clear()
-                folder.write_record({**record, "job": job} if job else record)
-        path = events_path(out, rank=world.place.rank)
-        earlier = read_events(path) if is_resumed and path.exists() else []
-        world.gather(0)
-        log = stack.enter_context(EventLog.resume(path, begin_s=begin_s, clock=clock))
-        run = Run(
-            folder=folder, log=log, world=world, stop=stack.enter_context(StopRequest()), console=call.console,
-            clock=clock, is_resumed=is_resumed,
-        )  # fmt: skip
-        if world.is_leader and call.sinks:
-            start = RunStart(
-                name=out.name, folder=folder.tracking, config=record, environment=environment(), told=earlier
-            )
-            log.listen(stack.enter_context(Outlets(call.sinks, start, earlier=earlier, warn=run.warn)).write)
-            # Nothing else reads them.
-            stack.enter_context(sampled(log))
-        if world.is_leader and notice:
-            run.warn(notice)
-        log.write("run_started", is_resumed=is_resumed, device=str(call.device), record=dict(record))
-        yield run
-
-
-def _may_resume(folder: RunFolder, record: Mapping[str, Any], *, resume: bool, overwrite: bool) -> bool:
-    if not folder.holds_run or overwrite:
-        return False
-    if not resume:
-        raise ConfigError(
-            f"recipe: {folder.path} already holds a run; continue it with --resume, replace it with --overwrite, or "
-            "choose another folder with -o"
-        )
-    found = read_mapping(folder.record, where="recipe", holds="the record of a run")
-    wanted = parse_yaml(yaml_text(record))
-    different = sorted(key for key in {*found, *wanted} - {"job"} if found.get(key) != wanted.get(key))
-    if different:
-        raise ConfigError(
-            f"recipe: the run in {folder.path} was started with another value of {', '.join(different)} (see "
-            f"{folder.record.name}); repeat the command that started it with --resume, or choose another folder with -o"
-        )
-    return True
 
 
 @dataclass(kw_only=True)
@@ -213,7 +110,7 @@ class FitJob:
         spares_cores: whether a step on a CPU leaves a core to each thread that makes batches. The threads of a step
             wait for each other after each operation, thus for the one whose core makes a batch; but a core that makes
             batches quickly is then idle. On two cores, patches of slides train 1.4 times as fast so, and streamlines
-            0.9 times (docs/log.md).
+            0.9 times (docs/log).
     """
 
     step: TrainingStep

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.bench.comparison import Comparison, Record, comparison_section
+from voxelocity.document import section_view, write_figures, write_page
+from voxelocity.document.blocks import Block, Chart, Document, Section, below_heading, fact_table
+from voxelocity.document.charts import Series, time_chart
+from voxelocity.document.settings import key_value_table
 from voxelocity.recipes.call import Call
-from voxelocity.report import section_view, write_figures, write_page
-from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.document import Block, Chart, Document, Section, below_heading, fact_table
-from voxelocity.report.tables import key_value_table
 
 BASELINES, BASELINES_KEY = "Next to what needs no training", "baselines"
 """The section of a page with the same figures of an untrained network and of trivial ways."""
@@ -58,12 +58,13 @@ def write_benchmark(
 
 def training_blocks(events: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> list[Block]:
     """The loss over time, and the settings in words."""
-    points = [(float(one["time_s"]), float(one["loss"])) for one in events if one["event"] == "steps" and one["loss"]]
+    steps = [event for event in events if event["event"] == "steps" and event["loss"] is not None]
+    points = [(float(event["time_s"]), float(event["loss"])) for event in steps]
     blocks: list[Block] = [fact_table("Settings", settings.items())]
     if len(points) > 1:
         svg = time_chart("loss", [Series(points=points)], y_label="loss")
         last = points[-1][1]
-        blocks.insert(0, Chart(title="Loss", svg=svg, alt=f"The loss falls from {points[0][1]:.3f} to {last:.3f}."))
+        blocks.insert(0, Chart(title="Loss", svg=svg, alt=f"The loss goes from {points[0][1]:.3f} to {last:.3f}."))
     return blocks
 
 

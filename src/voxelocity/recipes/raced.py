@@ -13,8 +13,8 @@ import voxelocity
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import Race
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document import write_page
 from voxelocity.planning import make_plan
-from voxelocity.report import write_page
 
 
 def race_on(

@@ -14,12 +14,13 @@ from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import count_text
 from voxelocity.core.records import PREDICTIONS_PAGE
 from voxelocity.core.volume import VolumeRef
+from voxelocity.document import TableView
 from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_files
 from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.observe import cpu_budget
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.raced import race_on
-from voxelocity.report import TableView, factor_table
+from voxelocity.report import factor_table
 from voxelocity.training.run_folder import RunFolder
 
 _LIMIT_S = 3600.0

@@ -1,12 +1,16 @@
-"""Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
+"""Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing.
 
-from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text
+- `facts`, `records`, `summary`: the folder of a run as records, and what follows from them.
+- `page`, `tables`, `slices`, `pictures`, `terminal`: a run as a `Document`, its tables, slices, curves and short form.
+- `comparison` with `labeled`, `differences` and `parity`: trainings side by side, what was set differently, and whether
+  the accuracy is the same. `found`: what was understood of an undescribed folder.
+- `own_run`: a run's records as facts, so that the diagnosis judges it like any other program.
+"""
+
 from voxelocity.report.comparison import comparison_document
 from voxelocity.report.differences import factor_table
-from voxelocity.report.document import Document
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.found import found_document
-from voxelocity.report.html import write_figures, write_page
 from voxelocity.report.labeled import (
     LabeledRun,
     highest_common_target,
@@ -21,40 +25,25 @@ from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
 from voxelocity.report.slices import cut_slices, preview_png
-from voxelocity.report.terminal import (
-    TableView,
-    dataset_panel,
-    document_view,
-    plan_table,
-    score_table,
-    section_view,
-    volume_table,
-)
+from voxelocity.report.terminal import dataset_panel, plan_table, score_table, volume_table
 
 __all__ = [
-    "Document",
     "FolderKind",
     "LabeledRun",
     "Parity",
     "RunFacts",
     "StepRecord",
-    "TableView",
     "ValidationRecord",
     "accuracy_sentence",
-    "bytes_text",
     "comparison_document",
-    "count_text",
     "cut_slices",
     "dataset_panel",
-    "document_view",
-    "duration_text",
     "factor_table",
     "folder_kind",
     "found_document",
     "highest_common_target",
     "label_run",
     "median_run",
-    "ml_text",
     "pair_runs",
     "paired_trainings",
     "plan_table",
@@ -64,9 +53,6 @@ __all__ = [
     "render_progress_png",
     "score_table",
     "scores_to_compare",
-    "section_view",
     "unlearned_notices",
     "volume_table",
-    "write_figures",
-    "write_page",
 ]

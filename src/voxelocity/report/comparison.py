@@ -12,18 +12,7 @@ from voxelocity.core.quantities import (
     joined,
     rate_text,
 )
-from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.differences import (
-    FactorRow,
-    compare,
-    comparison_values,
-    different_settings,
-    factor_table,
-    machine_notices,
-    machines_table,
-    settings_section,
-)
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     Block,
     Card,
     Chart,
@@ -39,9 +28,19 @@ from voxelocity.report.document import (
     below_heading,
     side_by_side,
 )
+from voxelocity.document.charts import Series, time_chart
+from voxelocity.document.settings import key_value_table, settings_section
+from voxelocity.report.differences import (
+    FactorRow,
+    compare,
+    comparison_values,
+    different_settings,
+    factor_table,
+    machine_notices,
+    machines_table,
+)
 from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity, accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
-from voxelocity.report.tables import key_value_table
 
 # A factor below this reads as 1.0.
 _LEAST_FASTER = 1.05

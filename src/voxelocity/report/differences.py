@@ -13,7 +13,6 @@ from voxelocity.core.quantities import (
     bytes_text,
     count_text,
     dice_text,
-    dotted,
     duration_text,
     factor_text,
     rate_text,
@@ -21,10 +20,10 @@ from voxelocity.core.quantities import (
     signed_text,
     value_text,
 )
-from voxelocity.report.document import Block, Section, Table, Text
+from voxelocity.document.blocks import Table
+from voxelocity.document.settings import different_machines, different_versions, differing_settings, machine_table
 from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity
-from voxelocity.report.tables import machine_table
 
 Better = Literal["less", "more", "difference", "no factor"]
 
@@ -38,10 +37,6 @@ _MEASURES: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = 
     ("peak_device_bytes", "Peak device memory", bytes_text, "less"),
     ("best_dice", "Best Dice", dice_text, "difference"),
 )
-
-_MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
-_VERSION_KEYS = ("voxelocity", "commit", "torch", "monai", "numpy", "python")
-_COMMIT_LENGTH = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +65,9 @@ class Factor:
         if self.kind == "difference":
             return signed_text(self.value)
         return ("> " if self.is_at_least and self.value is not None else "") + factor_text(self.value)
+
+
+_NO_DIFFERENCE = Factor(value=None, kind="difference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +186,22 @@ def _final_dice_row(runs: Sequence[LabeledRun], parity: Parity | None) -> Factor
         values[0], values[-1] = parity.overall.first, parity.overall.second
         if parity.unit == "case" and (parity.num_only_first or parity.num_only_second):
             name = f"Final Dice, {count_text(parity.overall.n, 'case')} of both"
-    base = runs[0]
-    factors = [
-        Factor(value=None, kind="difference")
-        if parity is None and base.judged and run.judged and base.judged != run.judged
-        else factor
-        for run, factor in zip(runs[1:], _factors(values, "difference"), strict=True)
-    ]
+    factors = list(_dice_factors(runs, values))
+    if parity is not None:
+        # The first value is then that of the cases which the last run judged too.
+        others = factors[:-1] if values[0] == runs[0].last_dice else [_NO_DIFFERENCE] * (len(factors) - 1)
+        factors = [*others, *_factors([values[0], values[-1]], "difference")]
     texts = tuple(map(dice_text, values))
     return FactorRow(key="last_dice", name=name, values=tuple(values), texts=texts, factors=tuple(factors))
+
+
+def _dice_factors(runs: Sequence[LabeledRun], values: Sequence[float | None]) -> tuple[Factor, ...]:
+    """Differences to the first run; none of a run that was judged on other cases."""
+    judged = runs[0].judged
+    return tuple(
+        _NO_DIFFERENCE if judged and run.judged and judged != run.judged else factor
+        for run, factor in zip(runs[1:], _factors(values, "difference"), strict=True)
+    )
 
 
 def _reached_text(run: LabeledRun) -> str:
@@ -210,7 +215,8 @@ def _row(
 ) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
     texts = tuple(map(text_of, values))
-    return FactorRow(key=key, name=name, values=values, texts=texts, factors=_factors(values, better))
+    factors = _dice_factors(runs, values) if better == "difference" else _factors(values, better)
+    return FactorRow(key=key, name=name, values=values, texts=texts, factors=factors)
 
 
 def _factors(values: Sequence[float | None], better: Better) -> tuple[Factor, ...]:
@@ -231,30 +237,6 @@ def _times(more: float | None, less: float | None, *, is_at_least: bool = False)
     return Factor(value=value, kind="times", is_at_least=is_at_least)
 
 
-def differing_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[Any, ...]], int]:
-    """Dotted settings whose values differ, with a value per side (None where it has no such setting), and how many
-    are equal on all sides.
-    """
-    flat = [dotted(values) if values else {} for values in settings]
-    keys = dict.fromkeys(key for values in flat for key in values)
-    differing = {}
-    for key in keys:
-        values = tuple(plain_data(side.get(key), where="settings") for side in flat)
-        if any(value != values[0] for value in values[1:]):
-            differing[key] = values
-    return differing, len(keys) - len(differing)
-
-
-def settings_before_and_after(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, text_of: Callable[[Any, str], str] = value_text
-) -> tuple[Section, dict[str, Any]]:
-    """What was set differently: a section, and plain data by dotted key."""
-    differing, num_equal = differing_settings([before, after])
-    rows = [(key, *(text_of(value, key) for value in values)) for key, values in differing.items()]
-    plain = {key: {"before": old, "after": new} for key, (old, new) in differing.items()}
-    return settings_section(rows, ("Before", "After"), num_equal), plain
-
-
 def different_settings(runs: Sequence[LabeledRun]) -> tuple[list[list[str]], int]:
     """A row for each setting that differs, as `settings_section` takes it, and how many settings are equal in all."""
     differing, num_equal = differing_settings([run.settings for run in runs])
@@ -264,32 +246,6 @@ def different_settings(runs: Sequence[LabeledRun]) -> tuple[list[list[str]], int
         for key, values in differing.items()
     ]
     return rows, num_equal
-
-
-def settings_section(rows: Sequence[Sequence[str]], labels: Sequence[str], num_equal: int) -> Section:
-    """What was set differently.
-
-    Args:
-        rows: each setting with its value on each side and, behind them where there are more cells, the reasons.
-        labels: of the sides.
-        num_equal: settings that are the same on all sides.
-    """
-    blocks = list[Block]()
-    if rows:
-        heads = ["Setting", *labels, *(["Why"] if len(rows[0]) > len(labels) + 1 else [])]
-        columns = frozenset(range(1, len(heads)))
-        blocks.append(
-            Table(caption="Settings that differ", heads=heads, rows=rows, text_columns=columns, hides_caption=True)
-        )
-        if num_equal:
-            text = f"{num_equal} more {'setting is' if num_equal == 1 else 'settings are'} equal."
-            blocks.append(Text(text=text, is_hint=True))
-    elif num_equal:
-        equal = "the one setting is" if num_equal == 1 else f"all {num_equal} settings are"
-        blocks.append(Text(text=f"Nothing: {equal} equal."))
-    else:
-        blocks.append(Text(text="No settings were recorded."))
-    return Section(title="What was set differently", blocks=blocks)
 
 
 def machines_table(runs: Sequence[LabeledRun]) -> Table:
@@ -315,38 +271,13 @@ def machine_notices(runs: Sequence[LabeledRun]) -> list[str]:
         notices.append(
             f"The runs were made on different machines ({different}); their times are not directly comparable."
         )
-    versions = _differing(machines, _VERSION_KEYS)
+    versions = different_versions(machines)
     if versions:
         notices.append(
             f"The runs were made with different versions ({versions}); differences may come from them and not "
             "from the settings."
         )
     return notices
-
-
-def different_machines(machines: Sequence[Mapping[str, object]]) -> str:
-    """How the machines differ, as `observe.environment` describes them: "cpu: EPYC, Xeon; num_cpus: 8, 4".
-
-    Empty for equal ones; a fact that one of them lacks is not a difference.
-    """
-    return _differing(machines, _MACHINE_KEYS)
-
-
-def _differing(machines: Sequence[Mapping[str, object]], keys: Sequence[str]) -> str:
-    texts = []
-    for key in keys:
-        values = [_text(machine, key) for machine in machines if key in machine]
-        if len(set(values)) > 1:
-            texts.append(f"{key}: {', '.join(values)}")
-    return "; ".join(texts)
-
-
-def _text(machine: Mapping[str, object], key: str) -> str:
-    text = value_text(machine[key], key)
-    if key != "commit":
-        return text
-    commit, dirty, _ = text.partition("-dirty")
-    return commit[:_COMMIT_LENGTH] + dirty
 
 
 def _reasons(runs: Sequence[LabeledRun], key: str) -> tuple[str, ...]:

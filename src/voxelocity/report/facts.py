@@ -221,9 +221,9 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_yaml(check_is_file(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"report: cannot read {path} ({error.strerror}); name the folder that `voxelocity train` wrote"
-        ) from None
+        folds = sorted(fold.parent.name for fold in path.parent.glob(f"fold_*/{path.name}"))
+        which = f"one of {', '.join(folds)} in it" if folds else "the folder that `voxelocity train` wrote"
+        raise InputError(f"report: cannot read {path} ({error.strerror}); name {which}") from None
     # Bytes that are not UTF-8 raise a ValueError too.
     except ValueError as error:
         raise InputError(f"report: {path} is damaged ({error}); restore it or train again") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from voxelocity.core.quantities import count_text
-from voxelocity.report.document import Document, Section, Table
+from voxelocity.document.blocks import Document, Section, Table
 
 _MOST_ROWS = 10
 

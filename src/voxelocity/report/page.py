@@ -13,9 +13,7 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.report.charts import time_chart
-from voxelocity.report.differences import factor_table
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     Block,
     Card,
     Chart,
@@ -32,7 +30,10 @@ from voxelocity.report.document import (
     below_heading,
     time_split,
 )
-from voxelocity.report.html import write_page
+from voxelocity.document.charts import time_chart
+from voxelocity.document.html import write_page
+from voxelocity.document.settings import machine_table
+from voxelocity.report.differences import factor_table
 from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.pictures import dice_series, loss_series
 from voxelocity.report.records import RunFacts
@@ -56,7 +57,6 @@ from voxelocity.report.tables import (
     choice_groups,
     class_table,
     dataset_table,
-    machine_table,
     rank_table,
     settings_table,
     spread_table,

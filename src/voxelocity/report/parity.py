@@ -10,7 +10,7 @@ from typing import Literal
 
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, joined, listed, mm_text, signed_text
 from voxelocity.core.records import CaseScore
-from voxelocity.report.document import Table
+from voxelocity.document.blocks import Table
 
 Judgment = Literal["same", "different", "undecided"]
 Measure = Literal["dice", "hd95_mm"]

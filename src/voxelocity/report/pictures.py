@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from voxelocity.core.quantities import dice_text, duration_text
 from voxelocity.core.volume import Array
-from voxelocity.report.charts import (
+from voxelocity.document.charts import (
     CLASS_COLORS,
     LIGHT_COLORS,
     Series,
@@ -88,7 +88,8 @@ def dice_series(run: RunFacts) -> list[Series]:
 
 
 def _title(run: RunFacts) -> str:
-    best = run.best_validation
+    # A network that has not learned has no headline.
+    best = None if run.unlearned else run.best_validation
     dice = "" if best is None else f", best Dice {dice_text(best.mean_dice)}"
     return f"{literally(run.dataset.name)}: step {run.step:,}, {duration_text(run.seconds)}{dice}"
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.volume import Array, Volume
-from voxelocity.report.charts import class_color, css
-from voxelocity.report.document import LegendEntry, SliceFilm, Slices
+from voxelocity.document.blocks import LegendEntry, SliceFilm, Slices
+from voxelocity.document.charts import class_color, css
 from voxelocity.report.pictures import (
     CONFUSED,
     EXTRA,

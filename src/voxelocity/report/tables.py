@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.core.time_parts import part_label
-from voxelocity.report.document import Table, fact_table
+from voxelocity.document.blocks import Table, fact_table
+from voxelocity.document.settings import in_words, key_value_table
 from voxelocity.report.records import RankRecord, RunFacts
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 
@@ -18,21 +18,6 @@ from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 _MAX_CLASS_COLUMNS = 4
 _MAX_VALIDATIONS = 200
 _SPREAD = ("low", "median", "high")
-_MACHINE_NAMES = {
-    "platform": "System",
-    "cpu": "Processor",
-    "num_cpus": "Cores used",
-    "cpu_has_fast_bfloat16": "Fast bfloat16",
-    "memory_bytes": "Memory",
-    "gpu": "GPU",
-    "device": "Trained on",
-    "python": "Python",
-    "torch": "PyTorch",
-    "monai": "MONAI",
-    "numpy": "NumPy",
-    "voxelocity": "Voxelocity",
-    "commit": "Commit",
-}
 
 HOW_TO_CHANGE = (
     "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto gives it back to its rule. "
@@ -102,17 +87,6 @@ def validation_table(run: RunFacts) -> Table:
     return Table(caption=f"Validations on the way{part}", heads=("Step", "At", "Mean Dice", "Took"), rows=rows)
 
 
-def machine_table(environment: Mapping[str, Any], *, device: str = "") -> Table:
-    """The machine and the versions that matter, under names people use."""
-    values = {**environment, **({"device": device} if device else {})}
-    if values.get("commit"):
-        values["commit"] = re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", str(values["commit"]))
-    known = [key for key in _MACHINE_NAMES if key in values]
-    keys = [*known, *(key for key in values if key not in _MACHINE_NAMES)]
-    rows = [(_MACHINE_NAMES.get(key, in_words(key)), value_text(values[key], key)) for key in keys]
-    return fact_table("Machine and versions", rows)
-
-
 def dataset_table(run: RunFacts) -> Table:
     """What the data set is and how it was divided."""
     data = run.dataset
@@ -155,20 +129,6 @@ def settings_table(run: RunFacts) -> Table:
     """Every setting of the plan, with the seed."""
     seed = {} if run.seed is None or "seed" in dotted(run.plan) else {"seed": run.seed}
     return key_value_table("Every setting", {**run.plan, **seed})
-
-
-def key_value_table(caption: str, values: Mapping[str, Any]) -> Table:
-    """Nested plain values as a table of dotted keys."""
-    flat = dotted(values) if values else {}
-    return fact_table(caption, ((key, value_text(value, key)) for key, value in flat.items()), heads=("Key", "Value"))
-
-
-def in_words(key: str) -> str:
-    """A key as words: "shape_voxel" is "shape (voxel)", "file_bytes" is "file size", whose value carries its unit."""
-    words = re.sub(r"_(voxel|mm)(?=\.|$)", r" (\1)", key)
-    words = re.sub(r"_bytes(?=\.|$)", " size", words)
-    words = re.sub(r"_s(?=\.|$)", " time", words)
-    return words.replace("_", " ").replace(".", " · ")
 
 
 def _case(score: CaseScore) -> tuple[str, str]:

@@ -1,11 +1,11 @@
-"""The same facts for a terminal: tables that stay readable at 60 columns, in a pipe and without color.
+"""A run for a terminal: its plan, data set and scores, readable at 60 columns, in a pipe and without color.
 
 Meaning is never in color alone, and text from data is never read as markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,9 +20,7 @@ from rich.text import Text
 
 from voxelocity.core.quantities import count_text, dice_text, ml_text, mm_text, value_text
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.core.terminal_text import printable, wrapped
-from voxelocity.report import document
-from voxelocity.report.html import unbroken
+from voxelocity.document.terminal import Wrapped, indented, open_table
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
 from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups, regions_text
 
@@ -30,15 +28,13 @@ from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups, 
 _WIDE_COLUMNS = 100
 _VALUE_COLUMNS = 28
 _NUM_WORST_CASES = 5
-_INDENT_COLUMNS = 4
-_GAP_COLUMNS = 2
 
 
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
     """Every automatic choice with its reason, grouped by what another value would change, and how to change it."""
     groups = choice_groups(choices)
     notes = ["+ with a measurement on this machine"] if any(choice.measured for choice in choices) else []
-    lines = [_Wrapped(note, style="dim") for note in (*notes, HOW_TO_CHANGE)]
+    lines = [Wrapped(note, style="dim") for note in (*notes, HOW_TO_CHANGE)]
     return _ByWidth(wide=Group(*_wide_plan(groups), *lines), narrow=Group(*_narrow_plan(groups), *lines))
 
 
@@ -57,7 +53,7 @@ def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) ->
 
 def score_table(scores: Sequence[CaseScore]) -> RenderableType:
     """Scores by class, what their means leave out, and below them the worst cases."""
-    table = _table()
+    table = open_table()
     table.add_column("class", overflow="fold")
     for head in ("mean Dice", "median", "worst", "HD95 mm"):
         table.add_column(head, justify="right")
@@ -66,11 +62,11 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
         table.add_row(Text(summary.name), *dice, mm_text(summary.mean_hd95_mm))
     left_out = without_surface_text(scores)
     notes = [text for text in (absent_text(scores), left_out and f"HD95: {left_out}") if text]
-    classes = Group(table, *(_Wrapped(note, style="dim") for note in notes))
+    classes = Group(table, *(Wrapped(note, style="dim") for note in notes))
     shown = worst_first(scores)[:_NUM_WORST_CASES]
     if len(scores) < 2:
         return classes
-    worst = _table()
+    worst = open_table()
     worst.add_column("worst cases" if len(shown) < len(scores) else "cases", overflow="fold")
     worst.add_column("Dice", justify="right")
     worst.add_column("HD95 mm", justify="right")
@@ -86,7 +82,7 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
         volumes: by class name, one pair for each scan.
     """
     num_scans = max(map(len, volumes.values()), default=0)
-    table = _table()
+    table = open_table()
     table.add_column("class", overflow="fold")
     heads = ("voxels", "ml") if num_scans == 1 else ("scans with it", "least ml", "median ml", "most ml")
     for head in heads:
@@ -100,98 +96,6 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
             cells = [f"{count} of {num_scans}", *map(ml_text, (min(sizes), median(sizes), max(sizes)))]
         table.add_row(Text(name), *cells)
     return table
-
-
-def document_view(shown: document.Document) -> RenderableType:
-    """A document in short: the verdict, the notices, and the tables, findings and sentences of its sections."""
-    lines: list[RenderableType] = [_Wrapped(shown.verdict, style="bold")]
-    lines += [_Wrapped(f"note: {notice}") for notice in shown.notices]
-    for section in shown.sections:
-        if not section.is_detail and (views := _section_views(section)):
-            lines += ["", *views]
-    return Group(*lines)
-
-
-def section_view(section: document.Section) -> RenderableType:
-    """A section of a document: its title, tables, findings and sentences."""
-    return Group(*_section_views(section))
-
-
-def _section_views(section: document.Section) -> list[RenderableType]:
-    views = [view for block in section.blocks for view in _block_views(block)]
-    return [_Wrapped(section.title, style="bold"), *views] if views else []
-
-
-def _block_views(block: document.Block) -> list[RenderableType]:
-    """What a terminal shows of a block; nothing of charts, pictures, hints and what is folded."""
-    match block:
-        case document.Table():
-            return [TableView(block)]
-        case document.TimeBars(table=document.Table() as table):
-            return [TableView(table)]
-        case document.Text(is_hint=False):
-            return [_Wrapped(block.text)]
-        case document.FindingCard():
-            return [_Wrapped(f"{block.code} {block.title}; {block.gain}")]
-    return []
-
-
-@dataclass(frozen=True)
-class TableView:
-    """A table of a document, as wide as the terminal."""
-
-    table: document.Table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from table_lines(self.table, options.max_width)
-
-
-def table_lines(table: document.Table, columns: int) -> list[Text]:
-    """The table in lines of at most `columns`, its caption first; a longer word gets its own line. A table that is too
-    wide has one value per line.
-    """
-    rows = [[printable(cell) for cell in row] for row in table.rows]
-    heads = [printable(head) for head in table.heads]
-    widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    fits = sum(widths) + _GAP_COLUMNS * (len(widths) - 1) <= columns
-    body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
-    caption = prose(table.caption, columns, style="underline")
-    return [*([] if table.hides_caption else caption), *body]
-
-
-def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: document.Table) -> Iterator[Text]:
-    for number, row in enumerate([heads, *rows]):
-        cells = [
-            _padded(cell, width, is_left=column == 0 or column in table.text_columns)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield Text((" " * _GAP_COLUMNS).join(cells).rstrip(), style="dim" if number == 0 else "")
-
-
-def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
-    if len(heads) == 2:
-        for name, cell in rows:
-            yield from prose(f"{name}: {cell}", columns, hanging="  ")
-        return
-    for row in rows:
-        yield from prose(row[0], columns, hanging="  ")
-        for head, cell in zip(heads[1:], row[1:], strict=True):
-            if cell:
-                yield from prose(f"{head}: {cell}", columns, indent="  ", hanging="  ")
-
-
-def prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
-    """The text in lines of at most `columns`, without control codes, no number apart from its unit.
-
-    `indent` is that of all lines, `hanging` comes on top of it after the first.
-    """
-    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent + hanging)
-    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style, overflow="fold") for line in lines)
-
-
-def _padded(cell: str, width: int, *, is_left: bool) -> str:
-    blanks = " " * (width - cell_len(cell))
-    return cell + blanks if is_left else blanks + cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,23 +113,6 @@ class _ByWidth:
         return Measurement.get(console, options, form)
 
 
-@dataclass(frozen=True)
-class _Wrapped:
-    """Words wrapped without the blanks that fill up lines in a pipe."""
-
-    words: str
-    indent_columns: int = 0
-    style: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from prose(self.words, options.max_width, indent=" " * self.indent_columns, style=self.style)
-
-
-def _indented(words: str) -> _Wrapped:
-    """Words below a head."""
-    return _Wrapped(words, indent_columns=_INDENT_COLUMNS)
-
-
 def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     shown = [choice for group in groups for choice in group.choices]
     # One width for all groups, so that their columns line up.
@@ -233,7 +120,7 @@ def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     value_width = min(_VALUE_COLUMNS, max((cell_len(value_text(c.value, c.key)) for c in shown), default=0))
     parts: list[RenderableType] = []
     for group in groups:
-        table = _table()
+        table = open_table()
         table.add_column("setting", no_wrap=True, min_width=key_width)
         table.add_column("value", overflow="fold", min_width=max(value_width, len("value")), max_width=_VALUE_COLUMNS)
         table.add_column("why", ratio=1, overflow="fold")
@@ -247,10 +134,10 @@ def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
 def _narrow_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for group in groups:
-        lines += [Text(group.title.upper(), style="bold"), _indented(group.hint)]
+        lines += [Text(group.title.upper(), style="bold"), indented(group.hint)]
         for choice in group.choices:
             value = (value_text(choice.value, choice.key), "bold")
-            lines += [Text.assemble(_marked(choice), " = ", value, overflow="fold"), _indented(choice.reason)]
+            lines += [Text.assemble(_marked(choice), " = ", value, overflow="fold"), indented(choice.reason)]
         lines.append(Text())
     return lines
 
@@ -327,8 +214,3 @@ def _intensity_text(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) 
         lines.append(text)
     sampled = fingerprint.get("num_sampled")
     return "\n".join(lines) + (f" ({count_text(int(sampled), 'case')} sampled)" if lines and sampled else "")
-
-
-def _table() -> Table:
-    # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")

@@ -1,4 +1,4 @@
-"""DynUNet, the network of nnU-Net, without MONAI: importing MONAI would delay the first step by seconds (docs/log.md).
+"""DynUNet, the network of nnU-Net, without MONAI: importing MONAI would delay the first step by seconds (docs/log).
 
 Its part names and initial weights are those of MONAI's class.
 """

@@ -96,7 +96,7 @@ class InstanceNorm(nn.InstanceNorm3d):
     """torch's instance norm, up to roundings, in channels_last without copies; an activation after it may be fused.
 
     In float32 on a CPU it is a group norm with one channel per group, which works in channels_last: a step takes a
-    tenth less time (docs/log.md).
+    tenth less time (docs/log).
     """
 
     def forward(self, features: torch.Tensor, activation: nn.LeakyReLU | None = None) -> torch.Tensor:

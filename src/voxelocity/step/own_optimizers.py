@@ -17,7 +17,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 _EPS = 1e-8
 # A step as large as AdamW's usual one (Liu et al. 2025, arXiv 2502.16982), so that AdamW's learning rates apply.
 _RMS = 0.2
-# About 10 ms in one thread; in a step it then took 15 ms, and 31 and 43 ms with two threads (docs/log.md).
+# About 10 ms in one thread; in a step it then took 15 ms, and 31 and 43 ms with two threads (docs/log).
 _FEW_PRODUCTS = 3e8
 
 
@@ -159,7 +159,7 @@ def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Matrices in float32 with their singular values brought to about 0.7 to 1.2, by Newton and Schulz's iteration.
 
     Each iteration multiplies a matrix by a polynomial of its Gram matrix from the left. So all iterations work on that
-    small square matrix, batched by size, and each matrix is multiplied once: a third of the time (docs/log.md).
+    small square matrix, batched by size, and each matrix is multiplied once: a third of the time (docs/log).
 
     Never in half precision, whatever the matrices are in: iterating on the Gram matrix in bfloat16 brought singular
     values of a matrix of rank 2 to 7,300. TF32 is precise enough.

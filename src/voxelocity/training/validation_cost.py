@@ -21,7 +21,7 @@ from voxelocity.observe import Clock
 _CHEAPER_OVERLAPS = (0.25, 0.0)
 _NUM_MEASURED = 3
 # The rehearsal times only windows, but cases are also loaded and put back: 42 small ones took 1.0 to 1.6 times the
-# forecast on two cores (docs/log.md). An intermediate validation times all of it, but the last step may still end late.
+# forecast on two cores (docs/log). An intermediate validation times all of it, but the last step may still end late.
 _REHEARSED_MARGIN, _MEASURED_MARGIN = 0.6, 0.2
 # Large enough for several organs; a larger box would not fit a twentieth of a short budget on a busy machine.
 _SCORED_VOXEL = 96

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.quantities import count_text, dice_text, duration_text, value_text
+from voxelocity.document import Document, write_figures, write_page
+from voxelocity.document.blocks import Block, Code, Section, Table, Text
 from voxelocity.planning import Planned
-from voxelocity.report import Document, comparison_document, write_figures, write_page
-from voxelocity.report.document import Block, Code, Section, Table, Text
+from voxelocity.report import comparison_document
 from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves

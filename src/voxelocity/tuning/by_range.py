@@ -12,10 +12,10 @@ from typing import Any
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import duration_text
+from voxelocity.document import Document, write_figures, write_page
+from voxelocity.document.blocks import Block, Card, Chart, Code, LegendEntry, Section, Text
+from voxelocity.document.charts import Series, xy_chart
 from voxelocity.planning import Planned
-from voxelocity.report import Document, write_figures, write_page
-from voxelocity.report.charts import Series, xy_chart
-from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Section, Text
 from voxelocity.tuning.keeping import keep_value
 from voxelocity.tuning.learning_rate import LOSS, RATE, RangeTest, judge
 from voxelocity.tuning.result import PAGE, RECORD

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.data.pipeline import Feed
-from voxelocity.report.charts import smoothed
+from voxelocity.document.charts import smoothed
 from voxelocity.tuning.answer import run_process, write_answer
 from voxelocity.tuning.measure_run import set_up
 from voxelocity.tuning.task import MeasureTask

@@ -19,9 +19,10 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.report import Document, RunFacts, factor_table, label_run, write_figures, write_page
-from voxelocity.report.charts import Points, Series, time_chart, xy_chart
-from voxelocity.report.document import Block, Card, Chart, Code, LegendEntry, Pair, Section, Table, Text, fact_table
+from voxelocity.document import Document, write_figures, write_page
+from voxelocity.document.blocks import Block, Card, Chart, Code, LegendEntry, Pair, Section, Table, Text, fact_table
+from voxelocity.document.charts import Points, Series, time_chart, xy_chart
+from voxelocity.report import RunFacts, factor_table, label_run
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT, peak_bytes
 from voxelocity.tuning.knobs import ROUNDINGS
 from voxelocity.tuning.result import PAGE, RECORD, MeasuredTuning, changes_text, outcome_text

@@ -1,6 +1,5 @@
-"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled ahead to machine code."""
+"""The Triton kernels of the augmentation without a GPU, in Triton's interpreter."""
 
-import json
 import os
 import re
 import subprocess
@@ -16,7 +15,6 @@ import torch
 pytest.importorskip("triton")
 
 import triton
-from triton.runtime.jit import KernelInterface
 
 import triton_kernels
 from shared.limits import HANGS_S
@@ -31,14 +29,9 @@ from voxelocity.data.augment import (
     Source,
     augment,
     sample,
-    triton_crop,
-    triton_intensity,
-    triton_tone,
-    triton_warp,
 )
 
 HERE = Path(__file__).parent
-MODULES = (triton_crop, triton_warp, triton_intensity, triton_tone)
 
 
 @pytest.mark.slow
@@ -68,54 +61,11 @@ def test_kernels_agree_with_the_reference_in_tritons_interpreter(which, least):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
 
 
-def test_one_form_of_each_kernel_compiles_without_spills():
-    forms = {variant.kernel: variant for variant in reversed(triton_kernels.variants())}
-    rows = [triton_kernels.compiled(variant, 90) for variant in forms.values()]
-    assert {row["kernel"] for row in rows} == defined_kernels()
-    for row in rows:
-        check(row)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("architecture", triton_kernels.ARCHITECTURES)
-def test_every_form_of_each_kernel_compiles_without_spills(tmp_path, architecture):
-    script = HERE.parents[2] / "benchmarks" / "triton_kernels.py"
-    done = subprocess.run(
-        [sys.executable, script, "--out", tmp_path / "kernels.json", "--architecture", str(architecture)],
-        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    rows = json.loads((tmp_path / "kernels.json").read_text())["kernels"]
-    assert {row["kernel"] for row in rows} == defined_kernels()
-    for row in rows:
-        assert row["architecture"] == f"sm_{architecture}"
-        check(row)
-
-
-def check(row):
-    assert row["spill_store_bytes"] == row["spill_load_bytes"] == 0, row
-    assert 0 < row["registers"] <= 255, row
-    assert row["machine_code_bytes"] > 0, row
-
-
-def defined_kernels():
-    return {name for module in triton_kernels.MODULES for name in launched(module)}
-
-
-def launched(module):
-    """Names of the kernels of a module; functions that kernels call begin with an underscore, or are imported."""
-    own = {name: value for name, value in vars(module).items() if isinstance(value, KernelInterface)}
-    return [name for name, value in own.items() if not name.startswith("_") and value.fn.__module__ == module.__name__]
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_eight_threads_that_begin_at_once_compile_each_kernel_once(monkeypatch):
-    for module in MODULES:
-        for name in launched(module):
-            vars(module)[name].device_caches.clear()
+    for kernel in triton_kernels.kernels_of(triton_kernels.FAMILIES["augmentation"]).values():
+        kernel.device_caches.clear()
     compiled = []
     monkeypatch.setattr(
         triton.knobs.runtime, "jit_post_compile_hook", lambda **told: compiled.append((told["fn"].name, told["key"]))

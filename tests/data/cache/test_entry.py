@@ -1,5 +1,6 @@
 import os
 
+import numpy as np
 import pytest
 
 from voxelocity.core.errors import ScanError
@@ -77,3 +78,13 @@ def test_key_changes_with_identity_fingerprint_and_format_version(monkeypatch):
     keys.add(entry_key("a", "b"))
     assert len(keys) == 6
     assert all(len(key) == 40 and set(key) <= set("0123456789abcdef") for key in keys)
+
+
+@pytest.mark.parametrize(
+    "header", [b"7", b"[]", b"[" * 100_000, b'{"__metadata__": 7}', b'{"' + b"x" * 10**6 + b'": 1}']
+)
+def test_any_header_that_is_none_is_damage_in_few_words(header):
+    content = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8).data
+    with pytest.raises(entry.DamagedEntryError) as refused:
+        entry.read_header("a", content)
+    assert len(str(refused.value)) < 300

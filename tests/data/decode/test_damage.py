@@ -15,7 +15,7 @@ import pytest
 
 from data.decode.dicom.test_structures import SQUARE, write_contours
 from shared.damage import odd_elements, odd_lines, rotten
-from shared.dicom_series import write_series
+from shared.dicom_series import fix_identity, write_series
 from shared.examples import examples
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import (
@@ -110,6 +110,7 @@ def structures(request, tmp_path, series):
         return write_contours(tmp_path / "rs.dcm", series, {"a": [(2, SQUARE), (3, SQUARE)], "b": [(4, SQUARE)]})
     classes = np.random.default_rng(1).integers(0, 3, header.grid.shape).astype(np.uint8)
     write_segmentation(tmp_path / "seg.dcm", classes, header, ["a", "b"])
+    fix_identity(tmp_path / "seg.dcm")
     return tmp_path / "seg.dcm"
 
 

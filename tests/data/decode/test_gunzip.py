@@ -26,6 +26,7 @@ def packed(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("ignore:.* bytes follow the")
 @pytest.mark.parametrize("num_expected", [1, len(CONTENT) - 1, len(CONTENT)])
 def test_unpacked_bytes_are_those_that_gzip_gives(packed: Path, num_expected: int) -> None:
     unpacked = read_unpacked(packed, num_expected=num_expected)
@@ -33,6 +34,7 @@ def test_unpacked_bytes_are_those_that_gzip_gives(packed: Path, num_expected: in
     assert not unpacked.flags.writeable
 
 
+@pytest.mark.filterwarnings("ignore:.* bytes follow the")
 def test_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(CONTENT)
     for num_expected in (10, len(CONTENT)):

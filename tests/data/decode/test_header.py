@@ -12,6 +12,7 @@ import SimpleITK
 
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import read_header, write_scan
+from voxelocity.data.decode.notes import as_one_data_set
 
 OBLIQUE = np.array([[0.9, -0.1, 0.2, -10.0], [0.1, 1.1, 0.1, 5.0], [-0.2, 0.3, 2.0, 7.0], [0, 0, 0, 1.0]])
 VOXELS = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
@@ -202,6 +203,20 @@ def test_units_of_an_unknown_code_are_warned_of(tmp_path):
     nib.save(image, tmp_path / "a.nii")
     with pytest.warns(UserWarning, match=r"the unit of length is 'code 5' \(xyzt_units\), which is not known"):
         assert read_header(tmp_path / "a.nii").grid.spacing_mm == (1, 1, 1)
+
+
+def test_units_are_warned_of_once_for_a_data_set_with_a_folder_for_each_patient(tmp_path):
+    image = nib.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4))
+    image.header["xyzt_units"] = 5
+    files = [tmp_path / data / patient / "a.nii" for data in ("first", "second") for patient in ("p1", "p2", "p3")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        nib.save(image, file)
+    as_one_data_set(files[:3])
+    with pytest.warns(UserWarning, match="said once for each data set") as seen:
+        [read_header(file) for file in files]
+    # What belongs to no known data set is said of each folder.
+    assert len(seen) == 1 + 3
 
 
 def test_the_halves_of_a_pair_are_named(tmp_path):

@@ -195,3 +195,9 @@ def test_too_many_or_equal_classes_are_refused() -> None:
         class_indices(LABELS, range(257), where="here")
     with pytest.raises(ScanError, match=r"here: 3 label values are declared, 2 of them distinct"):
         class_indices(LABELS, (0, 1, 1), where="here")
+
+
+def test_a_negative_number_of_axes_is_refused(save, patch_header):
+    path = patch_header(save("a.nii", np.zeros((2, 3, 4), np.uint8)), 40, (-3).to_bytes(2, "little", signed=True))
+    with pytest.raises(ScanError, match="the header says -3 axes"):
+        read_scan(path)

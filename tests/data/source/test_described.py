@@ -75,7 +75,8 @@ def test_a_link_to_another_disk_inside_the_folder_is_followed(tmp_path, msd, wri
     (home / "labelsTr").symlink_to(tmp_path / "labelsTr")
     write_json(msd, "set/dataset.json")
     with pytest.warns(
-        UserWarning, match=r"6 files listed below .*set are links to files outside of it, such as .*they are read"
+        UserWarning,
+        match=r"6 files of the data set below .*set are links to files outside of it, such as .*they are read",
     ):
         assert len(open_cases(home)) == 3
 

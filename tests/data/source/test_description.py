@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import copy
+import functools
+import operator
+
 import pytest
 
 from voxelocity.core.errors import DatasetError
+from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description, read_json, whole_number
 
 
@@ -143,3 +148,37 @@ def test_values_in_quotes_are_shown_without_them(tmp_path):
     with pytest.raises(DatasetError, match=r'gives "background" the text "0"; write .* as in "background": 0, for'):
         _ = described(tmp_path, labels={"background": "0", "liver": "1"}).labels
     assert described(tmp_path, labels={"background": 0, "liver": 1}).labels == {0: "background", 1: "liver"}
+
+
+def _places(value, path=()):
+    """The keys that lead to every value inside."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from _places(inner, (*path, key))
+
+
+LONG = ["x" * 5000, ["x" * 5000] * 5000, {"x" * 5000: "x" * 5000}, 10**3000, -(10**3000)]
+
+
+@pytest.mark.parametrize("layout", ["msd", "nnunet"])
+def test_no_value_of_a_description_makes_a_long_message(request, tmp_path, layout, write_json):
+    described = request.getfixturevalue(layout)
+    crafted = []
+    for *path, last in _places(described):
+        for value in LONG:
+            crafted.append(copy.deepcopy(described))
+            functools.reduce(operator.getitem, path, crafted[-1])[last] = value
+        if isinstance(last, str):
+            crafted.append(copy.deepcopy(described))
+            holder = functools.reduce(operator.getitem, path, crafted[-1])
+            holder["x" * 5000] = holder.pop(last)
+    texts = []
+    for values in crafted:
+        write_json(values)
+        try:
+            open_cases(tmp_path)
+        except DatasetError as error:
+            texts.append(str(error))
+    assert len(texts) > len(crafted) // 2
+    assert max(map(len, texts)) < 1500, max(texts, key=len)[:2000]

@@ -21,6 +21,7 @@ from voxelocity.core.remote import ContentError, _nearness, local_name, remote_u
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.source import open_cases, remote
 from voxelocity.data.source.remote import mirrored
+from voxelocity.data.source.server_listing import RemoteFile
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -395,11 +396,32 @@ def test_a_full_disk_is_not_taken_for_a_lost_connection(server, monkeypatch):
     assert waits == []
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_mirror_that_cannot_be_written_is_refused_in_words(server, is_whole):
+    cases, _, _ = opened(server.url)
+    for name in (".content/imagesTr", ".start"):
+        (cases.root / name).write_text("in the way")
+    with pytest.raises(ScanError, match=r"cannot be kept in .*XDG_CACHE_HOME"):
+        staging.staged(cases.refs[0].images[0], is_whole=is_whole)
+
+
+@pytest.mark.filterwarnings("ignore:source. .* cannot be reached now")
+def test_an_index_of_impossible_sizes_is_not_used(tmp_path):
+    class Lost:
+        def ls(self, folder, detail):
+            raise ConnectionError("lost")
+
+    (tmp_path / ".voxelocity-remote.json").write_text(json.dumps({"files": {"a": {"num_bytes": "many"}}}))
+    mirror = remote._Mirror("http://host/d", tmp_path, Lost(), max_bytes=None, sleep=lambda seconds: None)
+    with pytest.raises(DatasetError, match="could not be reached"):
+        mirror.update()
+
+
 def test_a_size_that_no_file_has_is_the_fault_of_the_server(own_msd, monkeypatch):
     with pytest.raises(ContentError, match=r"x\.nii has 1125899906842624 bytes"):
-        remote._described("x.nii", {"size": 1 << 50})
+        RemoteFile.of("x.nii", {"num_bytes": 1 << 50})
     with pytest.raises(ContentError, match="-5 bytes"):
-        remote._described("x.nii", {"size": -5})
+        RemoteFile.of("x.nii", {"num_bytes": -5})
 
 
 class _Pages:
@@ -501,7 +523,17 @@ def test_a_redirect_within_the_same_machine_is_followed(server, own_msd):
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"), [("8.8.8.8", 0), ("10.1.2.3", 1), ("127.0.0.1", 2), ("::1", 2), ("169.254.169.254", 3)]
+    ("host", "expected"),
+    [
+        ("8.8.8.8", 0),
+        ("10.1.2.3", 1),
+        ("127.0.0.1", 2),
+        ("::1", 2),
+        ("169.254.169.254", 3),
+        ("0.0.0.0", 2),
+        ("::ffff:127.0.0.1", 2),
+        ("::ffff:169.254.169.254", 3),
+    ],
 )
 def test_addresses_are_ordered_by_how_near_they_are(host, expected):
     assert _nearness(host) == expected

@@ -172,3 +172,25 @@ def test_a_data_set_of_one_case_has_one_fold(real_data):
     cases = open_cases(real_data / "vs_seg_001")
     assert ([(ref.case_id, ref.fold) for ref in cases], cases.num_folds) == ([("vs_seg_001", 0)], 1)
     assert not cases.split("all").held_out
+
+
+@pytest.mark.parametrize(
+    ("listed", "linked", "is_said"),
+    [
+        ("ct", "ct/slice_2", True),
+        ("ct/slice_1", "ct/slice_2", True),
+        ("a.mhd", "a.raw", True),
+        ("a.nrrd", "a.raw", True),
+        ("a.nii", "a.raw", False),
+        ("a.mhd", "b.mhd", False),
+    ],
+)
+def test_links_out_of_the_folder_are_said_of_every_file_of_a_scan(tmp_path, touch, recwarn, listed, linked, is_said):
+    touch("set/ct/slice_1", "set/a.mhd", "set/a.nrrd", "set/a.nii", "elsewhere")
+    (tmp_path / "set" / linked).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "set" / "cases.csv").write_text(f"image\n{listed}\n")
+    assert len(open_cases(tmp_path / "set")) == 1
+    said = [str(warning.message) for warning in recwarn]
+    assert [f"such as {tmp_path}/set/{linked} to {tmp_path}/elsewhere; they are read" in text for text in said] == (
+        [True] * is_said
+    )

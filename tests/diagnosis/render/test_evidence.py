@@ -6,7 +6,7 @@ from shared.diagnoses import NAMES, with_facts
 from voxelocity.diagnosis.facts import ExperimentFacts, FetchFacts
 from voxelocity.diagnosis.render.evidence import evidence_sections
 from voxelocity.diagnosis.render.wording import quantile
-from voxelocity.report.document import Table
+from voxelocity.document.blocks import Table
 
 
 def tables_of(diagnosis):

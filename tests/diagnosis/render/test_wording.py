@@ -139,7 +139,7 @@ def seen(color, vision):
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_parts_that_lie_side_by_side_are_told_apart_by_any_eye(vision, scheme):
-    source = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    source = resources.files("voxelocity.document").joinpath("templates/style.css").read_text(encoding="utf-8")
     block = source.split("prefers-color-scheme: dark")[scheme]
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
     order = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]

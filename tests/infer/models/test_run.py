@@ -35,7 +35,9 @@ def test_a_saved_model_answers_as_before(tmp_path, name, memory_format):
 
 
 def test_a_folder_without_a_model_is_refused_with_the_cure(tmp_path):
-    with pytest.raises(InputError, match=r"holds no model\.json, so no model was finished there; name the folder"):
+    with pytest.raises(
+        InputError, match=r"holds no model\.json, so no model was finished there; name the folder of a finished run$"
+    ):
         load_model(tmp_path)
 
 
@@ -151,6 +153,12 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.startswith(f"infer: {tmp_path / SPEC_NAME}: ")
     assert text in told
     assert told.endswith("; train the model again")
+
+
+def test_the_model_of_a_recipe_is_named_as_one(tmp_path):
+    save_model(tmp_path, network(), spec())
+    told = damaged(tmp_path, json.dumps({"format": 3, "recipe": "tractography"}).encode())
+    assert f"voxelocity recipe tractography predict DATA -o {tmp_path}" in told
 
 
 @pytest.mark.parametrize("version", [5, 0, "1.5", None])

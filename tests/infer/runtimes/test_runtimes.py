@@ -1,5 +1,6 @@
 """The contract of runtimes on each of them, and what is refused by name."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -203,6 +204,29 @@ def test_half_precision_keeps_norms_in_float32_and_gives_nearly_the_same_logits(
     assert {dtype for name, dtype in dtypes.items() if ".norm." not in name} == {torch.float16}
 
 
+@pytest.mark.parametrize("variance", [1e6, 1e-9])
+def test_the_statistics_of_a_norm_never_pass_through_half_precision(variance):
+    norm = torch.nn.BatchNorm3d(2, eps=0.0)
+    norm.running_var.fill_(variance)
+    network = torch.nn.Sequential(torch.nn.Sequential(norm), torch.nn.Conv3d(2, 2, 1)).eval()
+    windows = torch.rand(1, 2, 4, 4, 4) * variance**0.5
+    with torch.no_grad():
+        torch.testing.assert_close(Converted(network, torch.float16)(windows), network(windows), rtol=0, atol=0.01)
+    assert norm.running_var.tolist() == [pytest.approx(variance)] * 2, "the network itself stays"
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_other_runtimes_use_tf32_where_torch_does(monkeypatch, is_allowed):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", is_allowed)
+    fake_onnxruntime(monkeypatch, FakeSession)
+    (_, options), _ = onnxruntime._cuda_session(b"model", torch.device("cuda", 0)).session.providers
+    asked = {}
+    fake = SimpleNamespace(compile=lambda network, **options: asked.update(options) or network)
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", fake)
+    tensorrt.load(example_network(), replace(example_task(), batch_size=1))
+    assert (options["use_tf32"], asked["disable_tf32"]) == (str(int(is_allowed)), not is_allowed)
+
+
 class FakeSession:
     """Of ONNX Runtime on a CUDA device, which doubles what it is bound to."""
 
@@ -273,8 +297,8 @@ def test_a_session_that_would_compute_on_the_cpu_is_an_error_with_the_cure(monke
 def test_an_engine_takes_any_batch_or_full_ones_only(monkeypatch, takes_any_batch):
     compiled = []
 
-    def compile_engine(network, *, ir, arg_inputs, use_explicit_typing):
-        assert (ir, use_explicit_typing) == ("dynamo", True)
+    def compile_engine(network, *, ir, arg_inputs, use_explicit_typing, disable_tf32):
+        assert (ir, use_explicit_typing, disable_tf32) == ("dynamo", True, False)
         compiled.append(arg_inputs[0])
         if not isinstance(arg_inputs[0], torch.Tensor) and not takes_any_batch:
             raise RuntimeError("no converter for a dynamic reshape")
@@ -283,7 +307,8 @@ def test_an_engine_takes_any_batch_or_full_ones_only(monkeypatch, takes_any_batc
     fake = SimpleNamespace(compile=compile_engine, Input=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "torch_tensorrt", fake)
     network, task = example_network(), example_task()
-    forward = tensorrt.load(network, task)
+    with contextlib.nullcontext() if takes_any_batch else pytest.warns(UserWarning, match="any size .*dynamic reshape"):
+        forward = tensorrt.load(network, task)
     assert compiled[0].min_shape == (1, *task.batch_shape[1:])
     assert compiled[0].opt_shape == compiled[0].max_shape == task.batch_shape
     assert len(compiled) == (1 if takes_any_batch else 2)

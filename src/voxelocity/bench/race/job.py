@@ -30,7 +30,7 @@ LIMITS: dict[str, Any] = {
 PEER_KEYS: Mapping[str, Any] = {
     "network.stem_stride": [1, 1, 1],
     "optimizer.name": "adamw",
-    # The best of 1e-3 to 8e-3 on three of four tasks in a minute, and no worse on the fourth (docs/log.md).
+    # The best of 1e-3 to 8e-3 on three of four tasks in a minute, and no worse on the fourth (docs/log).
     "optimizer.learning_rate": 8e-3,
     "optimizer.average_decay": 0.0,
     "data.augment.ramp_epochs": 0,

@@ -13,23 +13,15 @@ import torch
 
 from voxelocity.bench.comparison import Comparison, Figure
 from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
-from voxelocity.core.quantities import NOT_AVAILABLE
+from voxelocity.core.quantities import NOT_AVAILABLE, duration_text
 from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
+from voxelocity.document.blocks import Document, Section, Table, Text
 from voxelocity.infer import SPEC_NAME, Predictor, load_model
 from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned, model_spec
-from voxelocity.report import (
-    LabeledRun,
-    Parity,
-    comparison_document,
-    duration_text,
-    median_run,
-    paired_trainings,
-    unlearned_notices,
-)
-from voxelocity.report.document import Document, Section, Table, Text
+from voxelocity.report import LabeledRun, Parity, comparison_document, median_run, paired_trainings, unlearned_notices
 from voxelocity.step import build_network
 from voxelocity.training.validation import score_cases
 

@@ -21,13 +21,13 @@ from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
 from voxelocity.core.errors import InputError, did_you_mean
+from voxelocity.core.quantities import duration_text
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.data.source import open_cases
 from voxelocity.observe import environment
 from voxelocity.planning import make_plan
-from voxelocity.report import duration_text
 
 NAME = "time-to-target"
 _SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")

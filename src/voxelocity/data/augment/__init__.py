@@ -1,4 +1,11 @@
-"""Random changes of a batch: drawn first, as plain data, then applied in one pass over the cached volume."""
+"""Random changes of a batch: drawn first, as plain data, then applied in one pass over the cached volume.
+
+- `config`: which changes. `params`: their numbers, with the formula of each step. `draw`: how they are drawn.
+- `apply`: the engine for a device, with `placement` (the boxes that patches need), `tables`, `smooth`, `noise`,
+  `memory` and `ahead` (kernels compiled early).
+- Engines: `torch_engine`; `numba_engine` with the other `numba_` modules; `triton_engine` with the `triton_` ones.
+- `effects`: effects of the user, such as `color`. `steps`: changes in any order, for chains of other libraries.
+"""
 
 from voxelocity.data.augment.ahead import compile_ahead
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device

@@ -1,6 +1,10 @@
 """Keeps prepared volumes: in memory that processes share, on a device, in files on disk or in one LMDB file.
 
 Knows nothing about how they are made. Import `cache.device` by its own name, as only it needs torch.
+
+- `choose`: the tier of a plan. `tiered`: the front, the tier and what is behind it when a place is full.
+- Tiers: `memory`, `shared` with `shared_folder`, `disk`, `lmdb_file`, `device`; `rotating` over any of them.
+- Entries: `contents` (keys), `entry`, `entry_files`, `chunked`, `stored`, `locks`; `remote_files` on object stores.
 """
 
 from voxelocity.data.cache.choose import open_cache

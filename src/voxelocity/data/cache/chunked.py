@@ -26,7 +26,7 @@ from voxelocity.core.errors import CacheError
 from voxelocity.core.volume import Array
 
 # A 96^3 box of 512x512x256 int16 + uint8 took 1.1 ms with these, 2.0 with chunks of 128, and 1.3 with chunks of 32,
-# whose many pieces took fifteen times as long to write (docs/log.md).
+# whose many pieces took fifteen times as long to write (docs/log).
 _CHUNK_VOXEL = 64
 _BLOCK_VOXEL = 32
 _LEVEL = 5

@@ -26,6 +26,7 @@ import numpy as np
 from isal import isal_zlib
 
 from voxelocity.core.errors import CacheError, ScanError
+from voxelocity.core.plain import shortened
 from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
 from voxelocity.data.cache.chunked import encode
 from voxelocity.observe import file_system_of
@@ -206,9 +207,11 @@ def read_header(key: str, content: EntryBytes) -> Header:
     try:
         table, record = _parse(content)
         if record["key"] != key:
-            raise DamagedEntryError(f"it is the entry of another key, {record['key']}")
+            raise DamagedEntryError(f"it is the entry of another key, {shortened(record['key'])}")
         if record["format_version"] != FORMAT_VERSION:
-            raise OutdatedEntryError(f"it has format version {record['format_version']}, not {FORMAT_VERSION}")
+            raise OutdatedEntryError(
+                f"it has format version {shortened(record['format_version'])}, not {FORMAT_VERSION}"
+            )
         grid = Grid.of(tuple(record["grid"]["shape"]), np.array(record["grid"]["affine"], dtype=np.float64))
         header = Header(
             case_id=record["case_id"],
@@ -227,17 +230,19 @@ def read_header(key: str, content: EntryBytes) -> Header:
         if sum(_checked_size(table[name], num_data_bytes) for name in table) != num_data_bytes:
             raise DamagedEntryError(f"it holds {num_data_bytes} bytes of arrays, which is not what its header says")
         if "image" not in table or ("label" in table) != (header.label_dtype is not None):
-            raise DamagedEntryError(f"it holds the arrays {sorted(table)}, which is not what its header says")
+            raise DamagedEntryError(
+                f"it holds the arrays {shortened(sorted(table))}, which is not what its header says"
+            )
         return header
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedEntryError(f"its header cannot be read ({error!r})") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DamagedEntryError(f"its header cannot be read ({shortened(error)})") from error
 
 
 def check_arrays(header: Header, content: EntryBytes, *, full: bool) -> None:
     """Raises DamagedEntryError if the arrays have changed; if not `full`, only the foreground indices are looked at."""
     changed = header.first_damage(content, full=full)
     if changed is not None:
-        raise DamagedEntryError(f"the {changed} of case '{header.case_id}' has changed")
+        raise DamagedEntryError(f"the {changed} of case {shortened(header.case_id)} has changed")
 
 
 def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:
@@ -272,7 +277,7 @@ def _parse(content: EntryBytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _checked_format(name: str) -> Format:
     if name not in get_args(Format):
-        raise DamagedEntryError(f"its format is {name!r}")
+        raise DamagedEntryError(f"its format is {shortened(name)}")
     return name  # type: ignore[return-value]
 
 
@@ -281,7 +286,9 @@ def _checked_size(description: Mapping[str, Any], num_data_bytes: int) -> int:
     start, stop = description["data_offsets"]
     size: int = math.prod(description["shape"]) * _DTYPES[description["dtype"]].itemsize
     if not 0 <= start <= stop <= num_data_bytes or stop - start != size:
-        raise DamagedEntryError(f"an array at bytes {start} to {stop} does not fit into its {num_data_bytes} bytes")
+        raise DamagedEntryError(
+            f"an array at bytes {shortened(start)} to {shortened(stop)} does not fit into its {num_data_bytes} bytes"
+        )
     return size
 
 

@@ -1,4 +1,12 @@
-"""File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels."""
+"""File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels.
+
+- `formats` finds the reader of a scan: `nifti` (voxels by `gunzip`), `itk` (NRRD and MHA; `itk_text` checks headers
+  first, `detached` their files of voxels), `dicom.series`. Each gives a `header` without voxels, then the voxels.
+- `case`: all files of a case on one grid; `grids` distinguishes turned ones, `labels` maps values to classes, `notes`
+  reports each kind of change once. `write` writes predictions.
+
+A format's library is imported in one module, when a scan needs it.
+"""
 
 from voxelocity.data.decode.case import read_case
 from voxelocity.data.decode.dicom.files import is_dicom

@@ -10,10 +10,11 @@ from typing import Literal
 from voxelocity.core.errors import ScanError
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid
+from voxelocity.data.decode.detached import voxel_files
 from voxelocity.data.decode.dicom.files import files_in, is_dicom
 from voxelocity.data.decode.dicom.series import read_series_header, read_series_voxels
 from voxelocity.data.decode.header import ScanHeader
-from voxelocity.data.decode.itk import ITK_ENDINGS, itk_files, read_itk_header, read_itk_voxels
+from voxelocity.data.decode.itk import ITK_ENDINGS, read_itk_header, read_itk_voxels
 from voxelocity.data.decode.nifti import read_nifti_header, read_nifti_voxels
 
 
@@ -81,7 +82,7 @@ def source_files(path: Path) -> tuple[Path, ...]:
     path = Path(path)
     kind = format_of(path)
     if kind == "itk":
-        return itk_files(path)
+        return voxel_files(path)
     if kind != "dicom":
         return (path,)
     return tuple(files_in(path if path.is_dir() else path.parent))

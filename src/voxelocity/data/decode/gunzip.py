@@ -2,7 +2,7 @@
 
 ISA-L (`isal`) unpacks, without holding the GIL, straight into one NumPy array, whose memory the kernel gives in huge
 pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in small pages that are faulted in one
-by one, 122 to 144 ms (docs/log.md).
+by one, 122 to 144 ms (docs/log).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy.typing as npt
 from isal import igzip_lib, isal_zlib
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt
+from voxelocity.data.decode.notes import warn_once
 from voxelocity.observe import available_memory_bytes
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -37,6 +39,7 @@ _MAX_FILL_BYTES = 1 << 30
 _LARGEST_RATIO = 1032
 # Beyond the bytes that the header announces, this much, or the same amount again, is still unpacked for its checksum.
 _MOST_BEHIND_BYTES = 64 << 20
+_PADDING_BYTES = 1 << 12
 # Below this, free memory is not queried first: that takes a tenth of a millisecond.
 _LARGE_BYTES = 64 << 20
 _KINDS = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISSOCK, "socket"))
@@ -59,7 +62,7 @@ def read_start(path: Path, num_bytes: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(num_bytes + _START_BYTES)
     except OSError as error:
-        raise ScanError(_unreadable(path, error)) from None
+        raise unreadable(path, error) from None
     if not data.startswith(_GZIP_MAGIC):
         return data[:num_bytes]
     start = b""
@@ -106,10 +109,11 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
             else:
                 unpacked = np.empty(num_possible, dtype=np.uint8)
                 unpacked = unpacked[: _fill(unpacked, file)]
+                warn_of_rest(path, start=0, num_expected=num_expected)
         if unpacked is None:
             unpacked = np.frombuffer(_unpack(path, path.read_bytes(), num_expected), dtype=np.uint8)[:num_expected]
     except OSError as error:
-        raise ScanError(_unreadable(path, error)) from None
+        raise unreadable(path, error) from None
     if len(unpacked) < num_expected:
         raise ScanError(
             f"decode: {path}: the file is truncated: {num_expected:,} bytes expected by its header, "
@@ -141,7 +145,7 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
             unpacked = np.empty(num_possible, dtype=np.uint8)
             num_found = _unpack_stream(path, file, unpacked)
     except OSError as error:
-        raise ScanError(_unreadable(path, error)) from None
+        raise unreadable(path, error) from None
     if num_found != num_expected:
         more = "more than " if num_found > num_possible else ""
         raise ScanError(
@@ -186,6 +190,38 @@ def _unpack_stream(path: Path, file: BinaryIO, target: Bytes) -> int:
     return num_found
 
 
+def warn_of_rest(path: Path, *, start: int, num_expected: int) -> None:
+    """Warns, once for each folder, of bytes behind voxels that are not packed.
+
+    Up to 4 KiB of zeros are not mentioned: some programs fill the last block of a file.
+
+    Args:
+        path: of the file with the voxels.
+        start: of the voxels in it.
+        num_expected: bytes of the voxels.
+
+    Raises:
+        ScanError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            num_behind = file.seek(0, os.SEEK_END) - start - num_expected
+            file.seek(start + num_expected)
+            _warn_of_rest(path, num_behind, num_expected, file.read(_PADDING_BYTES))
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _warn_of_rest(path: Path, num_behind: int, num_expected: int, content: bytes) -> None:
+    if num_behind > _PADDING_BYTES or content.strip(b"\0"):
+        warn_once(
+            f"bytes behind voxels {path.parent}",
+            f"decode: {path}: {num_behind:,} bytes follow the {num_expected:,} that its header describes, and are not "
+            "read; if the image looks wrong, the header has a wrong shape or voxel type: export the file again (said "
+            "once for each folder)",
+        )
+
+
 def check_memory(path: Path, num_bytes: int) -> None:
     """Refuses voxels that take more memory than is free.
 
@@ -225,6 +261,7 @@ def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | 
         while num_found := members.readinto(rest):
             num_behind += num_found
             _check_behind(path, num_behind, num_expected)
+        _warn_of_rest(path, num_behind, num_expected, bytes(rest[: min(num_behind, _PADDING_BYTES)]))
     except (EOFError, gzip.BadGzipFile, _IsalError):
         return None
     return unpacked
@@ -280,10 +317,15 @@ def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
 
 
 def _damaged(path: Path, error: Exception, kind: str = "gzip") -> str:
-    return f"decode: {path}: the {kind} data is damaged ({error}); copy or download the file again"
+    return f"decode: {path}: the {kind} data is damaged ({excerpt(error)}); copy or download the file again"
 
 
-def _unreadable(path: Path, error: OSError) -> str:
+def unreadable(path: Path, error: OSError) -> ScanError:
+    """The error for a scan that cannot be opened."""
     if isinstance(error, FileNotFoundError):
-        return f"decode: {path}: the file does not exist; correct the path or remove the case from the data set"
-    return f"decode: {path}: the file cannot be read ({error.strerror}); check that it is a file you may read"
+        return ScanError(
+            f"decode: {path}: the file does not exist; correct the path or remove the case from the data set"
+        )
+    return ScanError(
+        f"decode: {path}: the file cannot be read ({error.strerror}); check that it is a file you may read"
+    )

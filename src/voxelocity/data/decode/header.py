@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.notes import warn_once
+from voxelocity.data.decode.notes import data_set_of, warn_once
 
 HOW_TO_CONVERT = "convert it to .nii.gz, for example with 3D Slicer (docs/data-sets.md)"
 _MAX_VOXELS = 2**48
@@ -129,22 +130,23 @@ def mm_per_unit(path: Path, unit: str, where: str) -> float:
     """Millimeters in a unit of length that a header names; 1, with a warning, if nobody knows it. "" is a millimeter.
 
     Args:
-        path: of the scan; each folder is warned of once.
+        path: of the scan; each data set is warned of once.
         unit: its name.
         where: the field that holds it.
     """
     found = next((mm for mm, names in _MM_PER_UNIT.items() if unit.strip().casefold() in names), None)
+    cause = f"unit {unit} {data_set_of(os.path.dirname(os.path.abspath(path)))}"
     if found is None:
         warn_once(
-            f"unit {unit} {path.parent}",
+            cause,
             f"decode: {path}: the unit of length is {unit[:40]!r} ({where}), which is not known; millimeters are "
-            "assumed. Set the unit in the header if that is wrong (said once for each folder)",
+            "assumed. Set the unit in the header if that is wrong (said once for each data set)",
         )
     elif found != 1.0:
         warn_once(
-            f"unit {unit} {path.parent}",
+            cause,
             f"decode: {path}: its header gives lengths in {unit} ({where}); they are read as {found:g} mm each (said "
-            "once for each folder)",
+            "once for each data set)",
         )
     return 1.0 if found is None else found
 

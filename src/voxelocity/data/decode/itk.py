@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.detached import check_voxel_file
+from voxelocity.data.decode.detached import voxel_files
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
-from voxelocity.data.decode.itk_text import read_header_text
+from voxelocity.data.decode.itk_text import HeaderText, read_header_text
 
 _READERS = {".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO", ".mha": "MetaImageIO", ".mhd": "MetaImageIO"}
 ITK_ENDINGS = tuple(_READERS)
-# The field of a header that names the file of the voxels, and the values that say "this file".
-_VOXEL_FILE_KEYS, _SAME_FILE = ("elementdatafile", "data file", "datafile"), ("local", "")
-_HEADER_BYTES = 1 << 16
-# Characters of a name, and of what SimpleITK says, that errors show.
-_LONGEST_NAME, _LONGEST_REASON = 80, 400
+
+
+class _Opened(NamedTuple):
+    """SimpleITK's reader of a file, what the text of its header says, and its files, the voxels' last."""
+
+    reader: Any
+    text: HeaderText
+    files: tuple[Path, ...]
 
 
 def read_itk_header(path: Path) -> ScanHeader:
@@ -31,16 +33,14 @@ def read_itk_header(path: Path) -> ScanHeader:
     Raises:
         ScanError: SimpleITK is not installed or cannot read the file, or as `read_header`.
     """
-    reader = _open(path)
+    reader, text, files = _open(path)
     size, num_axes = tuple(int(n) for n in reader.GetSize()), int(reader.GetDimension())
     check_shape(path, size)
     directions = np.array(reader.GetDirection()).reshape(num_axes, num_axes)[:3, :3]
     affine = ras_affine(directions, np.array(reader.GetSpacing()[:3]), np.array(reader.GetOrigin()[:3]))
-    of_space, of_axes = read_header_text(path).millimeters()
+    of_space, of_axes = text.millimeters()
     affine[:3] *= np.append(of_axes, 1.0)
     affine[:3] *= of_space[:, None]
-    # ITK fills in a place where an NRRD header has none.
-    is_placed = _READERS[path.suffix.lower()] != "NrrdImageIO" or reader.HasMetaDataKey("NRRD_space")
     return ScanHeader(
         path=path,
         grid=Grid.of(size[:3], check_affine(path, affine)),
@@ -48,8 +48,8 @@ def read_itk_header(path: Path) -> ScanHeader:
         dtype=_dtype(path, reader),
         slope=1.0,
         inter=0.0,
-        num_bytes=sum(file.stat().st_size for file in itk_files(path)),
-        placement=Placement(fields=(), form="patient" if is_placed else "none", forms_apart_mm=0.0),
+        num_bytes=sum(file.stat().st_size for file in files),
+        placement=Placement(fields=(), form="patient" if text.is_placed else "none", forms_apart_mm=0.0),
     )
 
 
@@ -61,12 +61,13 @@ def read_itk_voxels(header: ScanHeader) -> Array:
     """
     import SimpleITK
 
-    reader, text = _open(header.path), read_header_text(header.path)
+    reader, text, files = _open(header.path)
     num_components, shape = int(reader.GetNumberOfComponents()), tuple(int(n) for n in reader.GetSize())
     if text.is_packed:
-        array_czyx = text.unpacked(itk_files(header.path), header.dtype, shape, num_components)
+        array_czyx = text.unpacked(files, header.dtype, shape, num_components)
     else:
         check_memory(header.path, 2 * header.data_bytes)
+        text.warn_of_rest(files, header.data_bytes)
         try:
             array_czyx = SimpleITK.GetArrayFromImage(reader.Execute())
         except RuntimeError as error:
@@ -79,52 +80,7 @@ def read_itk_voxels(header: ScanHeader) -> Array:
     return stored
 
 
-def itk_files(path: Path) -> tuple[Path, ...]:
-    """The file, and the one that holds its voxels where the header is detached.
-
-    Raises:
-        ScanError: the file is missing, or its voxels are in several files.
-    """
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEADER_BYTES)
-    except OSError as error:
-        raise ScanError(
-            f"decode: {path}: the file cannot be read ({error.strerror}); correct the path or check its permissions"
-        ) from None
-    for line in start.splitlines():
-        if not line.strip():
-            # The voxels of an NRRD file follow an empty line.
-            break
-        # "=" in MHA and ":" in NRRD; a file name after it may hold the other one, and bytes that are not UTF-8.
-        key, *rest = re.split("[=:]", os.fsdecode(line), maxsplit=1)
-        if rest and key.strip().lower() in _VOXEL_FILE_KEYS:
-            name = rest[0].strip()
-            if name.lower() in _SAME_FILE:
-                break
-            # As both readers of ITK decide, a name in lower case is that of a file.
-            if name.startswith("LIST") or "%" in name:
-                raise ScanError(
-                    f"decode: {path}: the voxels are in several files ({name[:_LONGEST_NAME]}); save the scan as one "
-                    ".nrrd or .mha file"
-                )
-            return path, _voxel_file(path, name)
-    return (path,)
-
-
-def _voxel_file(path: Path, name: str) -> Path:
-    file = path.parent / name
-    try:
-        file.exists()
-    except OSError as error:
-        raise ScanError(
-            f"decode: {path}: its header names {name[:_LONGEST_NAME]!r} as the file of its voxels, which cannot be "
-            f"looked up ({error.strerror}); export the scan again"
-        ) from None
-    return file
-
-
-def _open(path: Path) -> Any:
+def _open(path: Path) -> _Opened:
     try:
         import SimpleITK
     except ImportError:
@@ -137,12 +93,14 @@ def _open(path: Path) -> Any:
     except UnicodeEncodeError:
         # SimpleITK ends the whole process on such a name.
         raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
-    files = itk_files(path)
-    check_voxel_file(path)
-    missing = next((file for file in files if not file.is_file()), None)
-    if missing is not None:
-        raise ScanError(f"decode: {path}: {missing} is not a file; copy both files of the scan into one folder")
-    read_header_text(path).check()
+    files = voxel_files(path)
+    if not files[-1].is_file():
+        raise ScanError(
+            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; copy both files of "
+            "the scan into one folder"
+        )
+    text = read_header_text(path)
+    text.check()
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     # Fixed by the name, so that the content cannot choose another reader.
@@ -154,7 +112,7 @@ def _open(path: Path) -> Any:
         raise _unreadable(
             path, error, f"its header is damaged or not supported: export it again, or {HOW_TO_CONVERT}"
         ) from None
-    return reader
+    return _Opened(reader, text, files)
 
 
 def _dtype(path: Path, reader: Any) -> str:
@@ -166,7 +124,8 @@ def _dtype(path: Path, reader: Any) -> str:
     kind = kinds.get(" ".join(words[1:]))
     if kind is None or not words[0].endswith("-bit"):
         raise ScanError(
-            f"decode: {path}: the voxel type is {name}; save it with a plain integer or float type of at most 64 bits"
+            f"decode: {path}: the voxel type is {excerpt(name)}; save it with a plain integer or float type of at "
+            "most 64 bits"
         )
     return f"{kind}{words[0].removesuffix('-bit')}"
 
@@ -177,4 +136,4 @@ def _unreadable(path: Path, error: RuntimeError, cure: str) -> ScanError:
     reason = lines[-1].rpartition("): ")[2] if lines else "no reason given"
     if "domain axes" in reason:
         cure = "say in its header which axis holds the channels, for example with `kinds: list domain domain domain`"
-    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({reason[:_LONGEST_REASON]}); {cure}")
+    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({excerpt(reason)}); {cure}")

@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import shortened
 from voxelocity.core.volume import Array
-from voxelocity.data.decode.gunzip import read_packed_voxels
+from voxelocity.data.decode.gunzip import read_packed_voxels, unreadable, warn_of_rest
 from voxelocity.data.decode.header import mm_per_unit
+from voxelocity.data.decode.notes import warn_once
 
 _MOST_HEADER_BYTES = 1 << 20
 _IS_MHA = (".mha", ".mhd")
@@ -39,9 +41,15 @@ _NRRD_NAMES = frozenset(
      "byteskip", "number", "space", "space dimension", "space units", "space origin", "measurement frame", "data file",
      "datafile")
 )  # fmt: skip
+# Other spaces, such as "scanner-xyz", do not say where the patient lies in them.
+_ANATOMICAL_SPACES = (
+    *("right-anterior-superior", "left-anterior-superior", "left-posterior-superior"),
+    *("ras", "las", "lps", "rast", "last", "lpst"),
+)
+_MHA_SCALING = {"elementtointensityfunctionslope": "1", "elementtointensityfunctionoffset": "0"}
 _LONGEST_FIELD, _MOST_AXES = 480, 10
-# Characters of a wrong value that errors show.
-_SHOWN = 80
+# No file has more bytes.
+_WHOLE_NUMBER = re.compile("[+-]?[0-9]{1,15}")
 _QUOTED = re.compile(r'"([^"]*)"')
 # Kinds of an axis along which voxels follow each other in space; others hold the values of a voxel.
 _DOMAIN_KINDS = ("domain", "space", "time", "none", "???")
@@ -74,6 +82,11 @@ class HeaderText:
             return self._is_true("compresseddata") and self._is_true("binarydata", default=True)
         return self.fields.get("encoding", "").lower() in _GZIP
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the header says where in the patient the voxels are; ITK fills in a place where it does not."""
+        return self.is_mha or self.fields.get("space", "").lower().removesuffix("-time") in _ANATOMICAL_SPACES
+
     def check(self) -> None:
         """Returns if SimpleITK can be given the file.
 
@@ -83,19 +96,30 @@ class HeaderText:
         encoding, num_axes = self.fields.get("encoding", "raw").lower(), self.fields.get("ndims", "3")
         if self.is_mha and not (num_axes.isascii() and num_axes.isdecimal() and 1 <= int(num_axes[:9]) <= _MOST_AXES):
             raise ScanError(
-                f"decode: {self.path}: NDims is {_shown(num_axes)}, not a number of axes; export the file again"
+                f"decode: {self.path}: NDims is {shortened(num_axes)}, not a number of axes; export the file again"
             )
+        self._warn_of_scaling()
         if self.too_long:
             raise ScanError(
                 f"decode: {self.path}: a line of the header has {len(self.too_long):,} characters "
-                f"({_shown(self.too_long)}), and {_LONGEST_FIELD} can be read; the header is damaged: export the "
+                f"({shortened(self.too_long)}), and {_LONGEST_FIELD} can be read; the header is damaged: export the "
                 "file again"
             )
         if not self.is_mha and encoding not in _GZIP + _UNPACKED:
             raise ScanError(
-                f"decode: {self.path}: the voxels are encoded as {_shown(encoding)}, which is not read; save the file "
-                "with gzip"
+                f"decode: {self.path}: the voxels are encoded as {shortened(encoding)}, which is not read; save "
+                "the file with gzip"
             )
+
+    def _warn_of_scaling(self) -> None:
+        for name, usual in _MHA_SCALING.items():
+            if self.is_mha and self.fields.get(name, usual).rstrip("0").rstrip(".") not in (usual, ""):
+                warn_once(
+                    f"{name} {self.path.parent}",
+                    f"decode: {self.path}: {name} is {shortened(self.fields[name])}, which is not applied, as in "
+                    "other programs of ITK; save the scan with the scaled values if they are meant (said once for each "
+                    "folder)",
+                )
 
     def millimeters(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Millimeters per unit, (3,), along each direction of space, and along each axis of voxels."""
@@ -127,19 +151,19 @@ class HeaderText:
             return default
         if value[:1].lower() not in ("t", "f", "1", "0"):
             raise ScanError(
-                f"decode: {self.path}: {name} is {_shown(value)}, neither True nor False; the header is damaged: "
+                f"decode: {self.path}: {name} is {shortened(value)}, neither True nor False; the header is damaged: "
                 "copy or export the file again"
             )
         return value[:1].lower() in ("t", "1")
 
     def _number(self, *names: str) -> int:
         text = next((self.fields[name] for name in names if name in self.fields), "0")
-        try:
-            return int(text)
-        except ValueError:
+        if not _WHOLE_NUMBER.fullmatch(text):
             raise ScanError(
-                f"decode: {self.path}: {names[0]} is {_shown(text)}, which is not a whole number; export the file again"
-            ) from None
+                f"decode: {self.path}: {names[0]} is {shortened(text)}, which is not a number of bytes or lines; "
+                "export the file again"
+            )
+        return int(text)
 
     def unpacked(self, files: tuple[Path, ...], dtype: str, shape: tuple[int, ...], num_components: int) -> Array:
         """The voxels (..., z, y, x), components first, of a file that `is_packed`; a view on verified bytes.
@@ -171,14 +195,13 @@ class HeaderText:
         return np.moveaxis(values.reshape(slowest_first), len(slowest_first) - 1 - place, 0)
 
     def _place_of(self, num_components: int, shape: tuple[int, ...]) -> int:
-        sizes = [int(size) for size in self.fields.get("sizes", "").split()]
-        places = self._value_axes
-        if len(places) != 1 or sizes != [*shape[: places[0]], num_components, *shape[places[0] :]]:
+        sizes, axes = self.fields.get("sizes", "").split(), self._value_axes
+        if len(axes) != 1 or sizes != [*map(str, (*shape[: axes[0]], num_components, *shape[axes[0] :]))]:
             raise ScanError(
-                f"decode: {self.path}: an axis of kind {_shown(self.fields.get('kinds', ''))} holds the values of a "
+                f"decode: {self.path}: an axis of kind {shortened(self.fields.get('kinds', ''))} holds the values of a "
                 "voxel, which is not read from packed files; save it as a list of channels"
             )
-        return places[0]
+        return axes[0]
 
     @property
     def _is_big_endian(self) -> bool:
@@ -196,13 +219,38 @@ class HeaderText:
                     "export the file again"
                 )
             return skipped or start
-        for _ in range(num_lines := self._number("line skip", "lineskip")):
+        num_lines = self._number("line skip", "lineskip")
+        if num_lines == 0:
+            return start
+        try:
             with files[-1].open("rb") as file:
                 file.seek(start)
-                start += len(file.readline(_MOST_HEADER_BYTES))
-        if num_lines < 0:
-            raise ScanError(f"decode: {self.path}: line skip is {num_lines}; export the file again")
-        return start
+                if num_lines > 0 and all(file.readline() for _ in range(num_lines)):
+                    return file.tell()
+        except OSError as error:
+            raise unreadable(files[-1], error) from None
+        raise ScanError(
+            f"decode: {self.path}: line skip is {num_lines}, which is not a number of lines of the file; export the "
+            "file again"
+        )
+
+    def warn_of_rest(self, files: tuple[Path, ...], num_expected: int) -> None:
+        """Warns of bytes behind voxels that are stored as they are, see `gunzip.warn_of_rest`.
+
+        Args:
+            files: as for `unpacked`.
+            num_expected: bytes of the voxels.
+        """
+        is_raw = (
+            self._is_true("binarydata", default=True)
+            if self.is_mha
+            else self.fields.get("encoding", "raw").lower() == "raw"
+        )
+        num_skipped = self._number("headersize") if self.is_mha else self._number("byte skip", "byteskip")
+        # A negative number places the voxels at the end of the file.
+        if is_raw and num_skipped >= 0:
+            start = self._start_in(files) + (0 if self.is_mha else num_skipped)
+            warn_of_rest(files[-1], start=start, num_expected=num_expected)
 
 
 def read_header_text(path: Path) -> HeaderText:
@@ -215,9 +263,7 @@ def read_header_text(path: Path) -> HeaderText:
         with path.open("rb") as file:
             start = file.read(_MOST_HEADER_BYTES)
     except OSError as error:
-        raise ScanError(
-            f"decode: {path}: the file cannot be read ({error.strerror}); correct the path or check its permissions"
-        ) from None
+        raise unreadable(path, error) from None
     is_mha = path.suffix.lower() in _IS_MHA
     fields: dict[str, str] = {}
     num_bytes, too_long = 0, ""
@@ -235,17 +281,13 @@ def read_header_text(path: Path) -> HeaderText:
         name, value = found[1].strip().lower(), found[2].strip()
         if name in _ONCE and fields.get(name, value) != value:
             raise ScanError(
-                f"decode: {path}: the header says {name} twice, {_shown(fields[name])} and {_shown(value)}; export the "
-                "file again"
+                f"decode: {path}: the header says {name} twice, {shortened(fields[name])} and {shortened(value)}; "
+                "export the file again"
             )
         fields[name] = value
         if is_mha and name == _LAST_OF_MHA:
             break
     return HeaderText(path=path, fields=fields, num_bytes=num_bytes, too_long=too_long)
-
-
-def _shown(value: str) -> str:
-    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
 
 
 def _is_free_text(line: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from nibabel.spatialimages import HeaderDataError
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
 from voxelocity.data.decode.header import (
@@ -109,8 +110,10 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
     if not header.is_scaled:
         return stored.astype(np.dtype(header.dtype), copy=False)
     scaled = np.empty_like(stored, dtype=np.float32)
-    for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
-        target[...] = source.astype(np.float64) * header.slope + header.inter
+    # What float32 cannot hold becomes infinite, and is refused by those who use it.
+    with np.errstate(over="ignore"):
+        for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
+            target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
 
 
@@ -139,7 +142,7 @@ def _parse(path: Path, start: bytes) -> Any:
 def _shape(path: Path, raw: Any) -> tuple[int, ...]:
     num_axes = int(raw["dim"][0])
     shape = tuple(int(n) for n in raw["dim"][1 : num_axes + 1])
-    if num_axes > _MAX_AXES:
+    if not 0 <= num_axes <= _MAX_AXES:
         raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
     check_shape(path, shape)
     return shape
@@ -195,7 +198,7 @@ def _affine(path: Path, raw: Any, unit_mm: float) -> Array:
     try:
         affine = np.asarray(fixed.get_best_affine(), dtype=np.float64)
     except (HeaderDataError, ValueError) as error:
-        raise ScanError(f"decode: {path}: the orientation is not valid ({error}); set a valid affine") from None
+        raise ScanError(f"decode: {path}: the orientation is not valid ({excerpt(error)}); set a valid one") from None
     affine[:3] *= unit_mm
     return check_affine(path, affine)
 

@@ -1,4 +1,9 @@
-"""The pipeline: from the files of a case to an augmented batch on the device."""
+"""The pipeline: from the files of a case to an augmented batch on the device.
+
+`prepared` goes from files to prepared volumes, `build` from these to batches, with `draws` (whose share), `supply`
+(cases on the device) and `ahead` (kernels). `describe`, `infer_labels`, `masks` and `modality` describe undescribed
+folders.
+"""
 
 from voxelocity.data.pipeline.ahead import compile_kernels
 from voxelocity.data.pipeline.build import Feed

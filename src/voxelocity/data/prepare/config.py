@@ -35,7 +35,9 @@ class IntensityConfig(Config):
         if missing:
             raise ValueError(f"mode 'window' needs {' and '.join(sorted(missing))}")
         if not self.low < self.high:
-            raise ValueError(f"the window's low {self.low} must be smaller than its high {self.high}")
+            raise ValueError(
+                f"the window's low {self.low} must be smaller than its high {self.high}; set both, or mode 'zscore'"
+            )
         return self
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import reprlib
 import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 from voxelocity.core.cases import Cases
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.volume import VolumeRef, stem_of
 from voxelocity.data.source.description import Description, kind_of
 from voxelocity.data.source.listing import case_id_of, check_refs
@@ -68,7 +68,7 @@ def _check_direction(description: Description) -> None:
     if "training" in description.values or "file_ending" not in description.values:
         return
     labels = description.labels
-    turned = ", ".join(f'"{name}": {value}' for value, name in list(labels.items())[:3])
+    turned = ", ".join(f'"{excerpt(name, 80)}": {value}' for value, name in list(labels.items())[:3])
     raise description.error(
         '"labels" maps numbers to names, as in MSD with its "training" list of cases; nnU-Net v2 writes it the other '
         f"way around: turn it into {{{turned}{', ...' if len(labels) > 3 else ''}}}"
@@ -128,7 +128,8 @@ def _nnunet_refs(description: Description, num_channels: int) -> list[VolumeRef]
         raise description.error('"dataset" lists no cases; add them, or remove it to find the cases in imagesTr')
     refs = []
     for case_id, entry in cases.items():
-        images, label = _files(description, entry, case=f"case {case_id!r}", key="images", num_channels=num_channels)
+        case = f"case {shortened(case_id)}"
+        images, label = _files(description, entry, case=case, key="images", num_channels=num_channels)
         image_paths = tuple(description.folder / image for image in images)
         refs.append(VolumeRef(case_id=case_id, images=image_paths, label=description.folder / label))
     return refs
@@ -143,21 +144,19 @@ def _files(
         raise description.error(f'{case} is {kind_of(entry)}; write it as {{"{key}": {form}, "label": "..."}}')
     for name in (key, "label"):
         if name not in entry:
-            raise description.error(f'{case} has no "{name}", only {reprlib.repr(list(entry))}; add its path')
+            raise description.error(f'{case} has no "{name}", only {shortened(list(entry))}; add its path')
     images, label = entry[key], entry["label"]
     # One file for all channels (a string or a list of one), or one each.
     paths = [images] if isinstance(images, str) else images
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
-        raise description.error(
-            f"{case} has the image {reprlib.repr(images)}; write a path, or a list of one per channel"
-        )
+        raise description.error(f"{case} has the image {shortened(images)}; write a path, or a list of one per channel")
     if len(paths) not in (1, num_channels):
         raise description.error(
             f"{case} has {len(paths)} image files, but the data set has {num_channels} channel(s); "
             "list one file per channel, or one file that holds them all"
         )
     if not isinstance(label, str) or not label:
-        raise description.error(f"{case} has the label {reprlib.repr(label)}; write the path of one label file")
+        raise description.error(f"{case} has the label {shortened(label)}; write the path of one label file")
     return paths, label
 
 
@@ -165,7 +164,7 @@ def _inside(description: Description, listed: str, case: str) -> Path:
     # Compared as text: an inner folder that links to another disk is the owner's choice and is followed.
     if os.path.isabs(listed) or os.path.normpath(listed).split(os.sep)[0] == os.pardir:
         raise description.error(
-            f"{case} lists {listed!r}, which lies outside the data set's folder; "
+            f"{case} lists {shortened(listed)}, which lies outside the data set's folder; "
             "write the path relative to the folder, or list such files in a .csv table"
         )
     return description.folder / listed
@@ -175,7 +174,7 @@ def _fold(description: Description, fold: Any, case: str) -> int | None:
     if fold is None:
         return None
     if not isinstance(fold, int) or isinstance(fold, bool) or fold < 0:
-        raise description.error(f'{case} has "fold": {reprlib.repr(fold)}; write a whole number from 0')
+        raise description.error(f'{case} has "fold": {shortened(fold)}; write a whole number from 0')
     return fold
 
 
@@ -191,8 +190,8 @@ def _scanned(description: Description, channels: tuple[str, ...]) -> list[Volume
             odd = next(name for name in [*expected, *names] if (name in names) != (name in expected))
             state = "is missing from" if odd in expected else "is one channel too many in"
             raise description.error(
-                f"case {case_id!r}: {odd} {state} {images_folder}, as the data set has {len(channels)} channel(s): "
-                f'{", ".join(channels)}; complete the files or correct "channel_names"'
+                f"case {case_id!r}: {excerpt(odd)} {state} {images_folder}, as the data set has {len(channels)} "
+                f'channel(s): {excerpt(", ".join(channels))}; complete the files or correct "channel_names"'
             )
         images = tuple(images_folder / name for name in names)
         refs.append(VolumeRef(case_id=case_id, images=images, label=labels_folder / f"{case_id}{ending}"))
@@ -214,18 +213,20 @@ def _names_by_case(description: Description, folder: Path, ending: str) -> dict[
         match = pattern.fullmatch(name)
         if match is None:
             raise description.error(
-                f"{folder / name} has no channel number; rename it to CASE_0000{ending} as nnU-Net v2 requires, "
-                'or list the files under "dataset"'
+                f"{folder / name} has no channel number; rename it to CASE_0000{excerpt(ending, 80)} as nnU-Net v2 "
+                'requires, or list the files under "dataset"'
             )
         by_case.setdefault(match[1], []).append(name)
     if not by_case:
-        raise description.error(f'{folder} holds no file ending in {ending!r}; add the images or correct "file_ending"')
+        raise description.error(
+            f'{folder} holds no file ending in {shortened(ending)}; add the images or correct "file_ending"'
+        )
     return by_case
 
 
 def _check_number(description: Description, num_found: int) -> None:
     if "numTraining" in description.values and (declared := description.require("numTraining", int)) != num_found:
         raise description.error(
-            f'"numTraining" is {declared}, but imagesTr holds {num_found} case(s); '
+            f'"numTraining" is {shortened(declared)}, but imagesTr holds {num_found} case(s); '
             "complete the copy of the data set, or correct the number"
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.whole_file import check_is_file
 
 T = TypeVar("T")
@@ -77,12 +77,12 @@ class Description:
         names = self.require(key, dict)
         if not names or set(names) != {str(index) for index in range(len(names))}:
             raise self.error(
-                f'"{key}" has the keys {reprlib.repr(list(names))}; number the channels "0", "1", ... without gaps'
+                f'"{key}" has the keys {shortened(list(names))}; number the channels "0", "1", ... without gaps'
             )
         ordered = tuple(names[str(index)] for index in range(len(names)))
         for index, name in enumerate(ordered):
             if not isinstance(name, str):
-                raise self.error(f'"{key}" calls channel {index} {reprlib.repr(name)}; write its name as a string')
+                raise self.error(f'"{key}" calls channel {index} {shortened(name)}; write its name as a string')
         return ordered
 
     @property
@@ -102,7 +102,7 @@ class Description:
         if texts and len(texts) < len(labels):
             other = next(key for key in labels if key not in texts)
             raise self.error(
-                f'"labels" mixes two directions: "{texts[0]}" maps to a string and "{other}" to '
+                f'"labels" mixes two directions: {_quoted(texts[0])} maps to a string and {_quoted(other)} to '
                 f'{kind_of(labels[other])}; write all of them as {{"0": "background"}} (MSD) or as '
                 '{"background": 0} (nnU-Net)'
             )
@@ -149,8 +149,8 @@ class Description:
         value, highest = given[0], max(self.labels)
         if not isinstance(value, int) or isinstance(value, bool) or not highest < value <= MAX_LABEL_VALUE:
             raise self.error(
-                f'"labels" gives "ignore" the value {reprlib.repr(value)}; it must be a whole number above all '
-                f"others, as in nnU-Net, such as {highest + 1}"
+                f'"labels" gives "ignore" the value {shortened(value)}; it must be a whole number above all '
+                f"others, as in nnU-Net, such as {shortened(highest + 1)}"
             )
         if len(self.labels) == MAX_CLASSES:
             raise self.error(f'"labels" has {MAX_CLASSES} classes, which leave no index for "ignore"; merge some')
@@ -176,11 +176,11 @@ class Description:
         order = self._region_order(regions)
         for value, (name, values) in zip(order, regions.items(), strict=True):
             if 0 in values:
-                raise self.error(f'"labels" makes 0, the background, a part of "{name}"; leave it out there')
+                raise self.error(f'"labels" makes 0, the background, a part of {_quoted(name)}; leave it out there')
             if value not in values:
                 raise self.error(
-                    f'"regions_class_order" draws "{name}" with the value {value}, which is not one of its values '
-                    f"{list(values)}; write one that is"
+                    f'"regions_class_order" draws {_quoted(name)} with the value {shortened(value)}, which is not '
+                    f"one of its values {shortened(list(values))}; write one that is"
                 )
         return regions
 
@@ -191,12 +191,12 @@ class Description:
 
     def _region_order(self, regions: Mapping[str, tuple[int, ...]]) -> list[int]:
         order: Any = self.values.get("regions_class_order")
-        is_list = isinstance(order, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in order)
+        is_list = isinstance(order, list) and all(map(_is_whole, order))
         if not is_list or len(order) != len(regions) or len(set(order)) != len(order):
             raise self.error(
-                f'"labels" has the regions {", ".join(regions)}, and "regions_class_order" is {reprlib.repr(order)}; '
-                "write one value for each of them, all different: predictions are drawn in this order, later regions "
-                "over earlier ones"
+                f'"labels" has the regions {excerpt(", ".join(regions))}, and "regions_class_order" is '
+                f"{shortened(order)}; write one value for each of them, all different: predictions are drawn in this "
+                "order, later regions over earlier ones"
             )
         return list(order)
 
@@ -207,10 +207,10 @@ class Description:
             if name == "ignore":
                 continue
             values = value if isinstance(value, list) else [value]
-            wrong = [one for one in values if not isinstance(one, int) or isinstance(one, bool)]
-            if wrong or not values:
+            if not values or not all(map(_is_whole, values)):
                 raise self.error(
-                    f'"labels" gives "{name}" the value {reprlib.repr(value)}; write a whole number, or a list of them'
+                    f'"labels" gives {_quoted(name)} the value {shortened(value)}; write a whole number, or a list of '
+                    "them"
                 )
             found[name] = tuple(sorted(set(values)))
         return found
@@ -219,11 +219,11 @@ class Description:
         value = whole_number(key)
         if value is None and whole_number(name) is not None:
             raise self.error(
-                f'"labels" gives "{key}" the text "{name}"; write the number without quotes, as in "{key}": '
-                f"{whole_number(name)}, for all classes"
+                f'"labels" gives {_quoted(key)} the text {_quoted(name)}; write the number without quotes, as in '
+                f"{_quoted(key)}: {whole_number(name)}, for all classes"
             )
         if value is None:
-            raise self.error(f'"labels" has the key "{key}"; write the voxel value, as in "1": "{name}"')
+            raise self.error(f'"labels" has the key {_quoted(key)}; write the voxel value, as in "1": {_quoted(name)}')
         return value, name
 
     def require(self, key: str, expected: type[T]) -> T:
@@ -254,15 +254,21 @@ class Description:
         for value, name in sorted(pairs):
             if not 0 <= value <= MAX_LABEL_VALUE:
                 raise self.error(
-                    f'"labels" gives "{name}" the value {value}; label values must be 0 to {MAX_LABEL_VALUE}'
+                    f'"labels" gives {_quoted(name)} the value {shortened(value)}; label values must be 0 to '
+                    f"{MAX_LABEL_VALUE}"
                 )
             if value in labels:
-                raise self.error(f'"labels" gives {value} to both "{labels[value]}" and "{name}"; keep one of them')
+                raise self.error(
+                    f'"labels" gives {shortened(value)} to both {_quoted(labels[value])} and {_quoted(name)}; keep '
+                    "one of them"
+                )
             if name in labels.values():
-                raise self.error(f'"labels" has two classes called "{name}"; rename one, results are reported by name')
+                raise self.error(
+                    f'"labels" has two classes called {_quoted(name)}; rename one, results are reported by name'
+                )
             labels[value] = name
         if 0 not in labels:
-            raise self.error(f'"labels" has the values {reprlib.repr(list(labels))} and no 0; add the background as 0')
+            raise self.error(f'"labels" has the values {shortened(list(labels))} and no 0; add the background as 0')
         if not 2 <= len(labels) <= MAX_CLASSES:
             raise self.error(
                 f'"labels" has {len(labels)} classes with the background; 2 to {MAX_CLASSES} can be learned, '
@@ -291,7 +297,9 @@ def read_json(path: Path) -> Any:
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise DatasetError(f'source: {path}: "{twice}" appears twice in one object; remove or rename one of them')
+            raise DatasetError(
+                f"source: {path}: {_quoted(twice)} appears twice in one object; remove or rename one of them"
+            )
         return found
 
     try:
@@ -314,6 +322,14 @@ def source_error(path: Path, problem: str) -> DatasetError:
 def whole_number(text: str) -> int | None:
     """The number that this text writes in plain digits, or None."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _quoted(text: str) -> str:
+    return f'"{excerpt(text, 80)}"'
 
 
 def kind_of(value: object) -> str:

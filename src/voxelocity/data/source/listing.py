@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
 
 _FIRST_CHANNEL = "_0000"
@@ -60,13 +60,14 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
         # Surrogates stand for bytes of a file name that are not UTF-8.
         if not re.fullmatch(r"[^/\\\x00-\x1f\x7f\ud800-\udfff]+", ref.case_id) or ref.case_id in (".", ".."):
             raise DatasetError(
-                f"source: {listing}: case id {ref.case_id!r} cannot be part of a file name; "
+                f"source: {listing}: case id {shortened(ref.case_id)} cannot be part of a file name; "
                 "rename it without slashes, control characters, and bytes that are not UTF-8"
             )
         if before is not None and before.case_id == ref.case_id:
             raise DatasetError(
-                f"source: {listing}: two cases are called {ref.case_id!r} ({before.images[0]} and {ref.images[0]}); "
-                "rename one of the files, or name the cases in a 'case' column of a .csv table"
+                f"source: {listing}: two cases are called {ref.case_id!r} ({excerpt(before.images[0])} and "
+                f"{excerpt(ref.images[0])}); rename one of the files, or name the cases in a 'case' column of a .csv "
+                "table"
             )
     _check_names(ordered, listing)
     _check_files(ordered, listing)
@@ -96,7 +97,7 @@ def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:
     for ref in refs:
         if len(ref.case_id.encode()) > _MAX_ID_BYTES:
             raise DatasetError(
-                f"source: {listing}: case id {reprlib.repr(ref.case_id)} has {len(ref.case_id.encode())} bytes, and a "
+                f"source: {listing}: case id {shortened(ref.case_id)} has {len(ref.case_id.encode())} bytes, and a "
                 f"file name holds {_MAX_ID_BYTES} of them besides its ending; shorten it, or name the case in a 'case' "
                 "column of a .csv table"
             )
@@ -127,7 +128,7 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
         )
     if missing:
         raise DatasetError(
-            f"source: {listing}: {len(missing)} of {num_files} files are missing, the first is {missing[0]}; "
+            f"source: {listing}: {len(missing)} of {num_files} files are missing, the first is {excerpt(missing[0])}; "
             "complete the copy of the data set, or correct the list"
         )
 
@@ -141,7 +142,9 @@ def _files_in(folder: str) -> frozenset[str]:
         # ValueError: a name that no file system can hold.
         return frozenset()
     except OSError as error:
-        raise DatasetError(f"source: {folder} cannot be read ({error.strerror}); check its permissions") from None
+        raise DatasetError(
+            f"source: {excerpt(folder)} cannot be read ({error.strerror}); check its permissions"
+        ) from None
 
 
 def _may_be_series(path: Path) -> bool:

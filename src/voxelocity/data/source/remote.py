@@ -10,27 +10,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar
 
 from filelock import FileLock
 
 from voxelocity.core.errors import DatasetError, InputError, ScanError
+from voxelocity.core.plain import excerpt
 from voxelocity.core.quantities import bytes_text
 from voxelocity.core.remote import ContentError, local_name, open_file_system, tried
 from voxelocity.core.staging import is_registered, register
 from voxelocity.core.whole_file import write_whole
+from voxelocity.data.source.server_listing import (
+    CONTENT_NAME,
+    INDEX_NAME,
+    START_NAME,
+    RemoteFile,
+    is_inside,
+    list_files,
+)
 from voxelocity.observe import default_cache_folder, free_disk_bytes
 
 _T = TypeVar("_T")
-_INDEX = ".voxelocity-remote.json"
-_CONTENT, _START = ".content", ".start"
 _READ_AT_ONCE = (".json", ".csv", ".tsv")
 _CHUNK_BYTES = 16 << 20
 # Of a larger file, the beginning comes alone if no more is needed.
@@ -40,19 +46,6 @@ _MOST_TRYING_S = 3600.0
 # While the user waits for the answer.
 _MOST_OPENING_S = 20.0
 _JUST_GIVEN_S = 60.0
-# Of what a server may claim or send.
-_MOST_FILE_BYTES, _MOST_LIST_BYTES = 1 << 43, 256 << 20
-_MOST_FOLDERS, _MOST_DEEP = 20_000, 16
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteFile:
-    """A file as the server describes it: bytes, when it was changed, and the MD5 of its content if that is known."""
-
-    num_bytes: int
-    changed: str = ""
-    md5: str = ""
 
 
 def mirrored(
@@ -88,7 +81,7 @@ def reopened(root: Path) -> None:
 
     An index anywhere else came with the folder: nobody asked to connect to the server that it names, so it is not read.
     """
-    index, scratch = root / _INDEX, _scratch_folder()
+    index, scratch = root / INDEX_NAME, _scratch_folder()
     # Unlike `Path.is_file`, this is False where the folder may not be read or its name is too long.
     if not os.path.isfile(index) or is_registered(root):
         return
@@ -132,7 +125,7 @@ class _Mirror:
     def update(self) -> None:
         """Lists the remote files, and makes or refreshes their local names. Lists of cases are read at once."""
         try:
-            found = self._tried(self._listed, what=self._url, most_s=_MOST_OPENING_S)
+            found = self._tried(lambda: list_files(self._files, self._url), what=self._url, most_s=_MOST_OPENING_S)
         except ScanError as error:
             self._known = self._read_index()
             if not self._known:
@@ -140,20 +133,20 @@ class _Mirror:
             warnings.warn(f"{error}; using the list of files from the last time", stacklevel=2)
             return
         except OSError as error:
-            raise DatasetError(f"source: {self._url} cannot be listed ({error})") from error
+            raise DatasetError(f"source: {self._url} cannot be listed ({excerpt(error)})") from error
         if not found:
             raise DatasetError(f"source: {self._url} holds no files; check the URL and your permissions")
         try:
-            self._make_names(found)
+            self._write_names(found)
         except OSError as error:
             raise DatasetError(
-                f"source: the names of the files of {self._url} cannot be kept in {self._root} ({error}); make space "
-                "there, or set XDG_CACHE_HOME to another disk"
+                f"source: the names of the files of {self._url} cannot be kept in {self._root} ({excerpt(error)}); "
+                "make space there, or set XDG_CACHE_HOME to another disk"
             ) from error
 
-    def _make_names(self, found: Mapping[str, RemoteFile]) -> None:
+    def _write_names(self, found: Mapping[str, RemoteFile]) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._root / f"{_INDEX}.lock"):
+        with FileLock(self._root / f"{INDEX_NAME}.lock"):
             before = self._read_index()
             for name, file in found.items():
                 place = self._root / name
@@ -172,11 +165,21 @@ class _Mirror:
                 self._forget(name)
             self._known = dict(found)
             record = {"url": self._url, "files": {name: asdict(file) for name, file in found.items()}}
-            write_whole(self._root / _INDEX, json.dumps(record).encode())
+            write_whole(self._root / INDEX_NAME, json.dumps(record).encode())
 
     def stage(self, path: Path, is_whole: bool) -> Path:
-        """Where the content of a file of the mirror is, or of all files of a folder; or the beginning of a file."""
+        """Where the content of a file of the mirror is, or of all files of a folder; or the beginning of a file.
+
+        Raises:
+            ScanError: the content cannot be fetched, or not be kept here.
+        """
         name = path.relative_to(self._root).as_posix()
+        try:
+            return self._bring(path, name, is_whole)
+        except OSError as error:
+            raise self._not_kept(f"{self._url}/{name}", error) from error
+
+    def _bring(self, path: Path, name: str, is_whole: bool) -> Path:
         if name in self._known:
             is_small = self._known[name].num_bytes <= _SMALL_BYTES
             return self._fetch(name) if is_whole or is_small or self._content(name).exists() else self._begin(name)
@@ -187,7 +190,7 @@ class _Mirror:
 
     def _begin(self, name: str) -> Path:
         """A file of the full size, which has the beginning of its content."""
-        place, remote = self._root / _START / name, f"{self._url}/{name}"
+        place, remote = self._root / START_NAME / name, f"{self._url}/{name}"
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
 
@@ -212,7 +215,7 @@ class _Mirror:
         place.parent.mkdir(parents=True, exist_ok=True)
         with lock, FileLock(place.with_name(f".{place.name}.lock")):
             if not place.exists():
-                self._make_room(self._known[name].num_bytes)
+                self._free_space(self._known[name].num_bytes)
                 self._download(name, place)
             os.utime(place)
         return place
@@ -275,7 +278,9 @@ class _Mirror:
         except (FileNotFoundError, PermissionError) as error:
             # fsspec calls a file missing, whatever kept it from being read.
             reason = error.__cause__ if isinstance(error.__cause__, PermissionError) else error
-            raise ScanError(f"source: {what} cannot be read ({reason}); check the URL and your permissions") from None
+            raise ScanError(
+                f"source: {what} cannot be read ({excerpt(reason)}); check the URL and your permissions"
+            ) from None
         except ConnectionError as error:
             raise ScanError(f"{error}; check the connection, and try again; a run continues with --resume") from error
         except ContentError as error:
@@ -284,12 +289,15 @@ class _Mirror:
                 "the server's own program, and check that you are logged in and that the file is whole there"
             ) from error
         except OSError as error:
-            raise ScanError(
-                f"source: {what} cannot be kept in {self._root} ({error.strerror or error}); make space there, or set "
-                "XDG_CACHE_HOME to a larger disk"
-            ) from error
+            raise self._not_kept(what, error) from error
 
-    def _make_room(self, num_bytes: int) -> None:
+    def _not_kept(self, what: str, error: OSError) -> ScanError:
+        return ScanError(
+            f"source: {what} cannot be kept in {self._root} ({error.strerror or error}); make space there, or set "
+            "XDG_CACHE_HOME to a larger disk"
+        )
+
+    def _free_space(self, num_bytes: int) -> None:
         """Removes the content that was not used for longest, until the new file fits into the budget.
 
         Readers that have a removed file open keep it.
@@ -310,7 +318,7 @@ class _Mirror:
             total -= status.st_size
 
     def _kept(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for folder, _, names in os.walk(self._root / _CONTENT):
+        for folder, _, names in os.walk(self._root / CONTENT_NAME):
             for name in names:
                 if not name.endswith((".lock", ".part")):
                     place = Path(folder) / name
@@ -322,69 +330,18 @@ class _Mirror:
     def _forget(self, name: str) -> None:
         """Removes what is here of a file, also the beginning that an attempt has left: it belongs to other content."""
         place = self._content(name)
-        for old in (place, _part_of(place), self._root / _START / name):
+        for old in (place, _part_of(place), self._root / START_NAME / name):
             old.unlink(missing_ok=True)
 
     def _content(self, name: str) -> Path:
-        return self._root / _CONTENT / name
+        return self._root / CONTENT_NAME / name
 
     def _read_index(self) -> dict[str, RemoteFile]:
         try:
-            files = json.loads((self._root / _INDEX).read_text())["files"]
-            return {name: RemoteFile(**values) for name, values in files.items() if _is_inside(name)}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            files = json.loads((self._root / INDEX_NAME).read_text())["files"]
+            return {name: RemoteFile.of(name, values) for name, values in files.items() if is_inside(name)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ContentError):
             return {}
-
-    def _listed(self) -> dict[str, RemoteFile]:
-        """All files below the URL; of a web server without an index, those that its `dataset.json` lists."""
-        try:
-            found = self._found_below()
-        except (NotImplementedError, FileNotFoundError):
-            found = {}
-        if not found:
-            content = self._files.cat_file(f"{self._url}/dataset.json", start=0, end=_MOST_LIST_BYTES)
-            found = {f"{self._url}/{name}": {} for name in ("dataset.json", *_named_in(content))}
-        base = self._files._strip_protocol(self._url).rstrip("/") + "/"
-        listed = {}
-        for place, info in found.items():
-            name = self._files._strip_protocol(place).removeprefix(base)
-            if _is_inside(name):
-                listed[name] = _described(
-                    name, info if info.get("size") is not None else self._files.info(f"{self._url}/{name}")
-                )
-        return listed
-
-    def _found_below(self) -> dict[str, Any]:
-        if not self._url.startswith(("http://", "https://")):
-            found: dict[str, Any] = self._files.find(self._url, detail=True)
-            return found
-        # Pages may link to each other in circles, which fsspec would follow for ever.
-        found, folders, seen = {}, [(self._url, 0)], {self._url.rstrip("/")}
-        while folders:
-            folder, depth = folders.pop()
-            for info in self._files.ls(folder, detail=True):
-                place = str(info["name"]).rstrip("/")
-                if not place.startswith(f"{self._url.rstrip('/')}/"):
-                    continue
-                if info.get("type") != "directory":
-                    found[place] = info
-                elif place not in seen:
-                    seen.add(place)
-                    folders.append((place, depth + 1))
-            if depth > _MOST_DEEP or len(seen) > _MOST_FOLDERS:
-                raise ContentError(
-                    f"its pages link to more than {_MOST_FOLDERS} folders, or to folders more than {_MOST_DEEP} deep, "
-                    f"such as {folder}, and probably to themselves; give a list of the cases (dataset.json or "
-                    "cases.csv) in place of the folder"
-                )
-        return found
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a name that a server or an index gives is that of a file inside the mirror, and none of ours."""
-    parts = PurePosixPath(name).parts
-    is_relative = bool(parts) and not name.endswith("/") and "\0" not in name and not PurePosixPath(name).is_absolute()
-    return is_relative and ".." not in parts and not parts[0].startswith((_INDEX, _CONTENT, _START))
 
 
 def _refuse_page(content: bytes, name: str) -> None:
@@ -397,37 +354,6 @@ def _refuse_page(content: bytes, name: str) -> None:
 
 def _is_list(path: PurePath) -> bool:
     return path.suffix.lower() in _READ_AT_ONCE
-
-
-def _named_in(content: bytes) -> Iterator[str]:
-    """Files of the cases that a `dataset.json` lists, in either layout; none if it is malformed."""
-    try:
-        described = json.loads(content)
-    except (ValueError, RecursionError):
-        return
-    values = described if isinstance(described, dict) else {}
-    listed = values.get("training") or values.get("dataset")
-    entries = list(listed.values()) if isinstance(listed, dict) else listed
-    for entry in entries if isinstance(entries, list) else ():
-        for value in entry.values() if isinstance(entry, Mapping) else ():
-            for name in value if isinstance(value, list) else [value]:
-                if isinstance(name, str):
-                    yield PurePosixPath(name).as_posix()
-
-
-def _described(name: str, info: Mapping[str, Any]) -> RemoteFile:
-    """What a server says of a file.
-
-    Raises:
-        ContentError: it gives no size that a file can have.
-    """
-    size = info.get("size") or 0
-    if not isinstance(size, int) or not 0 <= size <= _MOST_FILE_BYTES:
-        raise ContentError(f"it says that {name} has {size} bytes")
-    tag = str(info.get("ETag") or info.get("etag") or "")
-    changed = str(info.get("LastModified") or info.get("last_modified") or info.get("mtime") or tag)
-    found = _MD5.fullmatch(tag)
-    return RemoteFile(num_bytes=size, changed=changed, md5=found[1] if found else "")
 
 
 def _part_of(place: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from dataclasses import replace
@@ -12,7 +13,7 @@ from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.core.links import leads_out
 from voxelocity.core.quantities import count_text
 from voxelocity.core.remote import remote_url
-from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef
+from voxelocity.core.volume import NIFTI_ENDINGS, SCAN_ENDINGS, VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import what_it_holds
@@ -72,17 +73,32 @@ def _warn_of_links(cases: Cases) -> None:
     inside = os.path.join(root, "")
     files = (file for ref in cases.refs for file in (*ref.images, ref.label) if file is not None)
     below = [file for file in dict.fromkeys(files) if os.path.normpath(file).startswith(inside)]
-    links = {folder: _links_in(folder) for folder in dict.fromkeys(file.parent for file in below)}
-    has_linked_folder = {folder: leads_out(folder, root) for folder in links}
-    found = [file for file in below if has_linked_folder[file.parent] or file.name in links[file.parent]]
+    links = functools.cache(_links_in)
+    has_linked_folder = {folder: leads_out(folder, root) for folder in dict.fromkeys(file.parent for file in below)}
+    found = [file for file in below if has_linked_folder[file.parent] or file.name in links(file.parent)]
+    found += [
+        folder / name
+        for folder in dict.fromkeys(map(_folder_read_with, below))
+        if folder is not None
+        for name in sorted(links(folder))
+        if not name.lower().endswith(SCAN_ENDINGS)
+    ]
     away = [file for file in found if leads_out(file, root) and _ANNEX not in os.path.realpath(file)]
     if away:
         warnings.warn(
-            f"source: {count_text(len(away), 'file')} listed below {root} are links to files outside of it, such as "
-            f"{away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone else, check "
-            "where they lead",
+            f"source: {count_text(len(away), 'file')} of the data set below {root} are links to files outside of it, "
+            f"such as {away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone else, "
+            "check where they lead",
             stacklevel=3,
         )
+
+
+def _folder_read_with(file: Path) -> Path | None:
+    """The folder that may hold more files of a scan: slices of its series, or its voxels if its header is detached."""
+    name = file.name.lower()
+    if name.endswith(NIFTI_ENDINGS):
+        return None
+    return file if not name.endswith(SCAN_ENDINGS) and file.is_dir() else file.parent
 
 
 def _links_in(folder: Path) -> set[str]:

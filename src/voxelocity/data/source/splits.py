@@ -9,7 +9,6 @@ fold, because visits of a patient are neighbors under most names.
 from __future__ import annotations
 
 import re
-import reprlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.plain import shortened
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import kind_of, read_json, source_error
 
@@ -178,7 +178,7 @@ def _sides(path: Path, fold: int, split: Any) -> tuple[list[str], list[str]]:
         ids = sides.get(key)
         if not isinstance(ids, list) or not all(isinstance(case_id, str) for case_id in ids):
             raise source_error(
-                path, f'fold {fold} has "{key}": {reprlib.repr(ids)}; write a list of case ids under "train" and "val"'
+                path, f'fold {fold} has "{key}": {shortened(ids)}; write a list of case ids under "train" and "val"'
             )
     return sides["train"], sides["val"]
 
@@ -188,11 +188,13 @@ def _check_fold(path: Path, fold: int, training: list[str], validation: list[str
     for case_id in (*training, *validation):
         if case_id not in known:
             raise source_error(
-                path, f"fold {fold} names case {case_id!r}, which is not in the data set; correct the id or remove it"
+                path,
+                f"fold {fold} names case {shortened(case_id)}, which is not in the data set; correct the id or "
+                "remove it",
             )
         if case_id in placed:
             where = 'under both "train" and "val"' if case_id in training and case_id in validation else "twice"
-            raise source_error(path, f"fold {fold} names case {case_id!r} {where}; keep it once")
+            raise source_error(path, f"fold {fold} names case {shortened(case_id)} {where}; keep it once")
         placed.add(case_id)
     left_out = sorted(known - placed)
     if left_out:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError, nearest_name
-from voxelocity.core.plain import text_of_cell
+from voxelocity.core.plain import excerpt, shortened, text_of_cell
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import Description, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
@@ -107,7 +107,7 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
             rows.append(_Row(line=reader.line_num, cells=dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
         raise source_error(
-            path, f"line {reader.line_num} is not readable ({error}); check the quotation marks from there on"
+            path, f"line {reader.line_num} is not readable ({excerpt(error)}); check the quotation marks from there on"
         ) from None
     return rows, columns
 
@@ -152,7 +152,7 @@ def _image_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise source_error(
             path,
-            f"no column 'image' among the columns {', '.join(map(repr, columns))}; "
+            f"no column 'image' among the columns {excerpt(', '.join(map(repr, columns)))}; "
             "name the column of image paths 'image', or 'image_0', 'image_1', ... with one per channel",
         )
     twice = next((name for name in (*found, *OPTIONAL_COLUMNS) if columns.count(name) > 1), None)
@@ -164,7 +164,7 @@ def _image_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
     if set(found) != set(expected):
         raise source_error(
             path,
-            f"the image columns are {', '.join(map(repr, found))}; "
+            f"the image columns are {excerpt(', '.join(map(repr, found)))}; "
             "name them 'image_0', 'image_1', ... without gaps, or 'image' alone",
         )
     return expected
@@ -176,7 +176,9 @@ def _check_spelling(path: Path, columns: Sequence[str]) -> None:
     for wanted in OPTIONAL_COLUMNS:
         near = nearest_name(wanted, others) if wanted not in columns else None
         if near:
-            raise source_error(path, f"the column '{near}' is not known; did you mean '{wanted}'? If not, rename it")
+            raise source_error(
+                path, f"the column {shortened(near)} is not known; did you mean '{wanted}'? If not, rename it"
+            )
 
 
 def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:
@@ -202,6 +204,6 @@ def _fold(path: Path, row: _Row) -> int | None:
     fold = whole_number(text)
     if fold is None or fold < 0:
         raise source_error(
-            path, f"line {row.line} has the fold {text!r}; write a whole number from 0, or leave it empty"
+            path, f"line {row.line} has the fold {shortened(text)}; write a whole number from 0, or leave it empty"
         )
     return fold

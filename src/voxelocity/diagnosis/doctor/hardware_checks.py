@@ -19,7 +19,7 @@ _USED_SHARE = 0.1
 _TENSOR_CORES, _AMPERE, _ADA = (7, 0), (8, 0), (8, 9)
 _FORMATS = {"fp16": _TENSOR_CORES, "bf16": _AMPERE, "TF32": _AMPERE, "fp8": _ADA}
 
-# Two cores give about 125 augmented patches of 96 x 96 x 96 a second (docs/log.md).
+# Two cores give about 125 augmented patches of 96 x 96 x 96 a second (docs/log).
 _PATCHES_PER_CORE = 62
 
 _LITTLE_MEMORY_BYTES = 8 * _GIB

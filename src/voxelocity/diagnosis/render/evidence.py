@@ -19,7 +19,7 @@ from voxelocity.diagnosis.render.evidence_program import (
 )
 from voxelocity.diagnosis.render.wording import median, own_steps_text, quantile
 from voxelocity.diagnosis.result import Diagnosis
-from voxelocity.report.document import Section, Table
+from voxelocity.document.blocks import Section, Table
 
 _PHASES = {
     "warm-up": "not counted: warm-up",

@@ -10,8 +10,8 @@ from voxelocity.core.quantities import NOT_AVAILABLE, bytes_text, duration_text,
 from voxelocity.core.time_parts import part_label
 from voxelocity.diagnosis.facts import ExperimentFacts, Facts, HostFacts, ProfileFacts, StackFacts
 from voxelocity.diagnosis.render.wording import median
-from voxelocity.report.document import Section, Table, Text, fact_table
-from voxelocity.report.tables import in_words, machine_table
+from voxelocity.document.blocks import Section, Table, Text, fact_table
+from voxelocity.document.settings import in_words, machine_table
 
 _MAX_STACKS = 20
 _MAX_CALLS = 20

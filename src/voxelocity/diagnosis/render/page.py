@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,8 +29,7 @@ from voxelocity.diagnosis.render.wording import (
     title_text,
 )
 from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding
-from voxelocity.report.charts import Series, stacked_chart, thinned
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     Block,
     Card,
     Chart,
@@ -46,7 +46,8 @@ from voxelocity.report.document import (
     bars_on_one_scale,
     time_split,
 )
-from voxelocity.report.html import write_page
+from voxelocity.document.charts import Series, stacked_chart, thinned
+from voxelocity.document.html import write_page
 
 _NUM_FIRST = 3
 _HOW_TO_OPEN = (
@@ -230,6 +231,8 @@ def _step_text(seconds: float) -> str:
 
 def steps_chart(steps: Sequence[Step]) -> list[Block]:
     """What each counted step took, its parts on top of each other; nothing if there is nothing to draw."""
+    # A number that does not exist was written as null, and has no column.
+    steps = [step for step in steps if math.isfinite(step.seconds) and all(map(math.isfinite, step.parts.values()))]
     known = dict.fromkeys([*PARTS, *(name for step in steps for name in step.parts)])
     names = [name for name in known if any(step.parts.get(name) for step in steps)]
     if len(steps) < 2 or not names:

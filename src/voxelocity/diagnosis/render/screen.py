@@ -36,9 +36,9 @@ from voxelocity.diagnosis.render.wording import (
     style_for,
 )
 from voxelocity.diagnosis.result import Diagnosis, Finding
-from voxelocity.report import document
-from voxelocity.report.document import Table
-from voxelocity.report.terminal import prose, table_lines
+from voxelocity.document import blocks
+from voxelocity.document.blocks import Table
+from voxelocity.document.terminal import prose, table_lines
 
 NUM_CURES = 3
 _WIDEST = 100
@@ -94,7 +94,7 @@ def screen_lines(
             for block in section.blocks:
                 if isinstance(block, Table):
                     lines += [Text(), *table_lines(block, columns)]
-                elif isinstance(block, document.Text):
+                elif isinstance(block, blocks.Text):
                     lines += prose(block.text, columns, style="dim")
     return lines
 

@@ -1,4 +1,8 @@
-"""Facts to findings, one module a family; each rule is a pure function. `RULES` holds all of them, in order of code."""
+"""Facts to findings, one module a family; each rule is a pure function. `RULES` holds all of them, in order of code.
+
+`rule` says what a rule is and what it returns, `loader_model` how batches are made and what would change that, `seen`
+what rules read off the facts, `words` how they say it.
+"""
 
 from voxelocity.diagnosis.rules import (
     computing,

@@ -150,8 +150,9 @@ def _check_inverse(inverse: Component, preparation: BundlePreparation) -> None:
 def _check_counts(described: Component, arguments: Mapping[str, Any], *, most: int) -> None:
     """Refuses numbers of layers and the like that no network with these weights has, before they are all made."""
     for key, value in arguments.items():
-        inner = value if isinstance(value, list | tuple) else [value]
-        if any(word in key for word in _COUNTED) and any(isinstance(one, int | float) and one > most for one in inner):
+        counts = value if isinstance(value, list | tuple) else [value]
+        is_counted = any(word in key for word in _COUNTED)
+        if is_counted and any(isinstance(count, int | float) and count > most for count in counts):
             raise described.error(f"has {key} {shortened(value)}, more than its weights have parts")
 
 

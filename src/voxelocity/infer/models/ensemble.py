@@ -44,6 +44,7 @@ def mean_of(models: Sequence[Model]) -> Model:
         spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
         preparation=StackedPreparations(list(distinct.values())),
         doubts=tuple(doubt for model in models for doubt in model.doubts),
+        unlearned="; ".join(model.unlearned for model in models if model.unlearned),
     )
 
 

@@ -110,8 +110,8 @@ def network_with(
 
 def _check_weights(network: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path, *, hint: str) -> None:
     wanted, found = network.state_dict(), dict(weights)
-    both = [{name: _shape_of(value) for name, value in each.items()} for each in (wanted, found)]
-    if different := sorted(dict(both[0].items() ^ both[1].items()), key=str):
+    shapes = [{(name, _shape_of(value)) for name, value in state.items()} for state in (wanted, found)]
+    if different := sorted((name for name, _ in shapes[0] ^ shapes[1]), key=str):
         raise InputError(
             f"infer: {path} holds other weights than the network that its folder describes (the first is "
             f"{different[0]!s:.80}); {hint}"

@@ -34,6 +34,7 @@ def open_run(folder: Path, *, factory: str = "") -> Model:
         spec=spec,
         preparation=spec.preparation(),
         doubts=_doubts(folder, spec),
+        unlearned=read_mark(folder / _SCORES),
     )
 
 
@@ -74,10 +75,10 @@ def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -
             with check_is_file(folder / name).open("rb"):
                 pass
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            resumed = f", or finish this one: voxelocity train --resume {shlex.quote(str(folder))}"
             raise InputError(
-                f"infer: {folder} holds no {name}, so no model was finished there; "
-                "name the folder of a finished run, or finish this one: "
-                f"voxelocity train --resume {shlex.quote(str(folder))}"
+                f"infer: {folder} holds no {name}, so no model was finished there; name the folder of a finished run"
+                f"{resumed if (folder / _RUN_RECORD).exists() else ''}"
             ) from None
         except OSError as error:
             raise InputError(

@@ -6,6 +6,7 @@ Importing it imports no torch.
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.plain import shortened
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.step import NetworkConfig
@@ -104,9 +106,14 @@ def read_spec(path: Path) -> ModelSpec:
     """What a `model.json` describes.
 
     Raises:
-        InputError: it cannot be read, is damaged, or is of another release.
+        InputError: it cannot be read, is damaged, of another release, or of a recipe with networks of its own.
     """
     values = read_object(path, unreadable="check that it is a file you may read", damaged="train the model again")
+    if isinstance(recipe := values.get("recipe"), str):
+        raise InputError(
+            f"infer: {path} describes a model of the recipe {shortened(recipe)}, which predicts with "
+            f"`voxelocity recipe {shlex.quote(recipe[:40])} predict DATA -o {shlex.quote(str(path.parent))}`"
+        )
     version = values.get("format_version", KNOWN_VERSIONS[0])
     # Before the keys are read, which may differ in another version.
     if version not in KNOWN_VERSIONS:

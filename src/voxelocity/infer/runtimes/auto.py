@@ -198,7 +198,7 @@ class _Contest:
     def _window_s(self, name: str) -> float:
         """Seconds of a window, from the quickest of two batches, or of three short ones.
 
-        OpenVINO's second call took 2.5 times as long as later ones (docs/log.md), and other programs hold calls up.
+        OpenVINO's second call took 2.5 times as long as later ones (docs/log), and other programs hold calls up.
         """
         start_s, seconds = self._clock(), list[float]()
         while len(seconds) < 2 or (len(seconds) < 3 and self._clock() - start_s < _LEAST_TIMING_S):

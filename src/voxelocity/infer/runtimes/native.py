@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from voxelocity.core.errors import ConfigError
@@ -24,6 +26,13 @@ def eager(run: Forward, precision: PrecisionConfig, device: torch.device) -> For
         return logits
 
     return forward
+
+
+def allows_tf32() -> bool:
+    """Whether torch may round the factors of convolutions to TF32; on its devices, other runtimes do the same."""
+    # The older setting cannot be read where a program has changed this newer one.
+    cudnn: Any = torch.backends.cudnn
+    return str(cudnn.conv.fp32_precision) == "tf32"
 
 
 def load_eager(network: torch.nn.Module, task: RuntimeTask) -> Forward:

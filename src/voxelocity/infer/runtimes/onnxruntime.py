@@ -80,9 +80,9 @@ def why_not_loaded(device: torch.device) -> str:
 
 
 def load(network: torch.nn.Module, task: RuntimeTask) -> Forward:
-    """The network in ONNX Runtime: in float32, with factors in TF32 on a CUDA device; there in float16 if asked for.
+    """The network in ONNX Runtime: in float32, or on a CUDA device in float16 if asked for.
 
-    Its convolutions have no bfloat16.
+    Its convolutions have no bfloat16. On a CUDA device, factors are in TF32 where torch allows that.
     """
     from voxelocity.infer.runtimes.program import to_onnx
 
@@ -112,15 +112,17 @@ def _cuda_session(model: Path | bytes, device: torch.device) -> OnnxSession:
     import onnxruntime
     import torch
 
+    from voxelocity.infer.runtimes.native import allows_tf32
+
     # Finds CUDA and cuDNN where pip puts them; torch's own are loaded already if they are of the same version.
-    if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
+    onnxruntime.preload_dlls()
     options = {
         "device_id": str(device.index or 0),
         # An exhaustive search would take seconds for each size of a batch, and memory for every algorithm.
         "cudnn_conv_algo_search": "HEURISTIC",
         # Torch shares the device.
         "arena_extend_strategy": "kSameAsRequested",
+        "use_tf32": str(int(allows_tf32())),
     }
     # Without TensorRT's provider: it is listed even if TensorRT is not installed, and no other is then used; and it
     # builds an engine for each size of a batch.

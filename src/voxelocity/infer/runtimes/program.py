@@ -55,13 +55,19 @@ class Converted(torch.nn.Module):
 
     def __init__(self, network: torch.nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self._network, self._dtype = copy.deepcopy(network).to(dtype), dtype
-        if dtype == torch.float32:
-            return
-        for module in [*self._network.modules()]:
-            for name, part in [*module.named_children()]:
-                if isinstance(part, _NORMS):
-                    setattr(module, name, _InFloat32(part))
+        self._network, self._dtype = copy.deepcopy(network), dtype
+        norms = [
+            (module, name, part)
+            for module in self._network.modules()
+            for name, part in module.named_children()
+            if isinstance(part, _NORMS) and dtype != torch.float32
+        ]
+        # Taken out meanwhile: a variance may be too large or too small for float16.
+        for module, name, _ in norms:
+            setattr(module, name, torch.nn.Identity())
+        self._network.to(dtype)
+        for module, name, part in norms:
+            setattr(module, name, _InFloat32(part))
 
     def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._network(windows_bcxyz.to(self._dtype))

@@ -5,14 +5,15 @@ Written after its documentation; the tests of it run only where torch-tensorrt a
 
 from __future__ import annotations
 
-import contextlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from voxelocity.core.device import as_current
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
+from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, in_one_line, missing
+from voxelocity.infer.runtimes.native import allows_tf32
 from voxelocity.infer.runtimes.program import Converted
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -28,29 +29,39 @@ def why_not(device: torch.device) -> str:
 def load(network: torch.nn.Module, task: RuntimeTask) -> Forward:
     """The network as a TensorRT engine, in the number format of the task, for batches of any size.
 
-    If TensorRT cannot build it for more than one size, batches that are not full are padded.
+    If TensorRT cannot build it for more than one size, batches that are not full are padded, and a warning says so.
     """
-    if task.batch_size > 1:
-        # What builders raise is not theirs alone; if the other way fails too, its error is passed on.
-        with contextlib.suppress(Exception):
-            return _for_any_batch(_engine(network, task, is_dynamic=True), task)
-    return padded(_engine(network, task), task)
+    if task.batch_size == 1:
+        return padded(_engine(network, task), task)
+    try:
+        return _for_any_batch(_engine(network, task, is_dynamic=True), task)
+    # What builders raise is not theirs alone; if the other way fails too, its error is passed on.
+    except Exception as error:
+        forward = padded(_engine(network, task), task)
+        warnings.warn(
+            f"infer: TensorRT cannot build the network for batches of any size ({in_one_line(error)}); batches of "
+            f"fewer than {task.batch_size} windows take as long as full ones",
+            stacklevel=2,
+        )
+        return forward
 
 
 def write_engine(network: torch.nn.Module, task: RuntimeTask, path: Path) -> None:
     """Writes the engine as a program of torch.export. It runs on this kind of GPU only."""
     import torch_tensorrt
 
-    torch_tensorrt.save(
-        _engine(network, task), str(path), output_format="exported_program", arg_inputs=[_example(task)]
-    )
+    engine = _engine(network, task)
+    # Saving traces the program once more.
+    with torch.no_grad(), as_current(task.device):
+        torch_tensorrt.save(engine, str(path), output_format="exported_program", arg_inputs=[_example(task)])
 
 
 def open_engine(path: Path, task: RuntimeTask) -> Forward:
     """The network that `write_engine` wrote. Runs the machine code in it: open only what you trust."""
     import torch_tensorrt
 
-    return padded(torch_tensorrt.load(str(path)).module(), task)
+    with as_current(task.device):
+        return padded(torch_tensorrt.load(str(path)).module(), task)
 
 
 def _for_any_batch(run: Any, task: RuntimeTask) -> Forward:
@@ -92,7 +103,13 @@ def _engine(network: torch.nn.Module, task: RuntimeTask, *, is_dynamic: bool = F
             min_shape=(1, *shape), opt_shape=task.batch_shape, max_shape=task.batch_shape, dtype=torch.float32
         )
     with torch.no_grad(), as_current(task.device):
-        return torch_tensorrt.compile(converted, ir="dynamo", arg_inputs=[example], use_explicit_typing=True)
+        return torch_tensorrt.compile(
+            converted,
+            ir="dynamo",
+            arg_inputs=[example],
+            use_explicit_typing=True,
+            disable_tf32=not allows_tf32(),
+        )
 
 
 def _example(task: RuntimeTask) -> torch.Tensor:

@@ -1,4 +1,9 @@
-"""Auto3DSeg's GPU customization by this package's tuning: public as `voxelocity.monai.auto3dseg`."""
+"""Auto3DSeg's GPU customization by this package's tuning: public as `voxelocity.monai.auto3dseg`.
+
+`specs` is what is asked for, `templates` knows which keys set what in MONAI's four templates, `steps` are the
+templates' own, `measure` is the process of a trial, `algorithms` reads and writes a work folder by MONAI, `originals`
+keeps what is replaced and puts it back, `customizing` is the whole of it, with the drop-in.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document.blocks import Block, Code, Text, fact_table
 from voxelocity.interop.auto3dseg.algorithms import (
     ALGORITHM_OBJECT,
     Algos,
@@ -51,7 +52,6 @@ from voxelocity.interop.auto3dseg.templates import (
 )
 from voxelocity.observe import Clock, default_cache_folder, system_clock
 from voxelocity.planning import DeviceChoice, Machine, survey
-from voxelocity.report.document import Block, Code, Text, fact_table
 from voxelocity.tuning.costs import RunTime
 from voxelocity.tuning.page import before_and_after, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line

@@ -1,4 +1,14 @@
-"""MONAI's names with this package's engine behind them: public as `voxelocity.monai`."""
+"""MONAI's names with this package's engine behind them: public as `voxelocity.monai`.
+
+- `chain`: `compile`: the split at the first random transform, the plan, the cache, batches made by threads.
+- `lower`: each random transform as one decorated function: MONAI's draw, with our steps in place of its work.
+- `deterministic`: MONAI's slow fixed transforms with one part replaced, the loop over the voxels.
+- `datasets`: MONAI's data sets and loaders over `chain` and `items`, which keeps prepared items.
+- `fingerprint` with `content` and `sources`: what a chain does and what an item is, as texts that processes agree on.
+- `compared`: which versions were compared, which private names are read. `difference`, `check`: how results differ.
+- `window` with `stitch`, `ranges`, `novograd`, `cucim`: sliding windows, `Range`, `Novograd` and the `CuCIM` family.
+- `quiet` imports MONAI and restores the process; `absent` says where names are that are not here.
+"""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class _Row:
 
     def _metadata(self) -> tuple[str, ...]:
         """One line for all samples and draws, with the first difference."""
-        found = [f"{one.key}: {one.metadata}" for one in self.differences if one.metadata]
+        found = [f"{difference.key}: {difference.metadata}" for difference in self.differences if difference.metadata]
         more = f" (and in {len(found) - 1} more)" if len(found) > 1 else ""
         return (f"{' '.join(found[0].split())}{more}",) if found else ()
 

@@ -17,6 +17,8 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.learning import read_mark
 from voxelocity.core.plain import read_mapping, table_cell
 from voxelocity.core.whole_file import write_whole
+from voxelocity.document import TableView
+from voxelocity.document.blocks import Table
 from voxelocity.recipes.brain.dataset import brain_dataset
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.pages import unlearned_verdict
@@ -29,8 +31,6 @@ from voxelocity.recipes.segmentation import (
     train_on,
     unseen_cases,
 )
-from voxelocity.report import TableView
-from voxelocity.report.document import Table
 
 KEYS: dict[str, Any] = {
     "network.name": "segresnet",

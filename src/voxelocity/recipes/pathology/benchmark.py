@@ -39,7 +39,7 @@ from voxelocity.step import RunningAverage, autocast
 _NUM_BATCHES = 128
 _ROUNDS = 3
 # Of trainings: what features made by hand reach. On the pieces of these folds, which are held out, networks level off
-# at 0.95, so that a target there is reached by chance (docs/log.md).
+# at 0.95, so that a target there is reached by chance (docs/log).
 _TARGET_AUC, _HELD_FOLDS = 0.9, (0, 1, 2)
 _LIMIT_S, _CHECK_S = 60.0, 2.0
 # The changes of MONAI's example, with its strengths; `_monai_transform` has them too.

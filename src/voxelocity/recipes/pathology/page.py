@@ -13,11 +13,11 @@ import numpy.typing as npt
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text, duration_text
+from voxelocity.document.blocks import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table, Text
 from voxelocity.recipes.pages import BASELINES, BASELINES_KEY, number_text, training_blocks, unlearned_verdict
 from voxelocity.recipes.pathology.annotations import Mask
 from voxelocity.recipes.pathology.baselines import CHANCE
 from voxelocity.recipes.pathology.slides import Pixels
-from voxelocity.report.document import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table, Text
 from voxelocity.report.pictures import png_data_uri
 
 MOST_DRAWN = 6

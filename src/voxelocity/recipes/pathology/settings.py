@@ -21,7 +21,7 @@ class PatchNetConfig(Config):
 
     width: float = Field(default=0.25, ge=0.125, le=4.0)
     """Channels as a share of ResNet-18's. In ten minutes on two cores, a quarter sees ten times as many patches and
-    reaches a higher AUC (docs/log.md)."""
+    reaches a higher AUC (docs/log)."""
 
 
 class SlidePatchConfig(Config):

@@ -11,12 +11,13 @@ from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
 from voxelocity.recipes.call import Call
 from voxelocity.recipes.division import Division
-from voxelocity.recipes.fit import FitJob, fit, open_run
+from voxelocity.recipes.fit import FitJob, fit
 from voxelocity.recipes.pathology.dataset import OpenPieces, Piece, identify
 from voxelocity.recipes.pathology.model import PatchNet, TrainedPatches
 from voxelocity.recipes.pathology.patches import PatchBatches
 from voxelocity.recipes.pathology.settings import PathologyConfig
 from voxelocity.recipes.pathology.slides import Blocks
+from voxelocity.recipes.run import open_run
 from voxelocity.step import TrainingStep
 
 _RESERVE_S = 10.0

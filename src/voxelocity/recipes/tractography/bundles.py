@@ -257,11 +257,7 @@ class TractDivision:
             labels, names = _labels(bundles, by)
             groups = tuple(names[number] for number in np.unique(labels[sides[0]]))
         trained, held_out = (np.unique(bundles.identity[side]) for side in sides)
-        found = [path for files in _files_by_subject(data).values() for path in files]
-        files = {
-            path.relative_to(data if data.is_dir() else data.parent).as_posix(): content_of(path) for path in found
-        }
-        return cls(by=by, trained=trained, held_out=held_out, groups=groups, files=files)
+        return cls(by=by, trained=trained, held_out=held_out, groups=groups, files=_contents(data))
 
     def to_plain(self) -> dict[str, Any]:
         """As plain data, with numbers and one hash in place of all streamlines."""

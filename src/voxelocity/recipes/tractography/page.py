@@ -10,13 +10,13 @@ from typing import Any
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import count_text, duration_text, share_text
+from voxelocity.document.blocks import Card, Chart, Document, LegendEntry, Section, Table, Text
+from voxelocity.document.charts import projections
 from voxelocity.recipes.pages import BASELINES, BASELINES_KEY, number_text, training_blocks, unlearned_verdict
 from voxelocity.recipes.tractography.baselines import MOVED, UNTRAINED, Baseline
 from voxelocity.recipes.tractography.generate import Generated
 from voxelocity.recipes.tractography.judge import Judgment, mean_of
 from voxelocity.recipes.tractography.shapes import Points
-from voxelocity.report.charts import projections
-from voxelocity.report.document import Card, Chart, Document, LegendEntry, Section, Table, Text
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40

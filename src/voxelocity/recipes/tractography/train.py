@@ -19,7 +19,8 @@ from voxelocity.infer import SPEC_NAME
 from voxelocity.observe import Stopwatch, cpu_budget
 from voxelocity.parallel import World
 from voxelocity.recipes.call import Call
-from voxelocity.recipes.fit import FitJob, fit, open_run
+from voxelocity.recipes.fit import FitJob, fit
+from voxelocity.recipes.run import open_run
 from voxelocity.recipes.tractography.bundles import Bundles, TractDivision, open_bundles, split
 from voxelocity.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame

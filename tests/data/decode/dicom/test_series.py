@@ -271,6 +271,11 @@ def edited(**values):
         ({"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, "a mosaic, a whole volume .*dcm2niix"),
         ({"PhotometricInterpretation": "MONOCHROME1"}, "low values are shown bright .*dcmodify .*SimpleITK"),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, r"its values are no intensities \(PALETTE COLOR\)"),
+        ({"PixelSpacing": [-0.8, 0.6]}, r"PixelSpacing is \(-0\.8, 0\.6\) mm; export"),
+        ({"PixelSpacing": [0.8, 0]}, r"PixelSpacing is \(0\.8, 0\.0\) mm; export"),
+        ({"ImageOrientationPatient": [2, 0, 0, 0, 1, 0]}, r"ImageOrientationPatient is \(2\.0, .* of length 1; export"),
+        ({"ImageOrientationPatient": [1, 0, 0, 0.6, 0.8, 0]}, r"ImageOrientationPatient is .* at a right angle"),
+        ({"RescaleSlope": 0}, "RescaleSlope is 0, which would make all values equal"),
     ],
 )
 def test_values_that_are_not_those_of_a_plane_are_refused_with_the_reason(tmp_path, values, words):
@@ -380,3 +385,9 @@ def test_a_deflated_file_is_read_and_one_that_unpacks_to_too_much_is_refused(tmp
     monkeypatch.setattr("voxelocity.data.decode.dicom.deflate._MOST_BYTES", 1 << 21)
     with pytest.raises(ScanError, match=r"unpacks to more than [\d,]+ bytes"):
         read_scan(tmp_path / "ct")
+
+
+def test_a_series_of_several_patients_is_said(tmp_path):
+    write_series(tmp_path, VOXELS, edit=lambda index, dataset: setattr(dataset, "PatientID", f"p{index // 3}"))
+    with pytest.warns(UserWarning, match=r"the slices of the series name 2 patients \(PatientID\)"):
+        read_header(tmp_path)

@@ -25,7 +25,7 @@ def series(tmp_path):
 def write_contours(path, series, contours):
     """An RTSTRUCT of one region per name; each polygon is given in pixels (column, row) and a plane."""
     from pydicom.dataset import Dataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, RTStructureSetStorage, generate_uid
+    from pydicom.uid import UID, ExplicitVRLittleEndian, RTStructureSetStorage
 
     header = read_header(series)
     to_lps = np.diag([-1.0, -1.0, 1.0, 1.0]) @ header.grid.matrix
@@ -33,8 +33,8 @@ def write_contours(path, series, contours):
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = RTStructureSetStorage
-    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = generate_uid()
-    dataset.Modality, dataset.SeriesInstanceUID = "RTSTRUCT", generate_uid()
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = UID("1.2.3.8")
+    dataset.Modality, dataset.SeriesInstanceUID = "RTSTRUCT", UID("1.2.3.9")
     referred, study, frame = Dataset(), Dataset(), Dataset()
     referred.SeriesInstanceUID = header.slices[0].series_uid
     study.RTReferencedSeriesSequence = [referred]
@@ -179,3 +179,39 @@ def test_a_truncated_segmentation_is_refused(tmp_path, series):
     (tmp_path / "seg.dcm").write_bytes(content[:-100])
     with pytest.raises(ScanError, match=r"seg\.dcm: .*(truncated|cannot be read)"):
         read_structures(tmp_path / "seg.dcm", header.grid, {"a": 1})
+
+
+def test_what_structures_do_not_say_is_noted(tmp_path, series):
+    path = write_contours(
+        tmp_path / "rs.dcm", series, {"a": [(2, SQUARE), (3, SQUARE[:1]), (4, SQUARE[:2])], "b": [(2, HOLE)]}
+    )
+    notes = []
+    grid = read_header(series).grid
+    label = read_structures(path, grid, {"a": 1, "b": 2}, note=lambda kind, text: notes.append((kind, text)))
+    assert np.unique(np.nonzero(label)[2]).tolist() == [2]
+    assert (label == 2).sum() == 4
+    assert [kind for kind, _ in notes] == ["open contours", "overlap"]
+    assert "2 contours of these structures are points or lines" in notes[0][1]
+    assert "structures overlap in 4 voxels" in notes[1][1]
+
+
+@pytest.mark.parametrize(
+    "keyword", ["Modality", "ROIName", "ContourData", "NumberOfContourPoints", "SeriesDescription"]
+)
+def test_a_value_of_any_length_is_refused_in_a_short_message(tmp_path, series, keyword):
+    import pydicom
+    from pydicom.datadict import tag_for_keyword
+    from pydicom.dataelem import RawDataElement
+
+    path = write_contours(tmp_path / "rs.dcm", series, {"x": [(2, SQUARE)]})
+    dataset = pydicom.dcmread(path)
+    holder = {"ROIName": dataset.StructureSetROISequence[0]}.get(keyword, dataset)
+    if keyword in ("ContourData", "NumberOfContourPoints"):
+        holder = dataset.ROIContourSequence[0].ContourSequence[0]
+    tag = pydicom.tag.Tag(tag_for_keyword(keyword))
+    value = b"\\".join([b"12345678"] * 500)
+    holder._dict[tag] = RawDataElement(tag, "LO", len(value), value, 0, False, True)
+    dataset.save_as(path)
+    with pytest.raises(ScanError) as refused:
+        read_structures(path, read_header(series).grid, {"a": 1})
+    assert len(str(refused.value)) < 900

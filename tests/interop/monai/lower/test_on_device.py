@@ -282,6 +282,18 @@ def test_a_devices_rounding_of_rotations_is_found_by_whole_grids(monkeypatch: py
     sampling._rotation_is_fused.cache_clear()
 
 
+def test_a_devices_rounding_is_found_where_a_program_uses_torchs_newer_settings() -> None:
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        with pytest.raises(RuntimeError, match="legacy and new APIs"):
+            torch.get_float32_matmul_precision()
+        assert sampling.rotation_why_not_on(torch.device("cpu")) == ""
+    finally:
+        matmul.fp32_precision = before
+
+
 def test_batches_of_a_far_device_are_made_at_once_and_as_by_monai(monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.volume import Array
 from voxelocity.data.decode.dicom.deflate import check_deflated
+from voxelocity.data.decode.gunzip import unreadable
 
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 _MARK_AT, _MARK = 128, b"DICM"
@@ -114,7 +116,7 @@ def named_damage(path: Path) -> Iterator[None]:
         raise
     except damage_errors() as error:
         raise ScanError(
-            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({error}); export it again"
+            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({excerpt(error)}); export it again"
         ) from None
 
 
@@ -128,7 +130,7 @@ def is_dicom(path: Path) -> bool:
         with path.open("rb") as file:
             start = file.read(_MARK_AT + len(_MARK))
     except OSError as error:
-        raise ScanError(f"decode: {path}: the file cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(path, error) from None
     return start[_MARK_AT:] == _MARK or _begins_without_mark(start)
 
 
@@ -219,7 +221,8 @@ def _pixels(slice_: Slice) -> Array:
             stored = dataset.pixel_array
         except damage_errors() as error:
             raise ScanError(
-                f"decode: {slice_.path}: the compressed pixels cannot be read ({error}); copy or export the file again"
+                f"decode: {slice_.path}: the compressed pixels cannot be read ({excerpt(error)}); copy or export the "
+                "file again"
             ) from None
         pixels: Array = np.asarray(stored, dtype=slice_.stored_dtype).reshape(slice_.shape)
         return pixels
@@ -227,7 +230,7 @@ def _pixels(slice_: Slice) -> Array:
     if element.length == _UNDEFINED_LENGTH:
         raise ScanError(
             f"decode: {slice_.path}: the pixels are compressed, but the file does not say how (transfer syntax "
-            f"{slice_.syntax}); export it again with its file meta information"
+            f"{shortened(slice_.syntax)}); export it again with its file meta information"
         )
     content: bytes = element.value or b""
     dtype = slice_.stored_dtype.newbyteorder("<" if UID(slice_.syntax).is_little_endian else ">")
@@ -273,7 +276,7 @@ def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = 
         reason = error.strerror or str(error)
     except damage_errors() as error:
         reason = str(error) or type(error).__name__
-    raise ScanError(f"decode: {path}: the DICOM file cannot be read ({reason}); copy or export it again")
+    raise ScanError(f"decode: {path}: the DICOM file cannot be read ({excerpt(reason)}); copy or export it again")
 
 
 class _Fields:
@@ -298,8 +301,8 @@ class _Fields:
             values = ()
         if not np.isfinite(values or (np.nan,)).all() or (count is not None and len(values) != count):
             raise ScanError(
-                f"decode: {self._path}: {keyword} is {text!r}, which is not {count or 'a list of'} finite number(s); "
-                "export the file again"
+                f"decode: {self._path}: {keyword} is {shortened(text)}, which is not {count or 'a list of'} finite "
+                "number(s); export the file again"
             )
         return values
 
@@ -323,7 +326,7 @@ def _missing_plugin(syntax: str) -> str:
     from pydicom.uid import UID
 
     if not UID(syntax).is_transfer_syntax:
-        return f"transfer syntax {syntax}"
+        return f"transfer syntax {shortened(syntax)}"
     if not UID(syntax).is_compressed:
         return ""
     try:
@@ -358,8 +361,8 @@ def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
     num_frames = int(dataset.get("NumberOfFrames") or (1 if num_described == 1 else 0))
     if num_frames != num_described or num_frames < 1:
         raise ScanError(
-            f"decode: {path}: the file says that it has {dataset.get('NumberOfFrames', 'no')} frames (NumberOfFrames), "
-            f"and describes {num_described}; it is incomplete or damaged: export it again"
+            f"decode: {path}: the file says that it has {excerpt(dataset.get('NumberOfFrames', 'no'))} frames "
+            f"(NumberOfFrames), and describes {num_described}; it is incomplete or damaged: export it again"
         )
     is_compressed, num_bits = UID(dataset.file_meta.TransferSyntaxUID).is_compressed, int(dataset.BitsAllocated)
     num_bytes, num_expected = len(dataset.PixelData), -(-num_frames * shape[0] * shape[1] * num_bits // 8)
@@ -378,7 +381,7 @@ def _frames(path: Path, dataset: Any, shape: tuple[int, int, int]) -> Iterator[A
     try:
         frames = np.asarray(dataset.pixel_array).reshape(shape)
     except damage_errors() as error:
-        raise ScanError(f"decode: {path}: the frames cannot be read ({error}); export the file again") from None
+        raise ScanError(f"decode: {path}: the frames cannot be read ({excerpt(error)}); export it again") from None
     # Of probabilities and occupancies, what is more likely inside than outside.
     least = int(dataset.get("MaximumFractionalValue", 255)) / 2
     is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
@@ -21,11 +22,13 @@ _BITS = (8, 16, 32)
 _WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
 # Rounding of direction cosines, and of a spacing relative to itself.
 _COSINE_TOLERANCE, _SPACING_TOLERANCE = 1e-4, 1e-3
+# How far the lengths of two directions may be from 1, and their product from 0: more is no rounding.
+_MOST_SKEWED = 1e-2
 # Shares of a step: two slices at one place, a step that skips a slice, and a slice that is off its place.
 _SAME_PLACE, _SKIPS, _OFF_PLACE = 0.05, 1.5, 0.1
 # Of a pixel: how far the last slice may be shifted from the normal through the first one.
 _MOST_SHIFT_PIXEL = 0.25
-_LISTED = 6
+_LISTED, _NAME = 6, 80
 _STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"
 
 
@@ -63,7 +66,7 @@ def read_series_header(path: Path) -> SeriesHeader:
         dtype=_dtype(ordered),
         slope=1.0,
         inter=0.0,
-        num_bytes=sum(one.path.stat().st_size for one in ordered),
+        num_bytes=sum(slice_.path.stat().st_size for slice_ in ordered),
         placement=Placement(fields=(), form="patient", forms_apart_mm=0.0),
         slices=ordered,
     )
@@ -78,12 +81,13 @@ def read_series_voxels(header: SeriesHeader) -> Array:
     check_memory(header.path, header.data_bytes)
     x, y, z = header.grid.shape
     voxels_zyx = np.empty((z, y, x), dtype=header.dtype)
-    for plane, one in zip(voxels_zyx, header.slices, strict=True):
-        pixels = read_pixels(one)
-        if (one.slope, one.inter) == (1.0, 0.0):
+    for plane, slice_ in zip(voxels_zyx, header.slices, strict=True):
+        pixels = read_pixels(slice_)
+        if (slice_.slope, slice_.inter) == (1.0, 0.0):
             plane[...] = pixels
         else:
-            plane[...] = pixels.astype(np.float64) * one.slope + one.inter
+            with np.errstate(over="ignore"):
+                plane[...] = pixels.astype(np.float64) * slice_.slope + slice_.inter
     voxels: Array = voxels_zyx.transpose(2, 1, 0)[None]
     return voxels
 
@@ -100,9 +104,9 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
     others: list[Path] = []
     for file in files_in(folder):
         if is_dicom(file):
-            one = read_slice(file)
-            if one is not None:
-                found[one.series_uid].append(one)
+            slice_ = read_slice(file)
+            if slice_ is not None:
+                found[slice_.series_uid].append(slice_)
         elif file.name.lower().endswith(DICOM_ENDINGS):
             raise ScanError(
                 f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
@@ -110,7 +114,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
             )
         else:
             others.append(file)
-    endings = {one.path.suffix for slices in found.values() for one in slices}
+    endings = {slice_.path.suffix for slices in found.values() for slice_ in slices}
     # Slices are often numbered in place of an ending.
     doubtful = [file.name for file in others if file.suffix in endings or file.suffix[1:].isdecimal()]
     if doubtful and found:
@@ -143,7 +147,8 @@ def holds_series(folder: Path) -> bool:
 def series_text(slices: Sequence[Slice]) -> str:
     """One series in a few words: what it is, how many slices it has, and the name of a file to choose it by."""
     first = slices[0]
-    title = " ".join(part for part in (first.modality, first.series_number, repr(first.description)) if part)
+    parts = (excerpt(first.modality, _NAME), excerpt(first.series_number, _NAME), shortened(first.description))
+    title = " ".join(part for part in parts if part)
     return f"{title} with {len(slices)} slices, such as {first.path.name}"
 
 
@@ -151,7 +156,7 @@ def _series_of(path: Path) -> Sequence[Slice]:
     is_folder = path.is_dir()
     found = series_in(path if is_folder else path.parent)
     if not is_folder:
-        chosen = [series for series in found.values() if any(one.path == path for one in series)]
+        chosen = [series for series in found.values() if any(slice_.path == path for slice_ in series)]
         if not chosen:
             raise ScanError(f"decode: {path}: the DICOM file holds no image of a scan; name a slice of a series")
         return chosen[0]
@@ -170,63 +175,91 @@ def _series_of(path: Path) -> Sequence[Slice]:
 def _check_alike(path: Path, slices: Sequence[Slice]) -> Sequence[Slice]:
     """Refuses files that cannot be planes of one volume, whatever their place."""
     first = slices[0]
-    for one in slices:
-        problem = _problem_of(one)
+    for slice_ in slices:
+        problem = _problem_of(slice_)
         if problem:
-            raise ScanError(f"decode: {one.path}: {problem}")
+            raise ScanError(f"decode: {slice_.path}: {problem}")
         for what, value, expected, tolerance in (
-            ("size (rows, columns)", one.shape, first.shape, 0.0),
-            ("pixel spacing", one.spacing_mm, first.spacing_mm, _SPACING_TOLERANCE * min(first.spacing_mm or (1.0,))),
-            ("orientation", one.directions, first.directions, _COSINE_TOLERANCE),
-            ("bits and sign", (*one.bits, one.is_signed), (*first.bits, first.is_signed), 0.0),
+            ("size (rows, columns)", slice_.shape, first.shape, 0.0),
+            (
+                "pixel spacing",
+                slice_.spacing_mm,
+                first.spacing_mm,
+                _SPACING_TOLERANCE * min(first.spacing_mm or (1.0,)),
+            ),
+            ("orientation", slice_.directions, first.directions, _COSINE_TOLERANCE),
+            ("bits and sign", (*slice_.bits, slice_.is_signed), (*first.bits, first.is_signed), 0.0),
         ):
             if np.abs(np.array(value, dtype=float) - np.array(expected, dtype=float)).max() > tolerance:
                 raise ScanError(
-                    f"decode: {path}: the slices differ in {what}: {first.path.name} has {expected}, {one.path.name} "
-                    f"has {value}; move the files that do not belong to the volume, such as a localizer, elsewhere"
+                    f"decode: {path}: the slices differ in {what}: {first.path.name} has {expected}, "
+                    f"{slice_.path.name} has {value}; move the files that do not belong to the volume, such as a "
+                    "localizer, elsewhere"
                 )
+    patients = {slice_.patient_id for slice_ in slices}
+    if len(patients) > 1:
+        warn_once(
+            f"patients of {path}",
+            f"decode: {path}: the slices of the series name {len(patients)} patients (PatientID); check that they are "
+            "those of one scan",
+        )
     return slices
 
 
-def _problem_of(one: Slice) -> str:
+def _problem_of(slice_: Slice) -> str:
     missing = [
         name
         for name, value in (
-            ("ImagePositionPatient", one.position_mm),
-            ("ImageOrientationPatient", one.directions),
-            ("PixelSpacing", one.spacing_mm),
+            ("ImagePositionPatient", slice_.position_mm),
+            ("ImageOrientationPatient", slice_.directions),
+            ("PixelSpacing", slice_.spacing_mm),
         )
         if value is None
     ]
-    if "MOSAIC" in one.image_type:
+    if "MOSAIC" in slice_.image_type:
         return f"the file is a mosaic, a whole volume as tiles of one picture; {_STRAIGHTEN}"
-    if one.num_frames > 1:
-        return f"the file holds {one.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
+    if slice_.num_frames > 1:
+        return f"the file holds {slice_.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
     if missing:
         return (
             f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
         )
-    if one.num_samples != 1:
-        return f"a pixel has {one.num_samples} values, as in a color picture; name a series of gray values"
-    if one.photometric == "MONOCHROME1":
+    if min(slice_.spacing_mm or ()) <= 0.0:
+        return f"PixelSpacing is {slice_.spacing_mm} mm; export the series again"
+    if _skewness(slice_.directions or ()) > _MOST_SKEWED:
+        return (
+            f"ImageOrientationPatient is {slice_.directions}, which are not two directions at a right angle, each of "
+            "length 1; export the series again"
+        )
+    if slice_.slope == 0.0:
+        return "RescaleSlope is 0, which would make all values equal; export the series again"
+    if slice_.num_samples != 1:
+        return f"a pixel has {slice_.num_samples} values, as in a color picture; name a series of gray values"
+    if slice_.photometric == "MONOCHROME1":
         return (
             "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if they "
             "mean what they mean in other scans, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
             "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
         )
-    if one.photometric not in ("", "MONOCHROME2"):
-        return f"its values are no intensities ({one.photometric}); name a series of gray values"
-    if one.bits[0] not in _BITS or not 0 < one.bits[1] <= one.bits[0]:
+    if slice_.photometric not in ("", "MONOCHROME2"):
+        return f"its values are no intensities ({excerpt(slice_.photometric, _NAME)}); name a series of gray values"
+    if slice_.bits[0] not in _BITS or not 0 < slice_.bits[1] <= slice_.bits[0]:
         return (
-            f"pixels have {one.bits[1]} of {one.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: {_STRAIGHTEN}"
+            f"pixels have {slice_.bits[1]} of {slice_.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: "
+            f"{_STRAIGHTEN}"
         )
-    if one.cannot_decode:
+    if slice_.cannot_decode:
         return (
-            f"the pixels are compressed ({one.cannot_decode}), and no installed package can decompress them; "
+            f"the pixels are compressed ({slice_.cannot_decode}), and no installed package can decompress them; "
             "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or decompress the files with `dcmdjpeg` or "
             "`gdcmconv --raw`"
         )
     return ""
+
+
+def _skewness(directions: Sequence[float]) -> float:
+    axes = np.array(directions).reshape(2, 3)
+    return float(np.abs(axes @ axes.T - np.eye(2)).max())
 
 
 def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], Array, Array]:
@@ -236,7 +269,7 @@ def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], A
     assert first.spacing_mm is not None, "checked for every slice"
     row, column = np.array(first.directions[:3]), np.array(first.directions[3:])
     normal = np.cross(row, column)
-    positions = np.array([one.position_mm for one in slices])
+    positions = np.array([slice_.position_mm for slice_ in slices])
     order = np.argsort(positions @ normal, kind="stable")
     ordered = tuple(slices[place] for place in order)
     positions = positions[order]
@@ -266,17 +299,17 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
     steps = np.diff(places_mm)
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
     for index in np.flatnonzero(steps <= _SAME_PLACE * usual)[:1]:
-        one, other = ordered[index], ordered[index + 1]
+        slice_, other = ordered[index], ordered[index + 1]
         num_twice = int((steps <= _SAME_PLACE * usual).sum())
         cause = (
             "they are copies: remove one of each"
-            if one.uid and one.uid == other.uid
+            if slice_.uid and slice_.uid == other.uid
             else "the series holds several images of one position, such as time points, echoes, or copies: move each "
             "volume into a folder of its own; `dcm2niix` does so by writing each as .nii.gz"
         )
         raise ScanError(
             f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
-            f"{one.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
+            f"{slice_.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
         )
     for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
         num_missing = round(float(steps[index]) / usual) - 1
@@ -298,7 +331,7 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
 
 def _dtype(slices: Sequence[Slice]) -> str:
     """Of the rescaled values: the smallest whole type that holds whatever the files could store, else float32."""
-    scalings = {(one.slope, one.inter) for one in slices}
+    scalings = {(slice_.slope, slice_.inter) for slice_ in slices}
     slope, inter = next(iter(scalings))
     if len(scalings) > 1 or not (slope.is_integer() and inter.is_integer()):
         return "float32"

@@ -11,6 +11,7 @@ import numpy as np
 
 from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.errors import ScanError
+from voxelocity.core.plain import excerpt, shortened
 from voxelocity.core.quantities import listed
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
@@ -18,7 +19,9 @@ from voxelocity.data.decode.notes import Note
 
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
-_LISTED = 12
+_LISTED, _NAME = 12, 80
+# Of a polygon.
+_FEWEST_POINTS = 3
 # Fewer planes at equal distances may be separate findings.
 _LEAST_PLANES = 3
 # How many times the distance between the slices of a scan is more than a rounding of it.
@@ -57,13 +60,13 @@ def _series_uids(dataset: Any) -> frozenset[str]:
     series = [
         *dataset.get("ReferencedSeriesSequence", ()),
         *(
-            one
+            referred
             for frame in dataset.get("ReferencedFrameOfReferenceSequence", ())
             for study in frame.get("RTReferencedStudySequence", ())
-            for one in study.get("RTReferencedSeriesSequence", ())
+            for referred in study.get("RTReferencedSeriesSequence", ())
         ),
     ]
-    return frozenset(str(one.get("SeriesInstanceUID", "")) for one in series)
+    return frozenset(str(referred.get("SeriesInstanceUID", "")) for referred in series)
 
 
 def read_structures(
@@ -85,7 +88,8 @@ def read_structures(
         grid: of the scan, on which the structures must have been drawn.
         values: of the structures to take, by name.
         series_uid: of the scan, if it is known.
-        note: called if the structures were drawn on another series, whose places fit.
+        note: called if the structures were drawn on another series, whose places fit; if some overlap; or if contours
+            enclose nothing.
 
     Raises:
         ScanError: the file holds none of these structures, does not lie on the grid, has larger or smaller voxels, or
@@ -93,7 +97,7 @@ def read_structures(
     """
     with named_damage(path):
         dataset = read_dataset(path)
-        label = _painted(path, dataset, grid, values)
+        label = _paint(path, dataset, grid, values, note)
         drawn_on = _series_uids(dataset)
         if series_uid and drawn_on and series_uid not in drawn_on:
             note(
@@ -104,11 +108,11 @@ def read_structures(
         return label
 
 
-def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) -> Array:
+def _paint(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int], note: Note) -> Array:
     modality = dataset.get("Modality", "")
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
-            f"decode: {path}: the label is a DICOM file of {modality or 'no modality'}, not SEG or RTSTRUCT"
+            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT"
         )
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
     wanted = {name.strip().casefold(): value for name, value in values.items()}
@@ -120,11 +124,23 @@ def _painted(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int]) ->
     turned = order.turn_grid(grid)
     label = np.zeros(turned.shape, dtype=np.uint16)
     planes: dict[int, set[int]] = {}
-    paint = _painted_frames if modality == "SEG" else _painted_contours
-    for number, axis, index in paint(path, dataset, turned, chosen):
-        part = label[index]
-        label[index] = np.maximum(part, chosen[number])
+    num_shared = 0
+    painted = (
+        _painted_frames(path, dataset, turned, chosen)
+        if modality == "SEG"
+        else _painted_contours(path, turned, _closed_contours(path, dataset, chosen, note), names)
+    )
+    for number, axis, index in painted:
+        before = label[index]
+        num_shared += int(((before != 0) & (before != chosen[number])).sum())
+        label[index] = np.maximum(before, chosen[number])
         planes.setdefault(number, set()).update(np.unique(index[axis]).tolist())
+    if num_shared:
+        note(
+            "overlap",
+            f"decode: {path}: structures overlap in {num_shared:,} voxels; where they do, the one with the largest "
+            "value counts",
+        )
     step_mm = turned.spacing_mm[axis] if planes else 0.0
     for drawn in (*planes.values(), set().union(*planes.values())):
         _check_no_plane_is_skipped(path, drawn, is_thicker=_distance_mm(path, dataset) > _THICKER * step_mm)
@@ -167,15 +183,15 @@ def _check_no_plane_is_skipped(path: Path, planes: set[int], *, is_thicker: bool
 
 def needed_names(found: tuple[str, ...], declared: tuple[str, ...] = ()) -> str:
     """What to do about a file none of whose structures is a class: the end of an error."""
-    names = ", ".join(found[:_LISTED]) + (", ..." if len(found) > _LISTED else "")
+    names = [excerpt(name, _NAME) for name in found]
     what = (
-        f"none of the classes {', '.join(declared)} is among its structures"
+        f"none of the classes {listed(declared, _LISTED)} is among its structures"
         if declared
         else "its structures have names"
     )
-    example = ", ".join(f'"{name}": {number}' for number, name in enumerate(found[:2], start=1))
+    example = ", ".join(f'"{name}": {number}' for number, name in enumerate(names[:2], start=1))
     return (
-        f"{what} ({names}); name the ones to learn in a dataset.json next to the table of cases: "
+        f"{what} ({listed(names, _LISTED)}); name the ones to learn in a dataset.json next to the table of cases: "
         f'{{"labels": {{"background": 0, {example}}}}}'
     )
 
@@ -184,9 +200,9 @@ def _segments(dataset: Any) -> dict[int, str]:
     # Of a label map, one number is the background, which is described like a segment.
     background = int(dataset.get("PixelPaddingValue", 0)) if _is_labelmap(dataset) else 0
     return {
-        number: str(one.get("SegmentLabel", ""))
-        for one in dataset.get("SegmentSequence", ())
-        if (number := int(one.SegmentNumber)) != background
+        number: str(segment.get("SegmentLabel", ""))
+        for segment in dataset.get("SegmentSequence", ())
+        if (number := int(segment.SegmentNumber)) != background
     }
 
 
@@ -195,7 +211,8 @@ def _is_labelmap(dataset: Any) -> bool:
 
 
 def _regions(dataset: Any) -> dict[int, str]:
-    return {int(one.ROINumber): str(one.get("ROIName", "")) for one in dataset.get("StructureSetROISequence", ())}
+    regions = dataset.get("StructureSetROISequence", ())
+    return {int(region.ROINumber): str(region.get("ROIName", "")) for region in regions}
 
 
 def _painted_frames(
@@ -222,7 +239,7 @@ def _painted_frames(
             [np.multiply(directions[:3], spacing_mm[1]), np.multiply(directions[3:], spacing_mm[0])], axis=1
         )
         to_index, origin = to_voxels[:3, :3] @ steps, (to_voxels @ [*position, 1.0])[:3]
-        for number in [int(one) for one in here if one in chosen]:
+        for number in [int(value) for value in here if value in chosen]:
             rows, columns = np.nonzero(frame == number if is_labelmap else frame)
             if rows.size == 0:
                 continue
@@ -269,25 +286,40 @@ def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:
         )
 
 
+def _closed_contours(path: Path, dataset: Any, chosen: Mapping[int, int], note: Note) -> dict[int, list[Array]]:
+    """By region number, the points (n, 3) in LPS mm of each contour of the chosen regions that encloses something."""
+    contours: dict[int, list[Array]] = {}
+    num_open = 0
+    for region in dataset.get("ROIContourSequence", ()):
+        if (number := int(region.ReferencedROINumber)) in chosen:
+            found = region.get("ContourSequence", ())
+            closed = [
+                points
+                for contour in found
+                if str(contour.get("ContourGeometricType", "")).startswith("CLOSED")
+                and len(points := _points(path, contour)) >= _FEWEST_POINTS
+            ]
+            contours.setdefault(number, []).extend(closed)
+            num_open += len(found) - len(closed)
+    if num_open:
+        note(
+            "open contours",
+            f"decode: {path}: {num_open} contours of these structures are points or lines, which enclose no voxel, and "
+            "were left out",
+        )
+    return contours
+
+
 def _painted_contours(
-    path: Path, dataset: Any, grid: Grid, chosen: Mapping[int, int]
+    path: Path, grid: Grid, contours: Mapping[int, list[Array]], names: Mapping[int, str]
 ) -> Iterator[tuple[int, int, tuple[Array, ...]]]:
-    """Region number, axis through the planes, and voxel indices of each plane in which a chosen region has contours."""
-    contours = {
-        number: [
-            _points(path, contour)
-            for contour in region.get("ContourSequence", ())
-            if str(contour.get("ContourGeometricType", "")).startswith("CLOSED")
-        ]
-        for region in dataset.get("ROIContourSequence", ())
-        if (number := int(region.ReferencedROINumber)) in chosen
-    }
+    """Region number, axis through the planes, and voxel indices of each plane in which a region has contours."""
     to_voxels = np.linalg.inv(grid.matrix) @ np.diag([-1.0, -1.0, 1.0, 1.0])
     placed = {
-        number: [points @ to_voxels[:3, :3].T + to_voxels[:3, 3] for points in each]
-        for number, each in contours.items()
+        number: [points @ to_voxels[:3, :3].T + to_voxels[:3, 3] for points in polygons]
+        for number, polygons in contours.items()
     }
-    spreads = [np.ptp(points, axis=0) for each in placed.values() for points in each]
+    spreads = [np.ptp(points, axis=0) for polygons in placed.values() for points in polygons]
     axis = int(np.sum(spreads, axis=0).argmin()) if spreads else 2
     within = [other for other in range(3) if other != axis]
     for number, polygons_of_region in placed.items():
@@ -297,7 +329,7 @@ def _painted_contours(
             off = float(np.abs(points[:, axis] - plane).max())
             if off > _OFF_GRID_VOXEL or not 0 <= plane < grid.shape[axis]:
                 raise ScanError(
-                    f"decode: {path}: a contour of '{_regions(dataset).get(number)}' lies {off:.2f} slices away from "
+                    f"decode: {path}: a contour of {shortened(names.get(number))} lies {off:.2f} slices away from "
                     f"slice {plane} of {grid.shape[axis]}; was it drawn on another series? Name the series it belongs "
                     "to"
                 )
@@ -315,8 +347,8 @@ def _points(path: Path, contour: Any) -> Array:
     num_said = int(contour.get("NumberOfContourPoints") or len(values) // 3)
     if len(values) != 3 * num_said:
         raise ScanError(
-            f"decode: {path}: a contour says that it has {num_said} points (NumberOfContourPoints), and holds "
-            f"{len(values)} coordinates; it is damaged: export the file again"
+            f"decode: {path}: a contour says that it has {shortened(num_said)} points (NumberOfContourPoints), and "
+            f"holds {len(values)} coordinates; it is damaged: export the file again"
         )
     return np.array(values).reshape(-1, 3)
 

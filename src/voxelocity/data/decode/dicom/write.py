@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.errors import OutputError, ScanError
+from voxelocity.core.plain import excerpt
 from voxelocity.core.volume import Array
 from voxelocity.core.whole_file import whole_file
 from voxelocity.data.decode.dicom.files import read_dataset
@@ -46,7 +47,7 @@ def what_segmentation_lacks(like: SeriesHeader) -> str:
     Raises:
         ScanError: a file of the series cannot be read.
     """
-    sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
+    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
     missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
     if missing:
         return f"its files lack {', '.join(missing)}"
@@ -56,7 +57,7 @@ def what_segmentation_lacks(like: SeriesHeader) -> str:
     try:
         _quiet_segmentation(sources, np.zeros((len(sources), 1, 1), np.uint8), ["a"])
     except _UNREPEATABLE as error:
-        return f"highdicom refuses them: {error}"
+        return f"highdicom refuses them: {excerpt(error)}"
     return ""
 
 
@@ -81,13 +82,13 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
             f"decode: {path}: writing DICOM SEG needs highdicom, which is not installed; "
             "pip install 'voxelocity[formats]', or choose another format"
         )
-    sources = [_repeatable(read_dataset(one.path, with_pixels=False)) for one in like.slices]
+    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
     try:
         segmentation = _quiet_segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
     except _UNREPEATABLE as error:
         raise ScanError(
-            f"decode: {path}: no DICOM SEG can be made for the series in {like.path} ({error}); complete the "
-            "attributes of its files, or write .nii.gz"
+            f"decode: {path}: no DICOM SEG can be made for the series in {like.path} ({excerpt(error)}); complete "
+            "the attributes of its files, or write .nii.gz"
         ) from None
     try:
         with whole_file(path) as file:

@@ -213,8 +213,9 @@ def _launch(pieces: Sequence[PatchTask], num_samples: int, count: Callable[[floa
     if pieces:
         begin = time.perf_counter()
         run_soon(pieces)
+        seconds = (time.perf_counter() - begin) / num_samples
         for _ in range(num_samples):
-            count((time.perf_counter() - begin) / num_samples)
+            count(seconds)
 
 
 def _timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:

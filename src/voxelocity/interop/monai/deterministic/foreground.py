@@ -134,7 +134,7 @@ def _indices(label_cxyz: Array, image_cxyz: Array | None, threshold: float) -> t
 
 
 def _places(kinds: Array, kind: np.uint8) -> Array:
-    # Numpy's memory comes in huge pages, which halves the time of filling it (docs/log.md).
+    # Numpy's memory comes in huge pages, which halves the time of filling it (docs/log).
     places = np.empty(np.count_nonzero(kinds == kind), dtype=np.int64)
     fill_places(kinds, kind, places)
     return places

@@ -140,7 +140,11 @@ def _resize(
         staging.add(index.astype(np.int32)),
         staging.add(weight.astype(np.float32)),
     ]
-    constants = {"BLOCK": triton_gather.BLOCK, "enable_fp_fusion": False}
+    constants = {
+        "BLOCK": triton_gather.BLOCK,
+        "enable_fp_fusion": False,
+        "maxnreg": triton_gather.RESIZE_REGISTERS,
+    }
     grid = (_blocks(out, triton_gather.BLOCK), len(out))
     return _launch(triton_gather.resize, grid, source, out, tables, constants)
 

@@ -37,6 +37,8 @@ REAL_NAMES: Final = ("fill", "fill_around", "scale_x", "scale_y", "scale_z")
 BLOCK: Final = 128
 """One voxel a thread: with more, offsets of 64 bits take more registers than there are, so that ptxas spills some."""
 MOVE_BLOCK: Final = 512
+RESIZE_REGISTERS: Final = 64
+"""Of a thread of `resize`. Left to itself, ptxas aims for 32 and spills some where voxels have one or two bytes."""
 _IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _ZEROS, _BORDER, _REFLECTION = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 

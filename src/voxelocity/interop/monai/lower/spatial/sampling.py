@@ -229,7 +229,8 @@ def rotation_is_fused(num_spatial: int, device: torch.device) -> bool | None:
 
     Asked once for each precision of matrix products: with TF32 it cannot.
     """
-    return _rotation_is_fused(num_spatial, device, torch.get_float32_matmul_precision())
+    # The older setting cannot be read where a program has changed this newer one, which can always be read.
+    return _rotation_is_fused(num_spatial, device, torch.backends.cuda.matmul.fp32_precision)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from voxelocity.report.charts import STAND_INS, Points, calm, drawing, inline, time_unit
+from voxelocity.document.charts import STAND_INS, Points, calm, drawing, inline, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,8 @@ from typing import Any
 from voxelocity.core.time_parts import GRAPH
 from voxelocity.diagnosis.facts.program import OWN_FEED, LoaderFacts, NetworkFacts, SettingFacts
 from voxelocity.diagnosis.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, RankFacts, Step
-from voxelocity.report import RunFacts, StepRecord, read_run
+from voxelocity.report.facts import read_run
+from voxelocity.report.records import RunFacts, StepRecord
 
 # A month of training has millions of steps; the newest show what holds it back now.
 _MAX_STEPS = 20_000

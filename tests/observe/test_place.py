@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.parallel import Place, read_place
+from voxelocity.observe.place import Place, read_place
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
 SRUN = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxelocity.core.whole_file import write_whole
-from voxelocity.report.document import Document
+from voxelocity.document.blocks import Document
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,7 +73,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("voxelocity.report"),
+        loader=PackageLoader("voxelocity.document"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.report.charts import (
+from voxelocity.document.charts import (
     CLASS_COLORS,
     LIGHT_COLORS,
     MAX_POINTS,
@@ -92,7 +92,7 @@ def test_smoothing_keeps_a_straight_line_where_it_has_both_sides():
 
 
 def test_stacked_layers_take_the_colors_of_the_parts_and_end_where_they_are_told():
-    from voxelocity.report.charts import stacked_chart
+    from voxelocity.document.charts import stacked_chart
 
     layers = [
         Series(points=[(1.0, 1.0), (10.0, 1.0)], color="part-5"),
@@ -119,13 +119,13 @@ def test_the_seven_base_colors_are_far_apart():
 
 
 def test_charts_and_slices_share_their_colors_on_light_and_dark_pages():
-    style = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    style = resources.files("voxelocity.document").joinpath("templates/style.css").read_text(encoding="utf-8")
     for index in range(1, len(CLASS_COLORS) + 1):
         assert set(re.findall(rf"--class-{index}: (#\w+);", style)) == {css(class_color(index))}
 
 
 def test_pictures_have_the_light_colors_of_the_pages():
-    style = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    style = resources.files("voxelocity.document").joinpath("templates/style.css").read_text(encoding="utf-8")
     style = style[: style.index("prefers-color-scheme: dark")]
     for name in set(LIGHT_COLORS) - {"chart-ink", "chart-grid"}:
         assert name in STAND_INS

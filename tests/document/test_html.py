@@ -1,4 +1,4 @@
-from voxelocity.report.document import (
+from voxelocity.document.blocks import (
     Card,
     Code,
     Document,
@@ -14,7 +14,7 @@ from voxelocity.report.document import (
     TimeBar,
     TimeBars,
 )
-from voxelocity.report.html import breakable, unbroken, with_code, write_page
+from voxelocity.document.html import breakable, unbroken, with_code, write_page
 
 
 def test_numbers_are_tied_to_their_units_and_nothing_else():

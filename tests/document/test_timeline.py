@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from voxelocity.report.timeline import Band, Line, TimeBand, Timeline, timeline_svg
+from voxelocity.document.timeline import Band, Line, TimeBand, Timeline, timeline_svg
 
 
 def chart(*values, stretches=(), **fields):

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from voxelocity.core.time_parts import TimeShare
-from voxelocity.report.document import side_by_side, time_split
+from voxelocity.document.blocks import side_by_side, time_split
 
 
 def part(name, seconds):

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from voxelocity.core.errors import InputError
-from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.judging import diagnose
+from voxelocity.report.own_run import facts_of_run
 
 PLAN = {
     "data": {"batch_size": 2, "patch": {"shape_voxel": [64, 64, 64]}, "feed": {"num_threads": 1}},

@@ -119,12 +119,12 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def kernels_of(family: Family) -> dict[str, Any]:
-    """The kernels of a family by name; functions that kernels call begin with an underscore or are imported."""
+    """The kernels of a family by name; functions that kernels call begin with an underscore."""
     return {
         name: value
         for module in family.modules
         for name, value in vars(module).items()
-        if isinstance(value, KernelInterface) and not name.startswith("_") and value.fn.__module__ == module.__name__
+        if isinstance(value, KernelInterface) and not name.startswith("_")
     }
 
 

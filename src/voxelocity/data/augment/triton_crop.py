@@ -7,7 +7,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_frame import SIZES, decoding, put, whole
+from voxelocity.data.augment.triton_frame import SIZES, _decoding, _put, _whole
 
 # What `crop` reads of each sample, int64 and in this order. Voxel (i, j, k) of the patch lies `i * step_x + j * step_y
 # + k * step_z` voxels from the first, whose place may be outside of the memory; steps are negative where flipped. It is
@@ -43,27 +43,27 @@ def crop(
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_plane = t < plane
     j, k = t // nz, t % nz
-    in_box = (j >= whole(place + 10)) & (j < whole(place + 13)) & (k >= whole(place + 11)) & (k < whole(place + 14))
+    in_box = (j >= _whole(place + 10)) & (j < _whole(place + 13)) & (k >= _whole(place + 11)) & (k < _whole(place + 14))
     in_box = in_box & in_plane
-    start_x, stop_x = whole(place + 9), whole(place + 12)
+    start_x, stop_x = _whole(place + 9), _whole(place + 12)
     first = tl.program_id(1) * PLANES
     last = tl.minimum(first + PLANES, nx)
     # int64: a box of a large scan can be longer than an int32 from its first plane to its last.
     step_c, step_x = tl.load(place + 1), tl.load(place + 2)
     image += tl.load(place)
-    at = j * whole(place + 3) + k * whole(place + 4)
+    at = j * _whole(place + 3) + k * _whole(place + 4)
     for c in range(num_channels):
         channel = row * num_channels + c
-        a, b, fill, is_last = decoding(scales, channel)
+        a, b, fill, is_last = _decoding(scales, channel)
         stored = image + c * step_c
         for i in range(first, last):
             is_inside = in_box & (i >= start_x) & (i < stop_x)
             value = tl.load(stored + i * step_x + at, mask=is_inside, other=0.0).to(tl.float32) * a
             value = tl.where(is_inside, value + (b + fill), fill)
-            put(out, work, channel, is_last, nx * plane, i * plane + t, value, in_plane, INNER)
+            _put(out, work, channel, is_last, nx * plane, i * plane + t, value, in_plane, INNER)
     label_step = tl.load(place + 6)
     label += tl.load(place + 5)
-    at = j * whole(place + 7) + k * whole(place + 8)
+    at = j * _whole(place + 7) + k * _whole(place + 8)
     target = out_label + row * nx * plane
     for i in range(first, last):
         is_inside = in_box & (i >= start_x) & (i < stop_x)

@@ -35,27 +35,27 @@ another number of voxels are rare; so does `num_channels`, which no run changes.
 
 
 @triton.jit
-def whole(pointer):
+def _whole(pointer):
     """A number of a table of int64, as int32."""
     return tl.load(pointer).to(tl.int32)
 
 
 @triton.jit
-def listed(entry):
+def _listed(entry):
     """The channel of a list's entry, int64, the flag of this list, and whether its last change is this one."""
     number = tl.load(entry)
     return (number >> 2).to(tl.int64), (number & 2) != 0, (number & 1) != 0
 
 
 @triton.jit
-def decoding(scales, channel):
+def _decoding(scales, channel):
     """Factor, summand and fill of a channel, and whether nothing changes it later."""
     scale = scales + channel * 4
     return tl.load(scale), tl.load(scale + 1), tl.load(scale + 2), tl.load(scale + 3) != 0.0
 
 
 @triton.jit
-def put(out, work, channel, is_last, num_voxels, t, v, mask, INNER: tl.constexpr):
+def _put(out, work, channel, is_last, num_voxels, t, v, mask, INNER: tl.constexpr):
     """Stores voxels `t` of a channel, int64, of the batch. Their places within a sample of `out` are int32."""
     if is_last:
         first = out + (channel // INNER * num_voxels * INNER + channel % INNER)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, FIRST_PIECE, FRACTION_BITS, FRACTION_STEP, ROUNDS, STEP
-from voxelocity.data.augment.triton_frame import SIZES, listed, put
+from voxelocity.data.augment.triton_frame import SIZES, _listed, _put
 
 # What the kernels read of each channel, float32 and in this order.
 VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")
@@ -53,7 +53,7 @@ def change_points(
         nz: of the patch.
         INNER: as in `triton_frame`.
     """
-    channel, _, is_last = listed(channels + tl.program_id(1))
+    channel, _, is_last = _listed(channels + tl.program_id(1))
     value = values + channel * _NUM_VALUES
     std, scale, shift = tl.load(value), tl.load(value + 1), tl.load(value + 2)
     has_bias = tl.load(value + 3) != 0.0
@@ -80,7 +80,7 @@ def change_points(
         if has_bias:
             v *= tl.exp(_field(cubes + channel * 64, t, nx, ny, nz))
         v += std * _normal(word, pieces)
-        put(out, work, channel, is_last, num_voxels, t, v * scale + shift, in_patch, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, v * scale + shift, in_patch, INNER)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -110,7 +110,7 @@ def blur_along(
         BLOCK: voxels of a program.
     """
     place = tl.program_id(1).to(tl.int64)
-    channel, _, is_last = listed(channels + place)
+    channel, _, is_last = _listed(channels + place)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_patch = t < num_voxels
     source += (channel if AXIS == 0 else place) * num_voxels
@@ -129,7 +129,7 @@ def blur_along(
     if AXIS == 2:
         value = values + channel * _NUM_VALUES
         total = total * tl.load(value + 1) + tl.load(value + 2)
-        put(out, target, channel, is_last, num_voxels, t, total, in_patch, INNER)
+        _put(out, target, channel, is_last, num_voxels, t, total, in_patch, INNER)
     else:
         tl.store(target + place * num_voxels + t, total, mask=in_patch)
 

@@ -18,7 +18,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_frame import SIZES, listed, put
+from voxelocity.data.augment.triton_frame import SIZES, _listed, _put
 from voxelocity.data.augment.triton_intensity import VALUE_NAMES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
@@ -33,7 +33,7 @@ _FIRST, _SPREAD, _BENT, _BENT_AGAIN = tl.constexpr(0), tl.constexpr(1), tl.const
 @triton.jit
 def measure(work, channels, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of unchanged channels, into slot FIRST. Writes no image."""
-    channel, _, _ = listed(channels + tl.program_id(1))
+    channel, _, _ = _listed(channels + tl.program_id(1))
     start, stop = _part(num_voxels, BLOCK)
     low, high, total, squares = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
@@ -51,7 +51,7 @@ def spread(work, target, channels, values, sums, num_voxels, PARTS: tl.constexpr
     FIRST is read where there is a contrast.
     """
     place = tl.program_id(1).to(tl.int64)
-    channel, _, _ = listed(channels + place)
+    channel, _, _ = _listed(channels + place)
     contrast = tl.load(values + channel * _NUM_VALUES + 4)
     low, high, mean = 0.0, 0.0, 0.0
     if contrast != 1.0:
@@ -76,7 +76,7 @@ def coarsen(
     """
     nx, ny, nz = nx // ALIGN * ALIGN, ny // ALIGN * ALIGN, nz // ALIGN * ALIGN
     place = tl.program_id(1).to(tl.int64)
-    channel, _, is_last = listed(channels + place)
+    channel, _, is_last = _listed(channels + place)
     source += place * num_voxels
     table = place * (nx + ny + nz)
     start, stop = _part(num_voxels, BLOCK)
@@ -97,7 +97,7 @@ def coarsen(
         v11 = _mixed(source + (x1 + y1), z0, z1, wz, in_part)
         v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
         v = v0 + wx * (v1 - v0)
-        put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
         low, high, total, squares = _counted(low, high, total, squares, v, in_part)
     _keep(sums, _FIRST, channel, low, high, total, squares, PARTS)
 
@@ -111,7 +111,7 @@ def bend(
 
     Reads FIRST; writes SPREAD for the channel before its gamma, and BENT for after it.
     """
-    channel, is_contrasted, is_last = listed(channels + tl.program_id(1))
+    channel, is_contrasted, is_last = _listed(channels + tl.program_id(1))
     value = values + channel * _NUM_VALUES
     contrast = tl.where(is_contrasted, tl.load(value + 4), 1.0)
     inverted, gamma = tl.load(value + 5), tl.load(value + 6)
@@ -132,7 +132,7 @@ def bend(
         low_a, high_a, total_a, squares_a = _counted(low_a, high_a, total_a, squares_a, v, in_part)
         v = _bent(v, exponent, is_inverted, new_low, new_high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
-        put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
     _keep(sums, _SPREAD, channel, low_a, high_a, total_a, squares_a, PARTS)
     _keep(sums, _BENT, channel, low_b, high_b, total_b, squares_b, PARTS)
 
@@ -146,7 +146,7 @@ def bend_again(
 
     Reads SPREAD and BENT, writes BENT_AGAIN.
     """
-    channel, _, is_last = listed(channels + tl.program_id(1))
+    channel, _, is_last = _listed(channels + tl.program_id(1))
     gamma = tl.load(values + channel * _NUM_VALUES + 6)
     low, high, _ = _range_and_mean(sums, _BENT, channel, num_voxels, PARTS)
     factor, shift = 1.0, 0.0
@@ -161,7 +161,7 @@ def bend_again(
         at = work + channel * num_voxels + t
         v = _bent(tl.load(at, mask=in_part, other=0.0) * factor + shift, gamma, False, low, high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
-        put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
     _keep(sums, _BENT_AGAIN, channel, low_b, high_b, total_b, squares_b, PARTS)
 
 
@@ -174,7 +174,7 @@ def restore(
 
     Reads SPREAD, and BENT or, where the list's flag says that two were made, BENT_AGAIN.
     """
-    channel, was_bent_twice, is_last = listed(channels + tl.program_id(1))
+    channel, was_bent_twice, is_last = _listed(channels + tl.program_id(1))
     slot = tl.where(was_bent_twice, _BENT_AGAIN, _BENT)
     factor, shift = _restoring(sums, slot, channel, num_voxels, PARTS)
     start, stop = _part(num_voxels, BLOCK)
@@ -182,7 +182,7 @@ def restore(
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
         v = tl.load(work + channel * num_voxels + t, mask=in_part, other=0.0) * factor + shift
-        put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
 
 
 @triton.jit

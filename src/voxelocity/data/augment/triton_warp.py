@@ -11,7 +11,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_frame import SIZES, decoding, put, whole
+from voxelocity.data.augment.triton_frame import SIZES, _decoding, _put, _whole
 
 # What `gather` reads of each sample, int64 and in this order; steps and offsets count voxels.
 PLACE_NAMES: Final = (
@@ -93,7 +93,7 @@ def _put_images(
     image, place, scales, out, work, row, num_channels, num_voxels, t, x, y, z, in_patch, INNER: tl.constexpr
 ):
     """Stores the voxels t of all channels, each between the eight stored ones around its place."""
-    step_x, step_y, step_z = whole(place + 2), whole(place + 3), whole(place + 4)
+    step_x, step_y, step_z = _whole(place + 2), _whole(place + 3), _whole(place + 4)
     ix, wx, in_x0, in_x1 = _below(x, place + 9)
     iy, wy, in_y0, in_y1 = _below(y, place + 10)
     iz, wz, in_z0, in_z1 = _below(z, place + 11)
@@ -105,7 +105,7 @@ def _put_images(
     step_c = tl.load(place + 1)
     for c in range(num_channels):
         channel = row * num_channels + c
-        a, b, fill, is_last = decoding(scales, channel)
+        a, b, fill, is_last = _decoding(scales, channel)
         stored = image + c * step_c
         v00 = _between(stored, at, step_z, wz, in_00 & in_z0, in_00 & in_z1)
         v01 = _between(stored, at + step_y, step_z, wz, in_01 & in_z0, in_01 & in_z1)
@@ -113,13 +113,13 @@ def _put_images(
         v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
         v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
         value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
-        put(out, work, channel, is_last, num_voxels, t, value, in_patch, INNER)
+        _put(out, work, channel, is_last, num_voxels, t, value, in_patch, INNER)
 
 
 @triton.jit
 def _majority(label, place, x, y, z, in_patch):
     """The class with the largest share of the eight voxels around each place."""
-    step_x, step_y, step_z = whole(place + 6), whole(place + 7), whole(place + 8)
+    step_x, step_y, step_z = _whole(place + 6), _whole(place + 7), _whole(place + 8)
     ix, wx, in_x0, in_x1 = _below(x, place + 9)
     iy, wy, in_y0, in_y1 = _below(y, place + 10)
     iz, wz, in_z0, in_z1 = _below(z, place + 11)
@@ -148,7 +148,7 @@ def _nearest(label, place, x, y, z, in_patch):
     ix, in_x = _rounded(x, place + 9)
     iy, in_y = _rounded(y, place + 10)
     iz, in_z = _rounded(z, place + 11)
-    at = ix * whole(place + 6) + iy * whole(place + 7) + iz * whole(place + 8)
+    at = ix * _whole(place + 6) + iy * _whole(place + 7) + iz * _whole(place + 8)
     return _class(label, at, in_x & in_y & in_z & in_patch)
 
 
@@ -156,16 +156,16 @@ def _nearest(label, place, x, y, z, in_patch):
 def _below(place, size):
     """The last stored voxel of an axis at or before a place, the weight of the next, and which of the two there are."""
     low = tl.floor(place)
-    index = low.to(tl.int32) + whole(size + 3)
-    num = whole(size)
+    index = low.to(tl.int32) + _whole(size + 3)
+    num = _whole(size)
     return index, place - low, (index >= 0) & (index < num), (index >= -1) & (index < num - 1)
 
 
 @triton.jit
 def _rounded(place, size):
     """The stored voxel of an axis nearest to a place, and whether it exists; its base is 3 numbers after its size."""
-    index = tl.floor(place + 0.5).to(tl.int32) + whole(size + 3)
-    return index, (index >= 0) & (index < whole(size))
+    index = tl.floor(place + 0.5).to(tl.int32) + _whole(size + 3)
+    return index, (index >= 0) & (index < _whole(size))
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_frame import whole
+from voxelocity.data.augment.triton_frame import _whole
 
 INT_NAMES: Final = (
     *("first", "step_c", "step_x", "step_y", "step_z"),
@@ -80,12 +80,12 @@ def warp(
     x = _sum(theta, u0, u1, u2, FUSED)
     y = _sum(theta + 4, u0, u1, u2, FUSED)
     z = _sum(theta + 8, u0, u1, u2, FUSED)
-    x = _voxel(x, tl.load(reals + 2), whole(ints + 11), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
-    y = _voxel(y, tl.load(reals + 3), whole(ints + 12), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
-    z = _voxel(z, tl.load(reals + 4), whole(ints + 13), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
+    x = _voxel(x, tl.load(reals + 2), _whole(ints + 11), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
+    y = _voxel(y, tl.load(reals + 3), _whole(ints + 12), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
+    z = _voxel(z, tl.load(reals + 4), _whole(ints + 13), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
     source += tl.load(ints)
-    step_c, num_channels = tl.load(ints + 1), whole(ints + 23)
+    step_c, num_channels = tl.load(ints + 1), _whole(ints + 23)
     target = out + t
     for channel in range(num_channels):
         if NEAREST:
@@ -111,26 +111,26 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     i, j, k, in_patch, num_voxels = _places(t, ints)
     i, j, k, is_sampled = _sampled(ints, i, j, k, in_patch)
-    n0, n1, n2 = whole(ints + 20), whole(ints + 21), whole(ints + 22)
+    n0, n1, n2 = _whole(ints + 20), _whole(ints + 21), _whole(ints + 22)
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
     source += tl.load(ints) + channel * tl.load(ints + 1)
-    first_x, first_y, first_z = whole(tables + 1), whole(tables + 3), whole(tables + 5)
-    start_x, start_y, start_z = whole(ints + 5), whole(ints + 6), whole(ints + 7)
-    stop_x, stop_y, stop_z = whole(ints + 8), whole(ints + 9), whole(ints + 10)
+    first_x, first_y, first_z = _whole(tables + 1), _whole(tables + 3), _whole(tables + 5)
+    start_x, start_y, start_z = _whole(ints + 5), _whole(ints + 6), _whole(ints + 7)
+    stop_x, stop_y, stop_z = _whole(ints + 8), _whole(ints + 9), _whole(ints + 10)
     step_x, step_y, step_z = tl.load(ints + 2), tl.load(ints + 3), tl.load(ints + 4)
     total = tl.zeros((BLOCK,), tl.float32)
-    for tap_x in range(whole(tables)):
+    for tap_x in range(_whole(tables)):
         at = first_x + tap_x * n0 + i
         ix, wx = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
         in_x = (ix >= start_x) & (ix < stop_x) & is_sampled
         plane = tl.zeros((BLOCK,), tl.float32)
-        for tap_y in range(whole(tables + 2)):
+        for tap_y in range(_whole(tables + 2)):
             at = first_y + tap_y * n1 + j
             iy, wy = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
             in_y = (iy >= start_y) & (iy < stop_y) & in_x
             line = source + (ix.to(tl.int64) * step_x + iy.to(tl.int64) * step_y)
             row = tl.zeros((BLOCK,), tl.float32)
-            for tap_z in range(whole(tables + 4)):
+            for tap_z in range(_whole(tables + 4)):
                 at = first_z + tap_z * n2 + k
                 iz = tl.load(index + at, mask=is_sampled, other=0)
                 in_z = (iz >= start_z) & (iz < stop_z) & in_y
@@ -146,22 +146,22 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
 @triton.jit
 def _places(t, ints):
     """The patch's voxels t as places, which of them exist, and how many there are."""
-    nx, ny, nz = whole(ints + 14), whole(ints + 15), whole(ints + 16)
+    nx, ny, nz = _whole(ints + 14), _whole(ints + 15), _whole(ints + 16)
     return t // (ny * nz), t // nz % ny, t % nz, t < nx * ny * nz, (nx * ny).to(tl.int64) * nz
 
 
 @triton.jit
 def _sampled(ints, i, j, k, in_patch):
     """Places in the part of the patch that a resampling fills, and which lie in it."""
-    i, j, k = i - whole(ints + 17), j - whole(ints + 18), k - whole(ints + 19)
-    is_sampled = (i >= 0) & (i < whole(ints + 20)) & (j >= 0) & (j < whole(ints + 21)) & (k >= 0) & in_patch
-    return i, j, k, is_sampled & (k < whole(ints + 22))
+    i, j, k = i - _whole(ints + 17), j - _whole(ints + 18), k - _whole(ints + 19)
+    is_sampled = (i >= 0) & (i < _whole(ints + 20)) & (j >= 0) & (j < _whole(ints + 21)) & (k >= 0) & in_patch
+    return i, j, k, is_sampled & (k < _whole(ints + 22))
 
 
 @triton.jit
 def _coordinates(ints, lines, shifts, i, j, k, mask, SHIFTED: tl.constexpr):
     """Coordinates of a sum's three terms."""
-    n0, n1, n2 = whole(ints + 20), whole(ints + 21), whole(ints + 22)
+    n0, n1, n2 = _whole(ints + 20), _whole(ints + 21), _whole(ints + 22)
     c0 = tl.load(lines + i, mask=mask, other=0.0)
     c1 = tl.load(lines + n0 + j, mask=mask, other=0.0)
     c2 = tl.load(lines + n0 + n1 + k, mask=mask, other=0.0)
@@ -170,16 +170,16 @@ def _coordinates(ints, lines, shifts, i, j, k, mask, SHIFTED: tl.constexpr):
         c0 += tl.load(shifts + at, mask=mask, other=0.0)
         c1 += tl.load(shifts + (n0 * n1 * n2 + at), mask=mask, other=0.0)
         c2 += tl.load(shifts + (2 * n0 * n1 * n2 + at), mask=mask, other=0.0)
-    u0, u1 = _chosen(whole(ints + 24), c0, c1, c2), _chosen(whole(ints + 25), c0, c1, c2)
-    return u0, u1, _chosen(whole(ints + 26), c0, c1, c2)
+    u0, u1 = _chosen(_whole(ints + 24), c0, c1, c2), _chosen(_whole(ints + 25), c0, c1, c2)
+    return u0, u1, _chosen(_whole(ints + 26), c0, c1, c2)
 
 
 @triton.jit
 def _at(ints, i, j, k):
     """Where a voxel of the moved array lies, and whether it is one of the array's."""
     at = i.to(tl.int64) * tl.load(ints + 2) + j.to(tl.int64) * tl.load(ints + 3) + k.to(tl.int64) * tl.load(ints + 4)
-    in_array = (i >= whole(ints + 5)) & (j >= whole(ints + 6)) & (k >= whole(ints + 7))
-    return at, in_array & (i < whole(ints + 8)) & (j < whole(ints + 9)) & (k < whole(ints + 10))
+    in_array = (i >= _whole(ints + 5)) & (j >= _whole(ints + 6)) & (k >= _whole(ints + 7))
+    return at, in_array & (i < _whole(ints + 8)) & (j < _whole(ints + 9)) & (k < _whole(ints + 10))
 
 
 @triton.jit
@@ -187,7 +187,7 @@ def _fetched(source, ints, fill, ix, iy, iz, mask):
     """Voxels of the moved array as float32; 0 beyond it."""
     at, in_array = _at(ints, ix, iy, iz)
     in_moved = (ix >= 0) & (iy >= 0) & (iz >= 0)
-    in_moved = in_moved & (ix < whole(ints + 11)) & (iy < whole(ints + 12)) & (iz < whole(ints + 13))
+    in_moved = in_moved & (ix < _whole(ints + 11)) & (iy < _whole(ints + 12)) & (iz < _whole(ints + 13))
     value = tl.load(source + at, mask=in_array & mask, other=0).to(tl.float32)
     return tl.where(in_array, value, tl.where(in_moved, fill, 0.0))
 

@@ -44,8 +44,9 @@ class Variant:
     @property
     def form(self) -> str:
         """In one line, different for each form of a kernel."""
+        out = [f"out={self.out}"] if self.out != "fp32" else []
         names = [f"{name}={value:d}" for name, value in {**self.constants, **dict.fromkeys(self.ones, 1)}.items()]
-        return " ".join([self.image, self.out, f"num_warps={self.num_warps}", *names])
+        return " ".join([self.image, *out, f"num_warps={self.num_warps}", *names])
 
     def given_out(self, out: str, inner: int) -> Variant:
         """Of a kernel of the augmentation, for images of this type and with so many channels next to each other."""

@@ -154,13 +154,26 @@ def loss_variants() -> list[Variant]:
         *((3, last, "fp16", focal, regions) for last in (False, True) for regions in (False, True)),
         *((105, last, "fp16", focal, False) for last in (False, True)),
     ]
-    return [
-        Variant(name, constants, image=image, num_warps=num_warps)
-        for num_classes, last, image, used, has_regions in cases
-        for name, constants, num_warps in fused_loss.forms(
-            num_classes, is_channels_last=last, config=used, has_regions=has_regions, has_ignored=has_regions
+    found = []
+    for num_classes, last, image, used, has_regions in cases:
+        form = fused_loss.LossForm(
+            num_classes=num_classes,
+            is_channels_last=last,
+            config=used,
+            has_regions=has_regions,
+            has_ignored=has_regions,
         )
-    ]
+        found += [loss_variant(kernel, form, image) for kernel in _LOSS_KERNELS]
+    return found
+
+
+_LOSS_KERNELS = ("loss_sums", "loss_of_sums", "add_sums", "loss_gradient")
+
+
+def loss_variant(kernel: str, form: fused_loss.LossForm, image: str) -> Variant:
+    """A kernel of the loss for patches of a size that any tiling divides."""
+    constants = form.constants(kernel, num_voxels=0)
+    return Variant(kernel, constants, image=image, num_warps=constants.pop("num_warps"))
 
 
 def norm_variants() -> list[Variant]:

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -21,11 +22,14 @@ import hypothesis
 import numpy as np
 import pytest
 
-from shared.examples import examples
+from shared.examples import examples, is_thorough
 
-# No test depends on how quick the machine is.
-hypothesis.settings.register_profile("no deadline", deadline=None, max_examples=examples(100))
-hypothesis.settings.load_profile("no deadline")
+# No test depends on how quick the machine is, nor does `make test` on luck: only `make test-all` tries other examples
+# each time.
+hypothesis.settings.register_profile(
+    "voxelocity", deadline=None, max_examples=examples(100), derandomize=not is_thorough
+)
+hypothesis.settings.load_profile("voxelocity")
 
 
 # One white pixel.
@@ -44,12 +48,54 @@ def real_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _torch_has_one_thread() -> None:
-    """Handing pieces of tiny networks to other threads takes longer than computing them."""
-    import torch
+# What a shell, a scheduler or a launcher of ranks may set, by its first letters.
+_OF_THE_CALLER = (
+    "CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM",
+    "GROUP_", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "RANK", "ROLE_", "SLURM_", "TORCHELASTIC_", "WORLD_SIZE",
+    "MLFLOW_", "VOXELOCITY_MONAI", "VOXELOCITY_RECORD", "VOXELOCITY_SPANS", "WANDB_", "XDG_",
+)  # fmt: skip
+_CACHE = pytest.StashKey[str]()
 
-    torch.set_num_threads(1)
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing depends on the caller's terminal or scheduler, and no case is prepared in the user's cache."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    for name in [name for name in os.environ if name.startswith(_OF_THE_CALLER)]:
+        del os.environ[name]
+    # Its list of fonts takes a second.
+    os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
+    config.stash[_CACHE] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="voxelocity-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
+
+
+_STATE_BEFORE = pytest.StashKey[dict[str, dict[Any, Any]]]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Every test draws the same, whatever ran before it."""
+    from shared.leaks import seed_everything, state_now
+
+    item.stash[_STATE_BEFORE] = state_now()
+    seed_everything()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test that changes the process for those after it fails, and only that one."""
+    from shared.leaks import restore
+
+    try:
+        result = yield
+    finally:
+        changes = restore(item.stash[_STATE_BEFORE])
+    if changes:
+        pytest.fail("\n".join(["left behind by this test and its fixtures:", *changes]), pytrace=False)
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +104,7 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     yield
     left = [t for t in threading.enumerate() if t not in before and not t.daemon]
     for thread in left:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     still = [thread.name for thread in left if thread.is_alive()]
     assert not still, f"threads left running: {still}"
 
@@ -113,7 +159,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is not searched by each collection of garbage, nor by each diagnosis: a second each time."""
+    """Prepares a process that runs tests; the one that hands them out to others collects none."""
+    import torch
+
+    # Handing pieces of tiny networks to other threads takes longer than computing them.
+    torch.set_num_threads(1)
+    # What was imported is not searched by each collection of garbage, nor by each diagnosis: a second each time.
     gc.collect()
     gc.freeze()
 

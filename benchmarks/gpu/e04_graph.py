@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -38,6 +38,9 @@ def run(setting: Setting) -> None:
         _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0)
     row = {"what": "adamw, dropout 0.2"}
     _reported(setting, "200 steps against eager ones", row, _agreement, case, "adamw", 0.2)
+    for optimizer in ("adamw", "sgd"):
+        row = {"what": f"{optimizer}, float16"}
+        _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0, "float16")
     _reported(setting, "a recording that fails", {"what": "memory full"}, _full, case)
 
 
@@ -98,7 +101,13 @@ def _row_ms(step: TrainingStep, batches: list[Any], setting: Setting) -> float:
     return statistics.median(times)
 
 
-def _agreement(setting: Setting, case: StepCase, optimizer: OptimizerName, dropout: float) -> Row:
+def _agreement(
+    setting: Setting,
+    case: StepCase,
+    optimizer: OptimizerName,
+    dropout: float,
+    compute: Literal["bfloat16", "float16"] = "bfloat16",
+) -> Row:
     """How far weights and losses are from those of eager steps, next to how far two eager trainings are apart.
 
     A thread like those of a feed allocates and launches meanwhile.
@@ -113,8 +122,9 @@ def _agreement(setting: Setting, case: StepCase, optimizer: OptimizerName, dropo
     with feed:
         for way in ("eager", *(["eager again"] if has_noise else []), "graph"):
             step = build_step(
-                case, setting.device, optimizer=optimizer, step_graph=way == "graph", dropout=dropout, said=said
-            )
+                case, setting.device, optimizer=optimizer, step_graph=way == "graph", dropout=dropout, compute=compute,
+                said=said,
+            )  # fmt: skip
             rates = [2e-3 * (1.0 - 0.9 * number / num_steps) for number in range(num_steps)]
             losses = [step(batches[n % 4].with_(step=n), rate) for n, rate in enumerate(rates)]
             trained[way] = (step, torch.stack(losses).tolist())

@@ -62,6 +62,7 @@ def build_step(
     optimizer: OptimizerName = "adamw",
     step_graph: bool = False,
     dropout: float = 0.0,
+    compute: Literal["bfloat16", "float16"] = "bfloat16",
     said: list[str] | None = None,
 ) -> TrainingStep:
     """The step of a plan on a GPU, with a running average; what it warns of goes to `said`."""
@@ -74,7 +75,7 @@ def build_step(
         build_network(config, num_channels=1, num_classes=case.num_classes, seed=0).train(),
         build_loss(LossConfig()),
         optimizer=OptimizerConfig(name=optimizer, learning_rate=4e-3, momentum=momentum, average_decay=0.98),
-        precision=PrecisionConfig(compute="bfloat16", channels_last=True, step_graph=step_graph),
+        precision=PrecisionConfig(compute=compute, channels_last=True, step_graph=step_graph),
         device=device,
         warn=(said if said is not None else []).append,
     )

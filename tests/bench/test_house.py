@@ -1,5 +1,8 @@
 """The shape of the code base, as far as it can be counted, and its picture."""
 
+import ast
+import re
+
 import pytest
 
 from house import ROOT, figures
@@ -45,6 +48,20 @@ def test_a_room_is_drawn_with_what_it_stands_on_and_not_with_what_follows_from_t
         "    paint",
         "    brick",
     ]
+
+
+def test_the_docstring_of_a_room_names_nothing_that_is_gone():
+    gone = {}
+    for init in (ROOT / "src").rglob("__init__.py"):
+        named = re.findall(r"`([a-z_0-9]+[a-z0-9])`", ast.get_docstring(ast.parse(init.read_text())) or "")
+        room = init.parent
+        known = {path.stem for path in room.rglob("*")} | {
+            path.name for path in (ROOT / "src" / "voxelocity").iterdir()
+        }
+        texts = "".join(path.read_text() for path in room.rglob("*.py") if path != init)
+        if lost := [name for name in named if name not in known and not re.search(rf"\b{name}\b", texts)]:
+            gone[str(room)] = lost
+    assert not gone
 
 
 def test_a_page_without_the_place_for_the_picture_is_an_error():

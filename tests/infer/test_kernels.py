@@ -35,7 +35,7 @@ WINDOW = (10, 9, 35)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "least"),
-    [("some", 8), pytest.param("", 30, marks=pytest.mark.nightly)],
+    [("some", 16), pytest.param("", 30, marks=pytest.mark.nightly)],
     ids=["some", "all"],
 )
 def test_kernels_agree_with_torch_in_tritons_interpreter(which, least):
@@ -103,6 +103,7 @@ FORMATS = [
     (105, "bfloat16", "channels_last_3d"),
     (105, "bfloat16", "contiguous_format"),
 ]
+MIRRORED_FORMATS = [(3, "bfloat16", "channels_last_3d"), (17, "float16", "contiguous_format"), FORMATS[-1]]
 BOXES = [Region((0, 0, 0), WINDOW), Region((3, 2, 5), (10, 3, 34)), Region((0, 8, 31), (1, 9, 35))]
 
 
@@ -125,9 +126,20 @@ def test_a_part_of_a_window_is_weighted_and_added_as_by_torch(num_classes, dtype
 
 
 @by_kernels
-@pytest.mark.parametrize("axes", [some((0,)), some((0, 1, 2)), (1,), (2,), (0, 2)])
-@pytest.mark.parametrize(("num_classes", "dtype", "layout"), FORMATS[:2] + FORMATS[-1:])
-@pytest.mark.parametrize("has_swap", [False, True])
+@pytest.mark.parametrize(
+    ("axes", "num_classes", "dtype", "layout", "has_swap"),
+    [
+        some((0,), 3, "bfloat16", "channels_last_3d", False),
+        some((0, 1, 2), 17, "float16", "contiguous_format", True),
+        some((1,), 17, "float16", "contiguous_format", False),
+        *(
+            (axes, *form, has_swap)
+            for axes in ((0,), (0, 1, 2), (1,), (2,), (0, 2))
+            for form in MIRRORED_FORMATS
+            for has_swap in (False, True)
+        ),
+    ],
+)
 def test_a_mirrored_window_is_turned_back_and_its_classes_swapped(axes, num_classes, dtype, layout, has_swap):
     first, last = (logits(num_classes, getattr(torch, dtype), layout, seed=seed) for seed in (0, 1))
     order = torch.arange(num_classes)
@@ -214,9 +226,10 @@ class Logits:
 @pytest.mark.parametrize(
     ("mirror_axes", "num_classes", "layout", "shape"),
     [
-        some((), 3, "channels_last_3d", (13, 7, 12)),
-        some((0,), 5, "contiguous_format", (13, 7, 12)),
-        ((0, 2), 3, "channels_last_3d", (13, 7, 12)),
+        some((), 3, "channels_last_3d", (13, 7, 7)),
+        some((0,), 5, "contiguous_format", (13, 6, 9)),
+        ((), 3, "channels_last_3d", (13, 7, 12)),
+        ((0, 2), 5, "channels_last_3d", (13, 7, 12)),
         ((0, 1, 2), 3, "contiguous_format", (11, 9, 15)),
         ((0,), 3, "channels_last_3d", (5, 4, 6)),
     ],

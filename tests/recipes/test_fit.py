@@ -19,7 +19,7 @@ from voxelocity.observe.samples import HostSample, Sample
 from voxelocity.recipes.fit import FitConfig, FitJob, fit
 from voxelocity.recipes.run import open_run
 from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
-from voxelocity.training import opening
+from voxelocity.training import open_session
 
 CPU = torch.device("cpu")
 
@@ -202,7 +202,7 @@ def test_sinks_are_told_of_the_machine_as_by_train_and_without_them_nobody_asks(
         def __exit__(self, *_):
             made.append("stopped")
 
-    monkeypatch.setattr(opening, "Sampler", Once)
+    monkeypatch.setattr(open_session, "Sampler", Once)
     train(tmp_path / "alone", steps=2)
     assert made == []
     told = []

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from voxelocity.core.errors import VoxelocityError
 
@@ -249,9 +250,7 @@ def try_kind(kind: Kind, folder: Path, num_trials: int) -> tuple[Counter[str], l
     place.mkdir(parents=True)
     counts: Counter[str] = Counter()
     wrong = []
-    before = os.getcwd()
-    os.chdir(place)
-    try:
+    with contextlib.chdir(place), mock.patch.dict(os.environ, XDG_CACHE_HOME=str(place / "cache")):
         trial = kind.make(place)
         for number in range(num_trials):
             found, what = (_forked if kind.is_forked else outcome_of)(trial, numbers, place)
@@ -260,9 +259,7 @@ def try_kind(kind: Kind, folder: Path, num_trials: int) -> tuple[Counter[str], l
             counts[found] += 1
             if found not in RIGHT:
                 wrong.append(f"{kind.name} {number}: {found}: {what[-900:]}")
-    finally:
-        os.chdir(before)
-        shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(place, ignore_errors=True)
     return counts, wrong
 
 

@@ -157,15 +157,13 @@ def _lmdb(folder: Path) -> Trial:
 
 
 def _indexes(folder: Path) -> Trial:
-    import os
-
     from voxelocity.core.remote import local_name
     from voxelocity.data.source import open_cases
+    from voxelocity.observe import default_cache_folder
 
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     url = f"memory://set-{folder.name}"
     files = fsspec.filesystem("memory")
-    place = folder / "cache" / "voxelocity" / "remote" / local_name(url)
+    place = default_cache_folder() / "remote" / local_name(url)
     (place / "imagesTr").mkdir(parents=True)
     values = {"url": url, "files": {"dataset.json": {"num_bytes": 10, "changed": "x", "md5": ""}}}
     described = {

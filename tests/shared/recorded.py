@@ -73,11 +73,14 @@ class RecordedCalls:
         self.num_records += 1
         if self.error is not None:
             raise self.error
-        with RecordedOperations() as recorded:
-            made = work()
-        with torch.no_grad():
-            for tensor, value in recorded.before:
-                tensor.copy_(value)
+        recorded = RecordedOperations()
+        try:
+            with recorded:
+                made = work()
+        finally:
+            with torch.no_grad():
+                for tensor, value in recorded.before:
+                    tensor.copy_(value)
 
         def replay():
             with torch.no_grad():

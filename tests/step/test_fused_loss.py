@@ -224,6 +224,14 @@ def test_a_gradient_is_scaled_as_a_scaler_asks_and_is_the_same_each_time():
     check(reference, (reference[0], gradients[0].float() / 2.0**16), ROUNDING[torch.float16])
 
 
+def test_a_second_derivative_is_refused():
+    logits, label = drawn(3)
+    for total in ({}, {"total": lambda sums: sums.clone()}):
+        value = build_loss(LossConfig(), **total)(logits, label)
+        with pytest.raises(RuntimeError, match=r"backend\.fused_loss=false"):
+            torch.autograd.grad(value, logits, create_graph=True)
+
+
 def test_every_tiling_gives_the_same_result():
     for num_classes, channels_last in itertools.product((2, 3, 6), (False, True)):
         logits, label = drawn(num_classes, (2, 8, 8, 9), channels_last=channels_last)
@@ -242,7 +250,8 @@ def test_what_the_kernels_cannot_do_is_left_to_torch(monkeypatch):
     assert not can_fuse(logits, label.long(), config, 0)
     assert not can_fuse(logits, label, LossConfig(boundary_weight=0.1), 0)
     assert not can_fuse(torch.zeros(1, 33, 2, 2, 2, device=DEVICE), label[:1, :2, :2, :2], config, 33)
-    assert not can_fuse(logits[:, :, :0], label[:, :0], config, 0)
+    for empty in (logits[:, :, :0], logits[:0], logits[:, :0]):
+        assert not can_fuse(empty, label[: len(empty), : empty.shape[2]], config, 0)
     with monkeypatch.context() as patched:
         patched.setattr(torch.compiler, "is_compiling", lambda: True)
         assert not can_fuse(logits, label, config, 0)

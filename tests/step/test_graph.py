@@ -1,5 +1,6 @@
 import io
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -196,7 +197,12 @@ def test_a_batch_in_pieces_is_never_recorded(recorder):
 
 
 @pytest.mark.parametrize(
-    ("options", "fact"), [({"compute": "float16"}, "float16"), ({"compile": "default"}, "precision.compile=default")]
+    ("options", "fact"),
+    [
+        ({"compute": "float16", "name": "muon"}, "float16"),
+        ({"compute": "float16", "name": "novograd"}, "float16"),
+        ({"compile": "default"}, "precision.compile=default"),
+    ],
 )
 def test_what_graphs_do_not_go_with_is_said_once(recorder, options, fact):
     said: list[str] = []
@@ -205,6 +211,92 @@ def test_what_graphs_do_not_go_with_is_said_once(recorder, options, fact):
     assert len(said) == 1
     assert fact in said[0]
     assert recorder.num_records == 0
+
+
+def overflowing(number):
+    """A batch on which the gradients of float16 overflow in the first step and in one that is replayed."""
+    given = batch(number)
+    return replace(given, image=given.image * 1e30) if number in (0, 6) else given
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_replayed_step_in_float16_that_overflows_changes_no_weight_and_halves_the_scale(recorder, name):
+    eager, replayed = (training(name, step_graph=on, compute="float16") for on in (False, True))
+    for number in range(12):
+        before = {key: value.clone() for key, value in weights(replayed).items()}
+        for step in (eager, replayed):
+            step(overflowing(number), rate(number))
+        has_changed = any(not torch.equal(before[key], value) for key, value in weights(replayed).items())
+        assert has_changed == (number not in (0, 6))
+    assert replayed._graphs.num_replays == 12 - WARM_UP_STEPS
+    assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+    states = [saved(step)["scaler"] for step in (eager, replayed)]
+    assert states[0] == states[1]
+    assert states[1]["scale"] == 2.0**14
+
+
+def test_after_a_recording_in_float16_that_failed_between_two_calls_of_the_scaler_steps_go_on(recorder, monkeypatch):
+    said: list[str] = []
+    eager, step = training(step_graph=False, compute="float16"), training(compute="float16", warn=said.append)
+    clip, number_of_calls = step._sharding.clip, []
+
+    def clipped(max_norm):
+        number_of_calls.append(recorder.num_records)
+        if number_of_calls.count(1) == 1:
+            raise RuntimeError("operation not permitted")
+        clip(max_norm)
+
+    monkeypatch.setattr(step._sharding, "clip", clipped)
+    for one in (eager, step):
+        run(one, range(8))
+    assert len(said) == 1
+    assert_close(step, eager, rtol=1e-3, atol=1e-4)
+    assert saved(step)["scaler"] == saved(eager)["scaler"]
+
+
+def test_no_gradient_holds_the_memory_of_a_recording_that_is_given_back(recorder, monkeypatch):
+    step, held = training(), []
+
+    def slopes():
+        return [p for p in step.network.parameters() if p.grad is not None]
+
+    record, release = recorder.record, recorder.release
+    monkeypatch.setattr(recorder, "record", lambda work: (held.append(len(slopes())), record(work))[1])
+    monkeypatch.setattr(recorder, "release", lambda: (held.append(len(slopes())), release())[1])
+    run(step, range(5))
+    assert slopes()
+    step.release_graphs()
+    assert held == [0, 0]
+
+
+def test_a_batch_of_another_shape_gets_the_memory_of_recordings_before_it_is_divided(recorder):
+    said: list[str] = []
+    eager, step = training(step_graph=False), training(warn=said.append)
+    forward = step._forward
+
+    def limited(image):
+        if image.shape[-1] == 12 and recorder.num_releases == 0:
+            raise torch.OutOfMemoryError("full")
+        return forward(image)
+
+    step._forward = limited
+    for number in range(8):
+        losses = [float(one(batch(number, side=12 if number > 4 else 8), rate(number))) for one in (eager, step)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert recorder.num_releases == 1
+    assert step._num_pieces == 1
+    assert len(said) == 1
+    assert "another shape" in said[0]
+
+
+def test_when_the_only_recorded_shape_is_dropped_its_memory_is_given_back(recorder):
+    step = training()
+    run(step, range(5))
+    for side in (4, 12, 16):
+        run(step, range(1), side=side)
+    assert recorder.num_releases == 0
+    run(step, range(1), side=20)
+    assert recorder.num_releases == 1
 
 
 def test_a_cpu_has_no_graphs():
@@ -298,6 +390,24 @@ def test_on_a_gpu_200_replayed_steps_train_the_weights_of_eager_ones(feed_like, 
     # Before roundings have grown.
     assert ours[:20] == pytest.approx(theirs[:20], rel=2e-3)
     assert ours[-1] == pytest.approx(theirs[-1], rel=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_on_a_gpu_replayed_steps_in_float16_leave_out_those_that_overflow(feed_like, name):
+    said: list[str] = []
+    eager, replayed = (
+        training(name, step_graph=on, compute="float16", device="cuda", warn=said.append) for on in (False, True)
+    )
+    for number in range(40):
+        given = batch(number, device="cuda", side=16)
+        given = replace(given, image=given.image * 1e30) if number in (0, 20) else given
+        losses = [float(step(given, 0.005)) for step in (eager, replayed)]
+        assert losses[1] == pytest.approx(losses[0], rel=2e-2, nan_ok=True)
+    assert said == []
+    assert replayed._graphs.num_replays == 40 - WARM_UP_STEPS
+    scales = [saved(step)["scaler"]["scale"] for step in (eager, replayed)]
+    assert scales == [2.0**14] * 2
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from monai.optimizers import Novograd
 
 from voxelocity.step import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
+from voxelocity.step.optimizer import begin_momentum
 from voxelocity.step.own_optimizers import _brought_to_one, _brought_to_one_each, orthogonal
 
 
@@ -188,3 +189,19 @@ def test_the_rate_rises_to_its_peak_and_falls_as_the_decay_says():
 @given(progress=st.floats(-1, 2), decay=st.sampled_from(["poly", "cosine", "constant"]))
 def test_the_rate_stays_between_zero_and_peak(progress, decay):
     assert 0.0 <= learning_rate_at(progress, peak=0.3, config=ScheduleConfig(decay=decay)) <= 0.3
+
+
+def test_momentum_begins_with_zeros_where_the_first_step_is_left_out():
+    """torch's fused SGD would keep what the memory held."""
+    weight = torch.nn.Parameter(torch.ones(4))
+    settings = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0)
+    optimizer = build_optimizer(settings, [weight])
+    scaler = torch.amp.GradScaler("cpu")
+    for factor in (float("inf"), 1.0):
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.unscale_(optimizer)
+        begin_momentum(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        weight.grad = None
+    assert optimizer.state[weight]["momentum_buffer"].tolist() == [1.0] * 4

@@ -23,8 +23,7 @@ from voxelocity.report import read_run
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.opening import Start, opened
-from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.open_session import SessionPlan, TrainRequest, open_session
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 
@@ -323,7 +322,7 @@ def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_p
     run = tmp_path / "run"
     stop_after(run, 3)
     whole = run / "events.jsonl"
-    monkeypatch.setattr("voxelocity.training.opening.make_plan", None)
+    monkeypatch.setattr("voxelocity.training.open_session.make_plan", None)
     for content, text in (
         (b"garbage\n" + whole.read_bytes(), r"line 1 is not an event.*delete that line"),
         (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),
@@ -685,9 +684,11 @@ def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_
             return answers.pop(0)
 
     planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
-    start = Start(planned=planned, saved=None, point=None, is_finished=False, skipped=frozenset(), timings={})
-    with opened(
-        start, RunFolder(tmp_path / "run"), NewRank(), overwrite=False, console=Console(quiet=True),
-        clock=lambda: 50.0, begin_s=50.0, device="cpu", stop=StopRequest(), sinks=(),
+    session_plan = SessionPlan(
+        planned=planned, saved=None, source_run=None, is_finished=False, skipped=frozenset(), timings={}
+    )
+    with open_session(
+        session_plan, TrainRequest(out=tmp_path / "run", device="cpu"), NewRank(), console=Console(quiet=True),
+        clock=lambda: 50.0, began_s=50.0, stop=StopRequest(), sinks=(),
     ) as session:  # fmt: skip
         assert session.log.elapsed_s() == 105.0

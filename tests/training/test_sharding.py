@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from shared.ranks import finish, start_ranks
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe import read_events
-from voxelocity.training.opening import _check_ranks
+from voxelocity.training.open_session import _check_ranks
 from voxelocity.training.sharding import _check_mode
 
 # Three steps, a state that another way continues from, two more steps. Three patches, so that no shares are equal.

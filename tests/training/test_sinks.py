@@ -13,7 +13,7 @@ from voxelocity.core.errors import InterruptedRunError
 from voxelocity.observe import read_events
 from voxelocity.observe.samples import HostSample, Sample
 from voxelocity.step import TrainingStep
-from voxelocity.training import opening, train
+from voxelocity.training import open_session, train
 from voxelocity.training.session import StopRequest
 
 
@@ -143,7 +143,7 @@ def test_runs_with_sinks_tell_of_the_machine_and_others_do_not_ask(run, tmp_path
         def __exit__(self, *_):
             made.append("stopped")
 
-    monkeypatch.setattr(opening, "Sampler", Once)
+    monkeypatch.setattr(open_session, "Sampler", Once)
     run()
     assert made == []
     sink = Kept()

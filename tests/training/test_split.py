@@ -14,7 +14,7 @@ from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.observe import FakeClock
 from voxelocity.report import read_run
 from voxelocity.report.summary import part_shares, stage_shares, throughput
-from voxelocity.training import entry, opening, train, validation
+from voxelocity.training import entry, open_session, train, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.session import StopRequest
 
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(owner, name, slow)
 
-    takes(opening, "make_plan", 2.0)
+    takes(open_session, "make_plan", 2.0)
     takes(PreparedCases, "fill", 3.0)
     takes(entry, "build_network", 0.5)
     takes(Feed, "__next__", 0.25)

@@ -14,8 +14,8 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import Predictor, WindowConfig
-from voxelocity.training import validation
-from voxelocity.training.validation import mean_dice, score_cases, score_prepared
+from voxelocity.training import scoring, validation
+from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
 
 
 class _BackgroundEverywhere:
@@ -30,7 +30,7 @@ class _BackgroundEverywhere:
 
 
 def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_there(monkeypatch):
-    monkeypatch.setattr(validation, "Predictor", _BackgroundEverywhere)
+    monkeypatch.setattr(scoring, "Predictor", _BackgroundEverywhere)
     label = np.zeros((4, 4, 4), np.uint8)
     label[0, 0] = [0, 1, 1, 2]
     volume = SimpleNamespace(case_id="a", label=label)
@@ -93,19 +93,22 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
 
 
 @pytest.mark.parametrize(
-    ("device", "target", "dice", "axes"),
+    ("device", "leads", "target", "dice", "axes"),
     [
-        ("cuda", 0.9, [0.5, 0.6], [(), ()]),
-        ("cuda", 0.9, [0.89, 0.91, 0.95, 0.96], [(), (0, 1), (), (0, 1)]),
-        ("cuda", 0.9, [math.nan], [()]),
-        ("cuda", 0.0, [0.5], [(0, 1)]),
-        ("cpu", 0.9, [0.5], [(0, 1)]),
+        ("cuda", True, 0.9, [0.5, 0.6], [(), ()]),
+        ("cuda", True, 0.9, [0.89, 0.91, 0.95, 0.96], [(), (0, 1), (), (0, 1)]),
+        ("cuda", True, 0.9, [math.nan], [()]),
+        ("cuda", True, 0.0, [0.5], [(0, 1)]),
+        ("cpu", True, 0.9, [0.5], [(0, 1)]),
+        # Led by a rank with a GPU: all ranks exchange scores equally often.
+        ("cpu", False, 0.9, [0.89, 0.91], [(), (0, 1)]),
     ],
 )
 def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach(
-    monkeypatch, device, target, dice, axes
+    monkeypatch, device, leads, target, dice, axes
 ):
     window, seen, left = WindowConfig(shape_voxel=(4, 4, 4), mirror_axes=(0, 1)), [], list(dice)
+    of_leader = (window, window.model_copy(update={"mirror_axes": ()}))
 
     def score(network, prepared, spec, **options):
         seen.append(spec.window.mirror_axes)
@@ -121,7 +124,7 @@ def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach
         plan=SimpleNamespace(train=SimpleNamespace(target_dice=target)),
         stop=SimpleNamespace(check=lambda: None),
         world=SimpleNamespace(
-            from_leader=lambda value: value,
+            from_leader=lambda value: value if leads else of_leader,
             together=lambda work: [work()],
             place=SimpleNamespace(rank=0, size=1),
         ),

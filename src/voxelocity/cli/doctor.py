@@ -22,8 +22,9 @@ def doctor(
         raise ConfigError(f"doctor: --folder {folder} is not a folder; name one that exists")
     from voxelocity.core.console import PlainConsole
     from voxelocity.diagnosis.doctor import examine, show
+    from voxelocity.observe import default_cache_folder
 
-    check_up = examine(_cache_folder() if folder is None else folder.expanduser())
+    check_up = examine(default_cache_folder() if folder is None else folder.expanduser())
     if as_json:
         print(json.dumps(check_up.to_plain(), indent=1), flush=True)
     else:
@@ -34,13 +35,3 @@ def doctor(
         print(shown.get(), end="", flush=True)
     if not check_up.can_train:
         raise typer.Exit(1)
-
-
-def _cache_folder() -> Path:
-    # The cache needs numpy and other packages. If one of them is broken, the doctor must report it rather than fail: a
-    # package built for another numpy raises ValueError or AttributeError.
-    try:
-        from voxelocity.observe import default_cache_folder
-    except (ImportError, ValueError, AttributeError):
-        return Path.home()
-    return default_cache_folder()

@@ -3,7 +3,8 @@
 - `model`: a network, its `PredictionSpec` and its preparation, no matter which toolkit trained it. `models` reads each
   format.
 - `runtimes`: ways to run a network. `export`, `export_report`: a network written for one of them, compared first.
-- `predictor`: from a scan to classes on its own grid. `switches`, `resident`: as trained; cases kept on the device.
+- `predictor`: from a scan to classes on its own grid. `pending`: cases between their first window and
+  their prediction. `switches`, `resident`: as trained; cases kept on the device.
 - The window engine: `window` runs the passes, `tiling` orders them and cuts the volume, `stitched` holds the sum that
   windows still change, `accumulator` finds memory for it, `blending` and `mirrored` weight it, `sinks` and
   `probabilities` take finished tiles. `arrays` is what it computes with (torch or NumPy); `device_arrays`,

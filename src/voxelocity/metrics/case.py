@@ -115,7 +115,7 @@ def _distances(
         )
         for prediction, truth in pairs
     ]  # fmt: skip
-    return tuple(distance for each in found for distance in each)
+    return tuple(distance for surface in found for distance in surface)
 
 
 def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:

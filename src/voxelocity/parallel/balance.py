@@ -28,7 +28,7 @@ def shared_out(costs: Sequence[float], num_ranks: int) -> tuple[tuple[int, ...],
 
 def shares_in_proportion(num_items: int, proportions: Sequence[float]) -> tuple[int, ...]:
     """How many items each rank takes: at least one, and so that no rank has much more than its proportion."""
-    return shares_by_time(num_items, base_s=[0.0] * len(proportions), item_s=[1.0 / each for each in proportions])
+    return shares_by_time(num_items, base_s=[0.0] * len(proportions), item_s=[1.0 / value for value in proportions])
 
 
 def shares_by_time(

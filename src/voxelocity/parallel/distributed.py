@@ -120,7 +120,7 @@ class Pipelined(Sharding):
 
     def trained(self) -> list[nn.Parameter | None]:
         assert self.blank is not None
-        own = {name: one for inner, one in self.own.named_parameters() for name in self.module.names[inner]}
+        own = {name: tensor for inner, tensor in self.own.named_parameters() for name in self.module.names[inner]}
         return [own.get(name) for name, _ in self.blank.named_parameters()]
 
     def make_gradients(self, image_bcxyz: torch.Tensor, label: torch.Tensor, loss: Loss) -> torch.Tensor:

@@ -76,11 +76,11 @@ def decide(
     # Copies and shards each take a share of the patches.
     share = -(-num_patches // size) / num_patches
     ways: dict[Mode, list[int]] = {
-        "one device" if size == 1 else "ddp": [_step_bytes(one, optimizer_bytes, share=share) for one in costs]
+        "one device" if size == 1 else "ddp": [_step_bytes(chain, optimizer_bytes, share=share) for chain in costs]
     }
     if size > 1:
-        ways["fsdp"] = [_shard_bytes(one, optimizer_bytes, size=size, share=share) for one in costs]
-    ways["checkpointing"] = [_checkpointed_bytes(one, optimizer_bytes, share=share) for one in costs]
+        ways["fsdp"] = [_shard_bytes(chain, optimizer_bytes, size=size, share=share) for chain in costs]
+    ways["checkpointing"] = [_checkpointed_bytes(chain, optimizer_bytes, share=share) for chain in costs]
     rejected: list[str] = []
     for way, needed in ways.items():
         if mode not in ("auto", way):
@@ -92,8 +92,10 @@ def decide(
         try:
             # One piece of the batch is computed at a time.
             cuts = cheapest_cuts(
-                [[cost.seconds for cost in one] for one in costs],
-                sizes=[[_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in one] for one in costs],
+                [[cost.seconds for cost in chain] for chain in costs],
+                sizes=[
+                    [_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in chain] for chain in costs
+                ],
                 limits=limit_bytes,
             )
         except InputError as error:
@@ -212,7 +214,7 @@ def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[Segm
 def _scaled(cost: SegmentCost, model: nn.Module, model_size_mb: float | None) -> SegmentCost:
     if model_size_mb is None:
         return cost
-    factor = model_size_mb * _MEBI / max(1, sum(one.nbytes for one in model.parameters()))
+    factor = model_size_mb * _MEBI / max(1, sum(parameter.nbytes for parameter in model.parameters()))
     return replace(
         cost,
         parameter_bytes=round(cost.parameter_bytes * factor),
@@ -287,8 +289,8 @@ def _tried(model: nn.Module, sample: torch.Tensor, world: World, optimizer_bytes
     step()
     with peak_bytes(sample.device) as peak:
         step()
-    local = [_local(one) for one in parameters]
-    return round(peak() + sum(one.nbytes + optimizer_bytes * one.numel() for one in local))
+    local = [_local(parameter) for parameter in parameters]
+    return round(peak() + sum(tensor.nbytes + optimizer_bytes * tensor.numel() for tensor in local))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

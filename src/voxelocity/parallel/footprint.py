@@ -51,7 +51,7 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
     costs = []
     stack: Stack = (sample_bcxyz,)
     for segment in segments:
-        parameters = list({id(one): one for one in segment.parameters()}.values())
+        parameters = list({id(parameter): parameter for parameter in segment.parameters()}.values())
         before = [parameter.grad for parameter in parameters]
         home = parameters[0].device if parameters else sample_bcxyz.device
         # Otherwise the backward pass would add to these very tensors.
@@ -74,8 +74,8 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
         costs.append(
             SegmentCost(
                 seconds=seconds,
-                parameter_bytes=sum(one.nbytes for one in parameters),
-                num_parameters=sum(one.numel() for one in parameters),
+                parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+                num_parameters=sum(parameter.numel() for parameter in parameters),
                 activation_bytes=kept(),
                 working_bytes=max(0, peak() - kept()),
                 output_bytes=outputs[-1].nbytes,
@@ -98,7 +98,7 @@ def backward(stack: Stack) -> None:
 @contextmanager
 def _kept_bytes(*, exclude: Sequence[torch.Tensor]) -> Iterator[Callable[[], int]]:
     """Counts the bytes that autograd keeps for the backward pass, each storage once."""
-    known = {one.untyped_storage().data_ptr() for one in exclude}
+    known = {tensor.untyped_storage().data_ptr() for tensor in exclude}
     held: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        before = {_storage_of(one) for one in tree_leaves((arguments, options)) if isinstance(one, torch.Tensor)}
+        before = {_storage_of(leaf) for leaf in tree_leaves((arguments, options)) if isinstance(leaf, torch.Tensor)}
         scratch = 0 if self._heap is None else _scratch_bytes(function, arguments)
         if self._heap is not None and scratch:
             self._heap.take(_SCRATCH, scratch)

@@ -51,7 +51,7 @@ def run_ranks(arguments: Sequence[str], *, num_ranks: int, max_restarts: int = 0
         elastic_launch(config, sys.executable)("-m", "voxelocity", *arguments)
     except ChildFailedError as error:
         # One that has said why: it may have killed another, which did not answer.
-        spoken = [one.exitcode for one in error.failures.values() if one.exitcode > 0]
+        spoken = [failure.exitcode for failure in error.failures.values() if failure.exitcode > 0]
         if spoken:
             return spoken[0]
         _, failure = error.get_first_failure()

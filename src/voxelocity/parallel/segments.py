@@ -117,7 +117,7 @@ def _of_segresnet(network: Any) -> list[Segment]:
     return [
         _replacing(network.convInit, *dropout, first),
         *(_pushing(layer) for layer in others),
-        *(joining(one, other) for one, other in zip(network.up_samples, network.up_layers, strict=True)),
+        *(joining(up_sample, other) for up_sample, other in zip(network.up_samples, network.up_layers, strict=True)),
         *([_replacing(network.conv_final)] if network.use_conv_final else []),
     ]
 

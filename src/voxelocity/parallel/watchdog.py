@@ -335,10 +335,10 @@ class Idleness:
 def _cpu_and_disk() -> tuple[float, bool]:
     """CPU seconds of this process and those it has started, and whether the first thread of one waits for a disk."""
     process, cpu_s, waits_for_disk = psutil.Process(), 0.0, False
-    for one in [process, *process.children(recursive=True)]:
+    for member in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
-            times = one.cpu_times()
+            times = member.cpu_times()
             # Children that have ended count for their parent.
             cpu_s += times.user + times.system + times.children_user + times.children_system
-            waits_for_disk = waits_for_disk or one.status() == psutil.STATUS_DISK_SLEEP
+            waits_for_disk = waits_for_disk or member.status() == psutil.STATUS_DISK_SLEEP
     return cpu_s, waits_for_disk

@@ -1,7 +1,8 @@
 """Complete, named examples that run unchanged. Recipes use the package; nothing in the package uses them.
 
 - `call`: what a recipe is asked for, and its functions `train`, `predict` and `benchmark`.
-- `fit`: the training they share: any step on numbered batches, by steps or by the clock, on any ranks.
+- `run`: a training's folder, new or resumed. `fit`: the training they share: any step on numbered batches, by steps or
+  by the clock, on any ranks.
 - `trained`, `division`, `results`: their models on disk, what was held out, where predictions go.
 - `segmentation`: what `spleen` and `brain` share. `raced`: a race with its page, of the `demo` too.
 - `pages`: what the pages of `tractography` and `pathology` share.

@@ -16,7 +16,7 @@ from voxelocity.observe import Clock, EventLog, environment, events_path, read_e
 from voxelocity.observe.sinks import Outlets, RunStart
 from voxelocity.parallel import World, joined, launcher_job
 from voxelocity.recipes.call import Call
-from voxelocity.training.opening import sampled
+from voxelocity.training.open_session import sample_system
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 
@@ -92,7 +92,7 @@ def open_run(
             )
             log.listen(stack.enter_context(Outlets(call.sinks, start, earlier=earlier, warn=run.warn)).write)
             # Nothing else reads them.
-            stack.enter_context(sampled(log))
+            stack.enter_context(sample_system(log))
         if world.is_leader and notice:
             run.warn(notice)
         log.write("run_started", is_resumed=is_resumed, device=str(call.device), record=dict(record))

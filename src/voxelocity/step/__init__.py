@@ -4,8 +4,9 @@
 - `network` with `network_config`: networks by name; `dynunet` and `unet` are ours.
 - `loss`: losses by name. `optimizer`, `own_optimizers`: learning rate, optimizers by name, Muon and NovoGrad.
 - `precision` with `precision_config`: number formats, memory format, switches.
-- `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `ahead` compiles.
-- `full_memory`: what is said when a step does not fit.
+- `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`
+  is what kernels share; `ahead` compiles.
+- `dropout`: its numbers, by seed and step. `full_memory`: what is said when a step does not fit.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 FusedName = Literal["norm", "loss", "window"]
 
@@ -25,3 +26,29 @@ def set_fused(name: FusedName, value: bool) -> None:
 def has_triton() -> bool:
     """Whether Triton, which compiles the fused kernels, is installed. Does not import it."""
     return importlib.util.find_spec("triton") is not None
+
+
+def differentiable_once(name: FusedName) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator of the backward pass of a kernel, which autograd cannot look into.
+
+    torch's `once_differentiable` takes a gradient for a constant where the one that arrives is constant: a penalty on
+    gradients would silently have none itself. Here `create_graph=True` raises a RuntimeError.
+    """
+
+    def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def checked(context: Any, *slopes: Any) -> Any:
+            # Prediction without torch asks this module for switches.
+            import torch
+
+            # With a graph of the backward pass, and only then, it runs with gradients enabled.
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"step: the fused {name} has no second derivative, which create_graph=True asks for; turn it off "
+                    f"with backend.fused_{name}=false, or voxelocity.step.fused.set_fused({name!r}, False)"
+                )
+            return backward(context, *slopes)
+
+        return checked
+
+    return decorate

@@ -15,7 +15,7 @@ import torch
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.device import as_current
 from voxelocity.core.kernels import Launch, described, launch
-from voxelocity.step.fused import has_triton, is_fused
+from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 
 if TYPE_CHECKING:
     from voxelocity.step.loss import LossConfig
@@ -94,9 +94,9 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and logits.dtype in _DTYPES
         and label.dtype == torch.uint8
         and label.shape == (logits.shape[0], *logits.shape[2:])
-        and 0 < logits[0, 0].numel() <= _MOST_VOXELS
-        and len(logits) < 2**16
-        and (0 < logits.shape[1] <= MOST_REGIONS if num_regions else logits.shape[1] <= MAX_CLASSES)
+        and 0 < len(logits) < 2**16
+        and 0 < logits.shape[1] <= (MOST_REGIONS if num_regions else MAX_CLASSES)
+        and 0 < math.prod(logits.shape[2:]) <= _MOST_VOXELS
         and config.boundary_weight == 0.0
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -107,10 +107,62 @@ def _has_kernels(device_type: str) -> bool:
     return has_triton() and (device_type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-def _term(config: LossConfig) -> int:
-    from voxelocity.step import triton_loss
+@dataclass(frozen=True, kw_only=True)
+class LossForm:
+    """What the kernels of a loss are compiled for, besides the dtype of the logits.
 
-    return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(config.name, triton_loss.ENTROPY)
+    Attributes:
+        num_classes: channels of the logits.
+        is_channels_last: whether logits are, in memory; those of one class are not.
+        config: which loss.
+        has_regions: whether classes overlap.
+        has_ignored: whether some voxels count in no term.
+        tilings: of the sums and of the gradient, in place of those for the number of classes; for measurements.
+    """
+
+    num_classes: int
+    is_channels_last: bool
+    config: LossConfig
+    has_regions: bool = False
+    has_ignored: bool = False
+    tilings: tuple[LossTiling, LossTiling] | None = None
+
+    def tiling(self, *, is_gradient: bool) -> LossTiling:
+        if self.tilings is not None:
+            return self.tilings[is_gradient]
+        return tiling(self.num_classes, is_channels_last=self.is_channels_last, is_gradient=is_gradient)
+
+    def align(self, num_voxels: int, *, is_gradient: bool) -> int:
+        """Adjacent voxels that a thread reads at once, of patches of this size."""
+        align = self.tiling(is_gradient=is_gradient).align
+        return align if num_voxels % align == 0 else 1
+
+    @property
+    def term(self) -> int:
+        from voxelocity.step import triton_loss
+
+        return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(self.config.name, triton_loss.ENTROPY)
+
+    def constants(self, kernel: str, num_voxels: int) -> dict[str, Any]:
+        """Compile-time arguments of a kernel, and the warps of its programs, for patches of this size.
+
+        Nothing depends on the size but whether the tiling's `align` divides it.
+        """
+        is_gradient, padded = kernel == "loss_gradient", _padded(self.num_classes)
+        tiles, align = self.tiling(is_gradient=is_gradient), self.align(num_voxels, is_gradient=is_gradient)
+        adding = {"K": self.num_classes, "KP": padded, "ALIGN": align, "HAS_IGNORED": self.has_ignored}
+        term = {"REGIONS": self.has_regions, "TERM": self.term}
+        rows = {**adding, "ROWS": _SUMMED_AT_ONCE // padded, "num_warps": _SUMMING_WARPS}
+        if kernel == "add_sums":
+            return rows
+        if kernel == "loss_of_sums":
+            first = 0 if self.has_regions or self.config.include_background or self.num_classes == 1 else 1
+            return {**rows, **term, "FIRST": first, "OVER_BATCH": self.config.dice_over_batch}
+        order = _order(tiles, is_channels_last=self.is_channels_last)
+        shared = {**adding, **term, "BLOCK": tiles.block, "ORDER": order, "num_warps": tiles.num_warps}
+        if is_gradient:
+            return shared
+        return {**shared, "FOLD": tiles.fold(self.num_classes, is_channels_last=self.is_channels_last)}
 
 
 def _order(tiling: LossTiling, *, is_channels_last: bool) -> int:
@@ -184,32 +236,21 @@ class _Call:
 
         self.kernels, self.loss, self.logits, self.label = triton_loss, loss, logits, label
         self.batch, self.num_classes, self.num_voxels = len(logits), logits.shape[1], label[0].numel()
-        self._is_channels_last = _is_channels_last(logits)
-        self._tiling = tiling(self.num_classes, is_channels_last=self._is_channels_last, is_gradient=is_gradient)
-        if loss.tilings is not None:
-            self._tiling = loss.tilings[is_gradient]
-        align = self._tiling.align if self.num_voxels % self._tiling.align == 0 else 1
-        self.units = self.num_voxels // align
+        self.padded = _padded(self.num_classes)
+        self.form = LossForm(
+            num_classes=self.num_classes,
+            is_channels_last=_is_channels_last(logits),
+            config=loss.config,
+            has_regions=loss.has_regions,
+            has_ignored=loss.ignored is not None,
+            tilings=loss.tilings,
+        )
+        self.units = self.num_voxels // self.form.align(self.num_voxels, is_gradient=is_gradient)
         self._ignored = -1 if loss.ignored is None else loss.ignored
         self._regions = loss.table(logits.device)
-        self.term = _term(loss.config)
-        self.adding = {
-            "K": self.num_classes,
-            "KP": _padded(self.num_classes),
-            "ALIGN": align,
-            "HAS_IGNORED": loss.ignored is not None,
-        }
-        self.shared = {
-            **self.adding,
-            "BLOCK": self._tiling.block,
-            "ORDER": _order(self._tiling, is_channels_last=self._is_channels_last),
-            "REGIONS": loss.has_regions,
-            "TERM": self.term,
-            "num_warps": self._tiling.num_warps,
-        }
-        programs = self._tiling.programs * _multiprocessors(logits.device)
-        self.chunks = min(math.ceil(self.num_voxels / self._tiling.block), max(1, math.ceil(programs / self.batch)))
-        self.rows = _SUMMED_AT_ONCE // self.adding["KP"]
+        tiles = self.form.tiling(is_gradient=is_gradient)
+        programs = tiles.programs * _multiprocessors(logits.device)
+        self.chunks = min(math.ceil(self.num_voxels / tiles.block), max(1, math.ceil(programs / self.batch)))
 
     def on_device(self) -> AbstractContextManager[object]:
         return as_current(self.logits.device)
@@ -217,22 +258,23 @@ class _Call:
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.logits.device)
 
+    def launch(self, kernel: str, grid: tuple[int, ...], *arguments: Any) -> None:
+        launch(vars(self.kernels)[kernel], grid, *arguments, **self.form.constants(kernel, self.num_voxels))
+
     def sums(self) -> torch.Tensor:
-        sums = self.empty(self.batch * self.chunks * (3 * self.adding["KP"] + 2))
-        fold = self._tiling.fold(self.num_classes, is_channels_last=self._is_channels_last)
-        launch(
-            self.kernels.loss_sums, (self.chunks, self.batch),
+        sums = self.empty(self.batch * self.chunks * (3 * self.padded + 2))
+        self.launch(
+            "loss_sums", (self.chunks, self.batch),
             self.logits, self.label, self._regions, sums, self.units, 1, self._ignored, self.loss.config.focal_gamma,
-            FOLD=fold, **self.shared,
         )  # fmt: skip
         return sums
 
     def gradient(self, factors: torch.Tensor, outer: torch.Tensor, *, is_shared: bool) -> torch.Tensor:
         gradient = torch.empty_like(self.logits)
-        launch(
-            self.kernels.loss_gradient, (self.chunks, self.batch),
+        self.launch(
+            "loss_gradient", (self.chunks, self.batch),
             self.logits, self.label, self._regions, factors, outer, gradient,
-            self.units, 0 if is_shared else 1, 1, self._ignored, self.loss.config.focal_gamma, **self.shared,
+            self.units, 0 if is_shared else 1, 1, self._ignored, self.loss.config.focal_gamma,
         )  # fmt: skip
         return gradient
 
@@ -248,24 +290,29 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, logits: torch.Tensor, label: torch.Tensor, loss: FusedLoss) -> torch.Tensor:
         call = _Call(loss, logits, label, is_gradient=False)
-        config, padded = loss.config, call.adding["KP"]
+        config = loss.config
         groups = 1 if config.dice_over_batch else call.batch
-        value, factors = call.empty(), call.empty(1 + groups * 2 * padded)
-        first = 0 if loss.has_regions or config.include_background or call.num_classes == 1 else 1
+        value, factors = call.empty(), call.empty(1 + groups * 2 * call.padded)
         with call.on_device():
             sums = call.sums()
-            launch(
-                call.kernels.loss_of_sums, (1,), sums, value, factors, call.batch, call.chunks, call.units,
-                config.smooth, call.alpha,
-                ROWS=call.rows, FIRST=first, OVER_BATCH=config.dice_over_batch, REGIONS=loss.has_regions,
-                TERM=call.term, num_warps=_SUMMING_WARPS, **call.adding,
-            )  # fmt: skip
+            call.launch(
+                "loss_of_sums",
+                (1,),
+                sums,
+                value,
+                factors,
+                call.batch,
+                call.chunks,
+                call.units,
+                config.smooth,
+                call.alpha,
+            )
         context.save_for_backward(logits, label, factors)
         context.loss = loss
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("loss")
     def backward(context: Any, outer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, label, factors = context.saved_tensors
         call = _Call(context.loss, logits, label, is_gradient=True)
@@ -284,10 +331,7 @@ class _Sums(torch.autograd.Function):
         sizes, terms = call.empty(2, call.batch, call.num_classes), call.empty(2, call.batch)
         with call.on_device():
             sums = call.sums()
-            launch(
-                call.kernels.add_sums, (call.batch,), sums, sizes, terms, call.chunks, call.units, call.alpha,
-                ROWS=call.rows, num_warps=_SUMMING_WARPS, **call.adding,
-            )  # fmt: skip
+            call.launch("add_sums", (call.batch,), sums, sizes, terms, call.chunks, call.units, call.alpha)
         term, known = terms.sum(1)
         weight = 1.0 / (known.clamp_min(1.0) * (call.num_classes if loss.has_regions else 1))
         context.save_for_backward(logits, label, weight)
@@ -296,14 +340,14 @@ class _Sums(torch.autograd.Function):
         return sizes, term * weight, known
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("loss")
     def backward(
         context: Any, of_sizes: torch.Tensor, of_mean: torch.Tensor, _: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:
         logits, label, weight = context.saved_tensors
         call = _Call(context.loss, logits, label, is_gradient=True)
-        factors = torch.zeros(1 + call.batch * 2 * call.adding["KP"], dtype=torch.float32, device=logits.device)
-        if call.term != call.kernels.NO_TERM:
+        factors = torch.zeros(1 + call.batch * 2 * call.padded, dtype=torch.float32, device=logits.device)
+        if call.form.term != call.kernels.NO_TERM:
             factors[0] = of_mean * weight
         groups = factors[1:].view(call.batch, 2, -1)[:, :, : call.num_classes]
         groups[:, 0], groups[:, 1] = of_sizes[0], 2.0 * call.alpha * of_sizes[1]
@@ -319,80 +363,28 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def possible_launches(
-    num_classes: int,
-    dtype: torch.dtype,
-    *,
-    num_voxels: int,
-    is_channels_last: bool,
-    config: LossConfig,
-    has_regions: bool,
-    has_ignored: bool,
-    is_shared: bool,
-) -> list[Launch]:
+def possible_launches(form: LossForm, dtype: torch.dtype, *, num_voxels: int, is_shared: bool) -> list[Launch]:
     """What a loss that `can_fuse` launches for logits of this kind, forward and backward, each once.
 
     Args:
-        num_classes: channels of the logits.
+        form: of the loss.
         dtype: of the logits.
         num_voxels: of a patch.
-        is_channels_last: whether logits are, in memory; those of one class are not.
-        config: which loss.
-        has_regions: whether classes overlap.
-        has_ignored: whether some voxels count in no term.
         is_shared: whether several ranks make a batch together.
     """
     from voxelocity.step import triton_loss
 
     # Numbers stand for any others.
-    numbers = {
+    given = {
         **dict.fromkeys(("units", "step", "ignored", "batch", "chunks", "group_step"), 7),
         **dict.fromkeys(("gamma", "smooth", "alpha"), 0.5),
+        **dict.fromkeys(("logits", "gradient"), dtype),
+        "label": torch.uint8,
+        "regions": torch.int32,
     }
-    tensors = {"logits": dtype, "gradient": dtype, "label": torch.uint8, "regions": torch.int32}
-    left_out = "loss_of_sums" if is_shared else "add_sums"
     found = []
-    for name, constants, num_warps in forms(
-        num_classes, is_channels_last=is_channels_last, config=config, has_regions=has_regions, has_ignored=has_ignored,
-        num_voxels=num_voxels,
-    ):  # fmt: skip
-        kernel = vars(triton_loss)[name]
-        arguments = [{**tensors, **numbers}.get(each, torch.float32) for each in kernel.arg_names]
-        if name != left_out:
-            some = [value for each, value in zip(kernel.arg_names, arguments, strict=True) if each not in constants]
-            found.append(described(kernel, some, {**constants, "num_warps": num_warps}))
+    for name in ("loss_sums", "add_sums" if is_shared else "loss_of_sums", "loss_gradient"):
+        kernel, constants = vars(triton_loss)[name], form.constants(name, num_voxels)
+        arguments = [given.get(argument, torch.float32) for argument in kernel.arg_names if argument not in constants]
+        found.append(described(kernel, arguments, constants))
     return found
-
-
-def forms(
-    num_classes: int,
-    *,
-    is_channels_last: bool,
-    config: LossConfig,
-    has_regions: bool,
-    has_ignored: bool,
-    num_voxels: int = 0,
-) -> list[tuple[str, dict[str, Any], int]]:
-    """Kernel, compile-time arguments and warps of a program, to compile them before logits are at hand.
-
-    Nothing depends on sizes but whether the tiling's `align` divides the number of voxels of a patch.
-    """
-    made = []
-    for is_gradient in (False, True):
-        tiles = tiling(num_classes, is_channels_last=is_channels_last, is_gradient=is_gradient)
-        align = tiles.align if num_voxels % tiles.align == 0 else 1
-        adding = {"K": num_classes, "KP": _padded(num_classes), "ALIGN": align, "HAS_IGNORED": has_ignored}
-        term = {"REGIONS": has_regions, "TERM": _term(config)}
-        shared = {**adding, **term, "BLOCK": tiles.block, "ORDER": _order(tiles, is_channels_last=is_channels_last)}
-        if is_gradient:
-            made.append(("loss_gradient", shared, tiles.num_warps))
-            continue
-        fold = tiles.fold(num_classes, is_channels_last=is_channels_last)
-        rows = {**adding, "ROWS": _SUMMED_AT_ONCE // adding["KP"]}
-        first = 0 if has_regions or config.include_background or num_classes == 1 else 1
-        made += [
-            ("loss_sums", {**shared, "FOLD": fold}, tiles.num_warps),
-            ("loss_of_sums", {**rows, **term, "FIRST": first, "OVER_BATCH": config.dice_over_batch}, _SUMMING_WARPS),
-            ("add_sums", rows, _SUMMING_WARPS),
-        ]
-    return made

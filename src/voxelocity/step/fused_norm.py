@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from voxelocity.core import kernels as launches
 from voxelocity.core.device import as_current
-from voxelocity.step.fused import has_triton, is_fused
+from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = {"cuda"}
@@ -82,13 +81,14 @@ def norm_act(
 
     Args:
         features: (b, c, x, y, z) for which `can_fuse` holds.
-        weight: (c,), or None for ones.
-        bias: (c,), or None for zeros; None together with `weight`.
+        weight: (c,), of any strides, or None for ones.
+        bias: (c,), of any strides, or None for zeros; None together with `weight`.
         eps: added to the variance.
         slope: of the negative values, not negative: 1 leaves the norm alone, 0 is a ReLU.
         launch: how the work is divided, which changes roundings.
     """
-    result: torch.Tensor = _NormAct.apply(features, weight, bias, float(eps), float(slope), launch)  # type: ignore[no-untyped-call]
+    given = (None, None) if weight is None or bias is None else (weight.contiguous(), bias.contiguous())
+    result: torch.Tensor = _NormAct.apply(features, *given, float(eps), float(slope), launch)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -108,7 +108,9 @@ class InstanceNorm(nn.InstanceNorm3d):
 
     def _normed(self, features: torch.Tensor) -> torch.Tensor:
         is_float32 = features.device.type == "cpu" and features.dtype == torch.float32
-        if is_float32 and self.affine and features.is_contiguous(memory_format=torch.channels_last_3d):
+        # torch refuses the norm of a single voxel, which is zero whatever the voxel is; a group norm would not.
+        has_voxels = features.shape[2:].numel() > 1
+        if is_float32 and self.affine and has_voxels and features.is_contiguous(memory_format=torch.channels_last_3d):
             return nn.functional.group_norm(features, self.num_features, self.weight, self.bias, self.eps)
         return super().forward(features)
 
@@ -145,7 +147,7 @@ def possible_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.L
 def forward_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.Launch]:
     """The same of a network that is not trained."""
     found = possible_launches(network, dtype)
-    return [one for one in found if one.kernel.__name__ in ("norm_measure", "norm_apply")]
+    return [launch for launch in found if launch.kernel.__name__ in ("norm_measure", "norm_apply")]
 
 
 class _NormAct(torch.autograd.Function):
@@ -179,7 +181,7 @@ class _NormAct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("norm")
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
         division, is_affine = _Division.of(x, ctx.launch), weight is not None

@@ -29,6 +29,8 @@ _MOST_GRAPHS = 4
 """Kept at once, one for each shape of a batch; beyond them the one used longest ago is dropped."""
 LARGE_SHARE = 0.4
 """Of a device's memory: with more in recordings, a validation might not find enough."""
+# Optimizers whose fused kernel reads whether float16 overflowed; for others, the scaler asks the device.
+_SKIP_ON_DEVICE = ("adamw", "sgd")
 _MOST_CAPTURES = 24
 """A training whose shapes keep changing would record more than it replays."""
 
@@ -104,8 +106,8 @@ class CudaRecorder:
         found = numbers.get_state()
         refuse_compiling_in_captures()
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 made = work()
                 graph.capture_end()
             except BaseException:
@@ -182,12 +184,16 @@ class StepWork:
         recorded: the same without anything that only the host does, and without `masks`.
         masks: a context in which dropout draws the numbers of this step.
         count: what the host counts in a step.
+        free: drops the gradients, which may lie in the memory of a recording.
+        recover: makes an eager step possible after a recording that failed anywhere.
     """
 
     eager: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
     recorded: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     masks: Callable[[int], AbstractContextManager[object]]
     count: Callable[[], None]
+    free: Callable[[], None]
+    recover: Callable[[], None]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -262,6 +268,11 @@ class StepGraphs:
         """Whether recordings hold a large part of the device's memory."""
         return self._recorder.share > LARGE_SHARE
 
+    @property
+    def holds_recordings(self) -> bool:
+        """Whether recordings hold memory that `stop` would give back."""
+        return any(slot.replay is not None for slot in self._slots.values())
+
     def stop(self, why: str, *, is_said: bool = False) -> None:
         """Steps are eager from now on.
 
@@ -280,19 +291,20 @@ class StepGraphs:
     def drop(self) -> None:
         """Forgets all recordings, as after a change of the tensors that they use; later steps are recorded again."""
         self._num_captures = 0
-        if any(slot.replay is not None for slot in self._slots.values()):
-            self._recorder.wait()
-            self._slots.clear()
-            self._recorder.release()
+        if not self._slots:
+            return
+        self._recorder.wait()
         self._slots.clear()
+        # One that is left would keep its whole segment of memory.
+        self._work.free()
+        self._recorder.release()
 
     def _slot(self, image: torch.Tensor, label: torch.Tensor) -> _Slot:
         key = (image.shape, image.dtype, label.shape, label.dtype)
         slot = self._slots.get(key)
         if slot is None:
             if len(self._slots) >= _MOST_GRAPHS:
-                self._recorder.wait()
-                self._slots.popitem(last=False)
+                self._drop_oldest()
             slot = self._slots[key] = _Slot(
                 image=torch.empty_like(image, memory_format=self._memory_format),
                 label=torch.empty_like(label, memory_format=torch.contiguous_format),
@@ -301,12 +313,25 @@ class StepGraphs:
             self._slots.move_to_end(key)
         return slot
 
+    def _drop_oldest(self) -> None:
+        _, oldest = self._slots.popitem(last=False)
+        if oldest.replay is None:
+            return
+        self._recorder.wait()
+        del oldest
+        if not self.holds_recordings:
+            # torch refuses a pool that no graph uses any more.
+            self._work.free()
+            self._recorder.release()
+
     def _record(self, slot: _Slot, step: int) -> bool:
         """Whether the step of this slot could be recorded. Recording changes no weight."""
         if self._num_captures == _MOST_CAPTURES:
             self.stop(f"the shapes of its batches changed {_MOST_CAPTURES} times")
             return False
         self._num_captures += 1
+        # Those of the last eager step would take memory beside the recording.
+        self._work.free()
         try:
             with span("capture", color="grey"), self._work.masks(step):
                 slot.replay, slot.loss = self._recorder.record(lambda: self._work.recorded(slot.image, slot.label))
@@ -316,6 +341,7 @@ class StepGraphs:
         else:
             return True
         # Outside the handler, whose traceback holds the tensors of the failed recording.
+        self._work.recover()
         self.stop(
             f"the device's memory does not suffice for it ({said})" if is_full else f"it cannot be recorded: {said}"
         )
@@ -328,6 +354,7 @@ def open_graphs(
     network: Sharding,
     world: World,
     *,
+    optimizer: str,
     device: torch.device,
     warn: Callable[[str], None] | None,
 ) -> StepGraphs | None:
@@ -340,7 +367,9 @@ def open_graphs(
         "several ranks train together": not world.is_alone,
         "the network is not computed as a whole": not network.is_plain,
         f"precision.compile={precision.compile} makes recordings of its own": precision.compile != "none",
-        "float16 scales the loss, which has never been tried in a recorded step": precision.compute == "float16",
+        f"in float16, the host decides whether a step of {optimizer} is left out; adamw and sgd decide on the device": (
+            precision.compute == "float16" and optimizer not in _SKIP_ON_DEVICE
+        ),
     }
     if recorder is None or any(why_not.values()):
         if warn is not None:

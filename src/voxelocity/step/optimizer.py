@@ -116,6 +116,20 @@ def _groups(
     return [(decayed, {**kinds[0], "weight_decay": decay}), (others, {**kinds[1], "weight_decay": 0.0})]
 
 
+def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Begins the momentum of torch's SGD with zeros, which give the same first step; does nothing for others.
+
+    Where the first step is left out because float16 overflowed, torch's fused SGD keeps momentum that it never set:
+    whatever the memory held.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group["momentum"] else ():
+            if weight.grad is not None and "momentum_buffer" not in optimizer.state[weight]:
+                optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+
+
 def saved_settings(state: dict[str, Any], learning_rate: float) -> dict[str, Any]:
     """An optimizer's state as one that reads its learning rate from the host has it: checkpoints are of that form."""
     groups = [

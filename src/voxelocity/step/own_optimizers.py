@@ -124,7 +124,7 @@ class Muon(_Optimizer):
         ahead = torch._foreach_lerp(slopes, means, group["momentum"])
         torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])
         whole = ahead if self._sharding is None else self._sharding.gathered(weights, ahead)
-        steps = orthogonal([one.flatten(1) for one in whole])
+        steps = orthogonal([matrix.flatten(1) for matrix in whole])
         factors = [-_RMS * max(step.shape) ** 0.5 for step in steps]
         changes = [step.reshape(like.shape) for step, like in zip(steps, whole, strict=True)]
         if self._sharding is not None:
@@ -185,7 +185,8 @@ def _brought_to_one_each(wide: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _brought_to_one(wide: list[torch.Tensor]) -> list[torch.Tensor]:
     """As `_brought_to_one_each`, with matrices of one shape in one product: fewer launches on a GPU."""
-    stacks = [(numbers, torch.stack([wide[n] for n in numbers])) for numbers in _alike([one.shape for one in wide])]
+    same_shape = _alike([matrix.shape for matrix in wide])
+    stacks = [(numbers, torch.stack([wide[n] for n in numbers])) for numbers in same_shape]
     made = list(wide)
     for alike in _alike([stack.shape[1] for _, stack in stacks]):
         grams = torch.cat([torch.bmm(stacks[place][1], stacks[place][1].mT) for place in alike])

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.device import is_out_of_memory
-from voxelocity.core.rng import generator
 from voxelocity.observe import Clock, span
 from voxelocity.parallel import ALONE, Sharding, World, shard
+from voxelocity.step.dropout import Dropout
 from voxelocity.step.full_memory import in_pieces, not_divisible, too_large, too_small
 from voxelocity.step.graph import StepNumbers, StepWork, open_graphs
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import (
     OptimizerConfig,
     RunningAverage,
+    begin_momentum,
     build_optimizer,
     load_settings,
     own_state,
@@ -31,9 +32,6 @@ from voxelocity.step.precision_config import PrecisionConfig
 
 if TYPE_CHECKING:
     from voxelocity.parallel import Pipelined
-
-# Of a batch; the seeds of dropout masks count pieces rank by rank.
-_MOST_PIECES = 1 << 16
 
 
 class TrainingStep:
@@ -80,8 +78,12 @@ class TrainingStep:
         self._config, self._learning_rate = optimizer, optimizer.learning_rate
         self._warn = warn
         self._blank = network.blank
-        work = StepWork(eager=self._eager, recorded=self._recorded, masks=self._masks, count=self._count)
-        self._graphs = open_graphs(work, precision, network, world, device=device, warn=warn)
+        self._dropout = Dropout(network.module, seed=seed, rank=world.place.rank, device=device)
+        work = StepWork(
+            eager=self._eager, recorded=self._recorded, masks=self._dropout.numbers, count=self._count,
+            free=network.drop_gradients, recover=self._renew_scaler,
+        )  # fmt: skip
+        self._graphs = open_graphs(work, precision, network, world, optimizer=optimizer.name, device=device, warn=warn)
         self._numbers = StepNumbers(device) if self._graphs is not None else None
         if self._blank is None:
             rate = None if self._numbers is None else self._numbers.learning_rate
@@ -90,13 +92,8 @@ class TrainingStep:
             # Never makes a step: it says how the whole state is arranged.
             self._whole_optimizer = build_optimizer(optimizer, self._blank.parameters())
             self._optimizer = build_optimizer(optimizer, self._blank.parameters(), sharding=network)
-        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")
+        self._scaler = self._make_scaler()
         self._average = RunningAverage(self.network, optimizer.average_decay) if optimizer.average_decay else None
-        self._seed = seed
-        self._has_dropout = any(
-            isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0
-            for module in network.module.modules()
-        )
         self._num_pieces = 1
 
     @property
@@ -190,7 +187,6 @@ class TrainingStep:
 
     def _recorded(self, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         """As `_eager`, without what only the host does: replaying it would not."""
-        self._sharding.drop_gradients()
         loss = self._at_once(image, label, nullcontext())
         self._update(image)
         if self._average is not None:
@@ -199,6 +195,14 @@ class TrainingStep:
 
     def _follow(self, average: RunningAverage) -> None:
         average.follow(self.network, average.next_weight() if self._numbers is None else self._numbers.average_weight)
+
+    def _make_scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(self.device.type, enabled=self._precision.compute == "float16")
+
+    def _renew_scaler(self) -> None:
+        """The scaler knows on the host which of its calls a step has made, and a failed recording may have made any."""
+        before, self._scaler = self._scaler.state_dict(), self._make_scaler()
+        self._scaler.load_state_dict(before)
 
     def _count(self) -> None:
         if self._average is not None:
@@ -239,7 +243,7 @@ class TrainingStep:
                 elif self._num_pieces > 1:
                     loss = self._in_pieces(image, label, step)
                 else:
-                    loss = self._at_once(image, label, self._masks(step))
+                    loss = self._at_once(image, label, self._dropout.numbers(step))
                 break
             except (RuntimeError, MemoryError) as error:
                 if self._warn is None or not is_out_of_memory(error):
@@ -248,6 +252,9 @@ class TrainingStep:
             if not self._world.is_alone:
                 # Trying again would repeat exchanges in which the other ranks no longer take part.
                 raise too_large(image, said, self._world.place)
+            if self._graphs is not None and self._graphs.holds_recordings:
+                self._graphs.stop("its memory is needed for batches of another shape")
+                continue
             # Outside the handler, whose traceback holds the tensors of the failed pass.
             self._halve_pieces(image, said)
         if self._num_pieces > pieces_before and self._warn is not None:
@@ -256,7 +263,7 @@ class TrainingStep:
 
     def _through_stages(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
         # The spans in it are the work of this rank; the rest is waiting.
-        with span("exchange", color="tomato"), autocast(self._precision, self.device), self._masks(step):
+        with span("exchange", color="tomato"), autocast(self._precision, self.device), self._dropout.numbers(step):
             return cast("Pipelined", self._sharding).make_gradients(image, label, self._loss)
 
     def _at_once(self, image: torch.Tensor, label: torch.Tensor, masks: AbstractContextManager[None]) -> torch.Tensor:
@@ -282,7 +289,7 @@ class TrainingStep:
         logits: torch.Tensor | None = None
         with span("forward", color="green"), autocast(self._precision, self.device), torch.no_grad():
             for number, part in enumerate(ranges):
-                with self._masks(step, number):
+                with self._dropout.numbers(step, number):
                     made = self._forward(image[part])
                 if logits is None:
                     logits = made.new_empty((len(image), *made.shape[1:]))
@@ -296,7 +303,7 @@ class TrainingStep:
             slope = logits.grad
             assert slope is not None
             for number, part in enumerate(ranges):
-                with autocast(self._precision, self.device), self._masks(step, number):
+                with autocast(self._precision, self.device), self._dropout.numbers(step, number):
                     made = self._forward(image[part])
                 made.backward(slope[part])  # type: ignore[no-untyped-call]
                 del made
@@ -317,6 +324,8 @@ class TrainingStep:
         try:
             self._sharding.take_gradients()
             self._scaler.unscale_(self._optimizer)
+            if self._scaler.is_enabled():
+                begin_momentum(self._optimizer)
             self._sharding.clip(self._config.clip_norm)
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -324,14 +333,6 @@ class TrainingStep:
             if self._warn is None or not is_out_of_memory(error):
                 raise
             raise too_small(image, str(error).partition("\n")[0]) from None
-
-    def _masks(self, step: int, piece: int = 0) -> AbstractContextManager[None]:
-        """A context in which dropout draws the numbers of this step and piece; torch's generator stays unchanged."""
-        if not self._has_dropout:
-            return nullcontext()
-        case = self._world.place.rank * _MOST_PIECES + piece
-        seed = generator(self._seed, stage="dropout", draw=step, case=case).integers(2**63)
-        return _seeded(int(seed), self.device)
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values only, loadable with `weights_only=True`; the same for any `Sharding`.
@@ -376,7 +377,7 @@ class TrainingStep:
         if self._average is not None:
             kept = dict(state["average"])
             self._average.num_averaged = int(kept.pop("n_averaged"))
-            self._load(self._average.network, {name.removeprefix("module."): one for name, one in kept.items()})
+            self._load(self._average.network, {name.removeprefix("module."): tensor for name, tensor in kept.items()})
 
     def _whole(self, own: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The state of the whole network, of a module with this rank's tensors."""
@@ -391,18 +392,3 @@ class TrainingStep:
             selected = self._sharding.select({name: {"": tensor} for name, tensor in state.items()})
             state = {name: kept[""] for name, kept in selected.items()}
         own.load_state_dict(state)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the device's generator within the block. Only the host reads and writes its state, for CUDA too."""
-    numbers = torch.default_generator
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        numbers = torch.cuda.default_generators[index]
-    found = numbers.get_state()
-    numbers.manual_seed(seed)
-    try:
-        yield
-    finally:
-        numbers.set_state(found)

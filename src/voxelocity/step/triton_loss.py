@@ -21,11 +21,12 @@ Voxels of a label that is not a class make the loss infinite, and have a gradien
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import triton
 import triton.language as tl
+
+from voxelocity.step.triton_math import LOG2_E, exp2, log, power, reciprocal
 
 NO_TERM: Final = 0
 ENTROPY: Final = 1
@@ -35,10 +36,6 @@ BY_LANE: Final = 1
 BY_THREAD: Final = 2
 _NO_TERM, _FOCAL = tl.constexpr(NO_TERM), tl.constexpr(FOCAL)
 _PLANES, _BY_THREAD = tl.constexpr(PLANES), tl.constexpr(BY_THREAD)
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_LOG_2 = tl.constexpr(0.6931471805599453)
-# The interpreter knows no assembler.
-_IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _NAN = tl.constexpr(float("nan"))
 _LOWEST = tl.constexpr(float("-inf"))
 
@@ -89,7 +86,7 @@ def loss_sums(
         predicted += _folded(p, KP, BLOCK, FOLD, ORDER)
         true += _folded(target, KP, BLOCK, FOLD, ORDER)
         if TERM == _FOCAL:
-            entropy = _power(1.0 - _exp2((0.0 - entropy) * _LOG2_E), gamma) * entropy
+            entropy = power(1.0 - exp2((0.0 - entropy) * LOG2_E), gamma) * entropy
         if TERM != _NO_TERM:
             if REGIONS:
                 entropy = tl.sum(tl.where((k < K)[:, None] & is_known[None, :], entropy, 0.0), 0)
@@ -232,9 +229,9 @@ def loss_gradient(
         pull = target * of_true + of_all
         factor = tl.where(is_known, weight, 0.0)
         if TERM == _FOCAL:
-            right = _exp2((0.0 - entropy) * _LOG2_E)
+            right = exp2((0.0 - entropy) * LOG2_E)
             wrong = 1.0 - right
-            slope = _power(wrong, gamma) + gamma * _power(wrong, gamma - 1.0) * right * entropy
+            slope = power(wrong, gamma) + gamma * power(wrong, gamma - 1.0) * right * entropy
             factor = tl.where(is_known, weight * slope, 0.0) if not REGIONS else factor[None, :] * slope
         if REGIONS:
             made = p * (1.0 - p) * pull + factor * (p - tl.where(is_known[None, :], target, 0.0))
@@ -317,57 +314,26 @@ def _predicted(z, is_class, is_known, K: tl.constexpr, KP: tl.constexpr, REGIONS
     The latter is (BLOCK,), or (KP, BLOCK) of regions.
     """
     if REGIONS:
-        e = _exp2((0.0 - tl.abs(z)) * _LOG2_E)
-        p = tl.where(z >= 0.0, 1.0, e) * _reciprocal(1.0 + e)
+        e = exp2((0.0 - tl.abs(z)) * LOG2_E)
+        p = tl.where(z >= 0.0, 1.0, e) * reciprocal(1.0 + e)
         entropy = z
         if TERM != _NO_TERM:
-            entropy = tl.maximum(z, 0.0) - tl.where(is_class, z, 0.0) + _log(1.0 + e)
+            entropy = tl.maximum(z, 0.0) - tl.where(is_class, z, 0.0) + log(1.0 + e)
         p = tl.where(is_known[None, :], p, 0.0)
     else:
         if KP != K:
             z = tl.where((tl.arange(0, KP) < K)[:, None], z, _LOWEST)
         top = tl.max(z, 0)
-        e = _exp2(z * _LOG2_E - (top * _LOG2_E)[None, :])
+        e = exp2(z * LOG2_E - (top * LOG2_E)[None, :])
         total = tl.sum(e, 0)
         # A product, so that a NaN among the logits stays one.
-        p = e * tl.where(is_known, _reciprocal(total), 0.0)[None, :]
+        p = e * tl.where(is_known, reciprocal(total), 0.0)[None, :]
         entropy = total
         if TERM != _NO_TERM:
             # Infinite where no class is true.
-            entropy = _log(total) + (top - tl.max(tl.where(is_class, z, _LOWEST), 0))
+            entropy = log(total) + (top - tl.max(tl.where(is_class, z, _LOWEST), 0))
             entropy = tl.where(is_known, entropy, 0.0)
     return p, entropy
-
-
-@triton.jit
-def _exp2(x):
-    """2 ** x to 2 ulp in one instruction, 0 below 2 ** -126. Triton's own takes three more for what lies below."""
-    if _IS_INTERPRETED:
-        return tl.exp2(x)
-    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _log(x):
-    """The logarithm to 2e-7, near 1 too, in two instructions instead of about fifteen."""
-    if _IS_INTERPRETED:
-        return tl.log(x)
-    log2 = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return log2 * _LOG_2
-
-
-@triton.jit
-def _reciprocal(x):
-    """1 / x to 1 ulp in one instruction instead of eight."""
-    if _IS_INTERPRETED:
-        return 1.0 / x
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _power(x, exponent):
-    """The power of x from 0 on; 0 ** 0 is 0, which is multiplied by 0 wherever it occurs."""
-    return tl.where(x > 0.0, _exp2(exponent * (_log(tl.maximum(x, 1e-30)) * _LOG2_E)), 0.0)
 
 
 @triton.jit

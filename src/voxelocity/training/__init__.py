@@ -1,12 +1,13 @@
 """The main use case: plan, cache, train, validate, report, resume.
 
 - `entry`: `train` and the run, top to bottom. `folds`: several of them with one plan, pooled.
-- `resume`, `start`, `opening`, `session`: what a command may continue, which weights a run starts from, what it begins
-  with on this rank, and what all parts of it use.
+- `resume`, `source_run`, `open_session`, `session`: what a command may continue, which run's weights it starts from,
+  what it begins with on this rank, and what all parts of it use.
 - `caching`, `ahead`, `building`: cases prepared and kernels compiled before training; cases prepared without one.
 - `loop`, `losses`, `step_parts`, `budget`: steps until the budget is spent, losses read late, the split of a step.
 - `balancing`, `sharding`: how many patches each rank takes; how the network is distributed.
-- `validation`, `validation_cost`, `postprocessing`: on the way and at the end; how long it takes; largest components.
+- `validation`, `scoring`, `validation_cost`, `postprocessing`: on the way and at the end; cases scored while others are
+  predicted; how long it takes; largest components.
 - `run_folder`, `checkpoint`: files of a run, its state on disk. `progress`, `results`: what the user sees.
 """
 

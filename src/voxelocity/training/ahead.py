@@ -10,6 +10,7 @@ from voxelocity.data.pipeline import compile_kernels
 from voxelocity.infer import ahead as of_windows
 from voxelocity.step import ahead as of_step
 from voxelocity.step import image_format
+from voxelocity.step.fused_loss import LossForm
 from voxelocity.training.session import Session
 
 _USUAL_DTYPE = "int16"
@@ -54,16 +55,20 @@ def image_format_of(session: Session) -> ImageFormat:
 def launches_of(session: Session) -> list[Launch]:
     """What the steps and the validations of a run can launch, each once; the first step's come first."""
     plan, spec = session.plan, session.spec
+    loss = LossForm(
+        num_classes=spec.num_outputs,
+        is_channels_last=plan.precision.channels_last and spec.num_outputs > 1,
+        config=plan.loss,
+        has_regions=len(spec.regions) > 0,
+        has_ignored=spec.ignored is not None,
+    )
     steps = of_step.possible_launches(
         plan.network,
-        plan.loss,
+        loss,
         plan.precision,
         plan.backend,
         num_channels=len(spec.channels),
-        num_outputs=spec.num_outputs,
         patch_shapes=plan.data.patch.all_shapes,
-        has_regions=len(spec.regions) > 0,
-        has_ignored=spec.ignored is not None,
         is_shared=not session.world.is_alone,
     )
     return [*steps, *of_windows.possible_launches(spec, session.device)]

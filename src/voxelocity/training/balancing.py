@@ -85,7 +85,7 @@ class Balance:
 
 def _slowest_s(shares: Sequence[int], item_s: Sequence[float], base_s: Sequence[float] = ()) -> float:
     base_s = base_s or [0.0] * len(shares)
-    return float(max(base + each * item for base, each, item in zip(base_s, shares, item_s, strict=True)))
+    return float(max(base + share * item for base, share, item in zip(base_s, shares, item_s, strict=True)))
 
 
 def measured_shares(
@@ -114,7 +114,7 @@ def measured_shares(
     base_s, items_s, limits = zip(*found, strict=True)
     shares = shares_by_time(sum(equal), base_s=base_s, item_s=items_s, most=limits)
 
-    fits = all(each <= limit for each, limit in zip(equal, limits, strict=True))
+    fits = all(share <= limit for share, limit in zip(equal, limits, strict=True))
     gain = 1.0 - _slowest_s(shares, items_s, base_s) / _slowest_s(equal, items_s, base_s)
     if fits and gain < _LEAST_GAIN:
         return equal, limits, ""

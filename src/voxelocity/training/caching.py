@@ -58,8 +58,8 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
     )
     # Ranks may prepare different cases.
-    broken = {case_id: error for each in world.gather(filled.broken) for case_id, error in each.items()}
-    classes = {case_id: found for each in world.gather(filled.classes) for case_id, found in each.items()}
+    broken = {case_id: error for of_rank in world.gather(filled.broken) for case_id, error in of_rank.items()}
+    classes = {case_id: found for of_rank in world.gather(filled.classes) for case_id, found in of_rank.items()}
     for case_id, error in broken.items():
         session.log.write(SKIPPED, case_id=case_id)
         session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from voxelocity.observe import (
     system_clock,
 )
 from voxelocity.observe.sinks import Sink
-from voxelocity.parallel import joined, launcher_job
+from voxelocity.parallel import World, joined, launcher_job
 from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.summary import score_text
@@ -42,7 +42,7 @@ from voxelocity.training.budget import Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
-from voxelocity.training.opening import opened, start_of
+from voxelocity.training.open_session import TrainRequest, open_session, plan_session
 from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
@@ -137,31 +137,39 @@ def train(
         InterruptedRunError: it was asked to stop; the state is saved.
         NonFiniteLossError: the loss became NaN or infinite.
     """
-    folder = RunFolder(Path(out))
-    begin_s = clock() - spent_s
+    request = TrainRequest(
+        out=Path(out), fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides or {},
+        resume=resume, overwrite=overwrite, full_validation=full_validation, skip_broken=skip_broken,
+        start_from=start_from, shared=shared,
+    )  # fmt: skip
+    began_s = clock() - spent_s
     # Not `stop or ...`: a request is false until a stop is asked for.
     stop = StopRequest() if stop is None else stop
     with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
         console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
-        # The launcher repeats the command that began the run, maybe with fewer ranks and so with another plan. A run
-        # that its job has not begun is still to be overwritten.
-        is_begun = folder.holds_run and not (overwrite and not folder.is_of_job(launcher_job()))
-        if world.from_leader(world.place.num_restarts > 0 and is_begun):
-            resume, overwrite = True, False
-        start = world.led(
-            lambda: start_of(
-                cases, folder, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device,
-                overrides=overrides or {}, resume=resume, overwrite=overwrite, may_be_finished=full_validation,
-                skip_broken=skip_broken, start_from=start_from, shared=shared, clock=clock, begin_s=begin_s,
+        request = _repeated(request, world)
+        session_plan = world.led(lambda: plan_session(cases, request, clock=clock, began_s=began_s))
+        with open_session(
+            session_plan, request, world, console=console, clock=clock, began_s=began_s, stop=stop, sinks=sinks
+        ) as session:
+            if session_plan.is_finished:
+                return _validate_again(session, session_plan.skipped)
+            return _run(
+                session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=session_plan.skipped
             )
-        )  # fmt: skip
-        with opened(
-            start, folder, world, overwrite=overwrite, console=console, clock=clock, begin_s=begin_s, device=device,
-            stop=stop, sinks=sinks,
-        ) as session:  # fmt: skip
-            if start.is_finished:
-                return _validate_again(session, start.skipped)
-            return _run(session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=start.skipped)
+
+
+def _repeated(request: TrainRequest, world: World) -> TrainRequest:
+    """The request as a launcher means it that repeats the command after a rank was lost.
+
+    There may be fewer ranks now, and so another plan: the run continues with its own. A run that the launcher's job has
+    not begun is still to be overwritten.
+    """
+    folder = RunFolder(request.out)
+    is_begun = folder.holds_run and not (request.overwrite and not folder.is_of_job(launcher_job()))
+    if world.from_leader(world.place.num_restarts > 0 and is_begun):
+        return replace(request, resume=True, overwrite=False)
+    return request
 
 
 def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipped: Collection[str]) -> RunResult:
@@ -205,8 +213,8 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
-    if session.start is not None and checkpoints.latest_step() == 0:
-        session.start.copy_into(
+    if session.source_run is not None and checkpoints.latest_step() == 0:
+        session.source_run.copy_into(
             network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
         )
     sharding = sharded(session, network)

@@ -34,7 +34,7 @@ from voxelocity.training.entry import train
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
-from voxelocity.training.start import check_start, source_of_fold
+from voxelocity.training.source_run import check_source_run, source_run_of_fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def train_folds(
         job = launcher_job()
         begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].is_of_job(job)}
     for fold in begun:
-        _check_begun(folders[fold], cases, fold=fold, start_from=source_of_fold(start_from, fold), **asked)
+        _check_begun(folders[fold], cases, fold=fold, start_from=source_run_of_fold(start_from, fold), **asked)
     shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if overwrite else ())
     failed: dict[int, str] = {}
     with one_group(place, uses_gpu=device != "cpu" and torch.cuda.is_available()):
@@ -128,7 +128,7 @@ def train_folds(
                 train(
                     cases, folder.path, fold=fold, device=device, resume=fold in begun,
                     overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
-                    start_from=source_of_fold(start_from, fold), shared=shared, console=console, spent_s=spent_s,
+                    start_from=source_run_of_fold(start_from, fold), shared=shared, console=console, spent_s=spent_s,
                     stop=stop, sinks=make_sinks(), **asked,
                 )  # fmt: skip
             # What is wrong with the command or with the data set is wrong for every fold.
@@ -165,7 +165,7 @@ def _check_begun(
     """
     saved = SavedRun.read(folder.record)
     check_data(folder, saved, cases)
-    check_start(None if start_from is None else Path(start_from), saved, out=folder.path)
+    check_source_run(None if start_from is None else Path(start_from), saved, out=folder.path)
     check_options(folder, saved, fold=fold, overrides=overrides or {}, **asked)
 
 

@@ -22,12 +22,13 @@ class AskedLosses:
 
     def __init__(self, losses: Sequence[torch.Tensor], is_finite: torch.Tensor) -> None:
         packed = torch.cat([torch.stack([*losses]).float(), is_finite.float().reshape(1)])
+        device = packed.device
         self._event: Any = None
         if packed.is_cuda:
             values = torch.empty(packed.shape, pin_memory=True)
             packed = values.copy_(packed, non_blocking=True)
             self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(device))
         self._values = packed
 
     def read(self) -> tuple[list[float], bool]:
@@ -46,16 +47,16 @@ class RunAhead:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
+        self._device = device
         self._queued: deque[Any] = deque()
         self._free: list[Any] = []
 
     def step_queued(self) -> None:
         """To be called after each step: waits, without holding Python's lock, for the step before the last four."""
-        if not self._is_cuda:
+        if self._device.type != "cuda":
             return
         event = self._free.pop() if self._free else torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         self._queued.append(event)
         if len(self._queued) > _MOST_AHEAD:
             oldest = self._queued.popleft()

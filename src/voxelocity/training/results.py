@@ -99,10 +99,10 @@ def unlearned_text(session: Session, step: int) -> str:
     steps_of_a_pass = (
         len(planned.cases.split(planned.fold).training) * plan.data.patch.draws_per_case / plan.data.batch_size
     )
-    source = SavedRun.read(session.folder.record).start.get("folder")
+    source = SavedRun.read(session.folder.record).source.get("folder")
     is_trained = isinstance(source, str) and bool(source)
-    if session.start is not None:
-        is_trained = not read_mark(session.start.folder / session.folder.scores.name)
+    if session.source_run is not None:
+        is_trained = not read_mark(session.source_run.folder / session.folder.scores.name)
     return unlearned(step, steps_of_a_pass=steps_of_a_pass, started_from=str(source) if is_trained else "")
 
 

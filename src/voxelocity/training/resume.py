@@ -42,7 +42,7 @@ class SavedRun:
         device: where it was trained; "" if that was not stored.
         dataset: path, channels, classes and labels of the data set.
         case_ids: ids of the cases for "training" and for "validation"; empty for runs that did not store them.
-        start: "folder" and "weights_sha256" of the run that it was started from; empty for new weights.
+        source: "folder" and "weights_sha256" of the run that it was started from; empty for new weights.
     """
 
     plan: Plan
@@ -50,7 +50,7 @@ class SavedRun:
     device: str
     dataset: Mapping[str, Any]
     case_ids: Mapping[str, Sequence[str]]
-    start: Mapping[str, Any]
+    source: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -76,20 +76,20 @@ class SavedRun:
         if fold != "all" and not isinstance(fold, int):
             raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
         case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
-        if not all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in case_ids.values()):
+        if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in case_ids.values()):
             raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
         try:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
         except ConfigError as error:
             raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
-        start = _mapping(record, "start", where=where) if "start" in record else {}
+        source = _mapping(record, "start", where=where) if "start" in record else {}
         return cls(
             plan=plan,
             fold=fold,
             device=str(record.get("device") or ""),
             dataset=dataset,
             case_ids=case_ids,
-            start=start,
+            source=source,
         )
 
     def dataset_path(self, *, where: str) -> Path:
@@ -224,7 +224,7 @@ def other_data(saved: SavedRun, cases: Cases) -> list[str]:
     if "labels" in saved.dataset:
         now |= {
             "labels": dict(cases.labels),
-            "regions": {name: list(each) for name, each in cases.regions.items()},
+            "regions": {name: list(indices) for name, indices in cases.regions.items()},
             "ignore_value": cases.ignore_value,
         }
     else:

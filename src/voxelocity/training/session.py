@@ -20,7 +20,7 @@ from voxelocity.observe import Clock, EventLog, phase, system_clock
 from voxelocity.parallel import ALONE, World
 from voxelocity.planning import Planned, model_spec
 from voxelocity.training.run_folder import RunFolder
-from voxelocity.training.start import StartingPoint
+from voxelocity.training.source_run import SourceRun
 
 # On a monitor's timeline.
 _COLORS = {
@@ -96,13 +96,13 @@ class Session:
     console: Console
     clock: Clock
     stop: StopRequest
-    start: StartingPoint | None = None
+    source_run: SourceRun | None = None
     world: World = ALONE
 
     def __post_init__(self) -> None:
         self.plan = self.planned.plan
         self.spec = model_spec(self.planned)
-        before = self.start.spec.division if self.start else None
+        before = self.source_run.spec.division if self.source_run else None
         if before is not None and self.spec.division is not None:
             self.spec = self.spec.model_copy(update={"division": self.spec.division.joined(before)})
         self.device = self.planned.machine.torch_device

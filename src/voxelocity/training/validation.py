@@ -1,28 +1,26 @@
-"""Scores a network: quickly on prepared volumes while training, and at the end on each scan's own grid."""
+"""The validations of a run: which cases in which windows on which rank, and what the time budget leaves of them."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from voxelocity.core.quantities import duration_text, listed
-from voxelocity.core.records import CaseScore
 from voxelocity.core.region import Index3
-from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.infer import ClassIndices, ModelSpec, Predictor, WindowConfig
-from voxelocity.infer.resident import HeldOutVolume, Residents
-from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.infer import Predictor, WindowConfig
+from voxelocity.infer.resident import Residents
 from voxelocity.parallel import shared_out
 from voxelocity.training.budget import Allotment, allot, left_for_validation
 from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
+from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
 
@@ -34,98 +32,6 @@ _NEAR_TARGET = 0.02
 _LEAST_MARGIN = 0.05
 
 _T = TypeVar("_T")
-
-
-def score_prepared(
-    network: torch.nn.Module,
-    prepared: PreparedCases,
-    spec: ModelSpec,
-    *,
-    device: torch.device,
-    on_windows: Callable[[], None] | None = None,
-    residents: Residents | None = None,
-) -> list[CaseScore]:
-    """Dice of each case on the prepared grid, with windows mirrored as in `score_cases`.
-
-    Quicker than `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
-
-    Args:
-        network: keeps its mode (training or evaluation).
-        prepared: the cases.
-        spec: what the network expects.
-        device: where it runs.
-        on_windows: called before each forward pass; what it raises ends the validation.
-        residents: where cases stay between validations.
-    """
-    was_training = network.training
-    predictor = Predictor(network, spec, spec.preparation(), device=device, on_windows=on_windows)
-    scored = spec.scored
-
-    def volume_of(index: int) -> Volume | HeldOutVolume:
-        load = prepared[index].load
-        return load() if residents is None else residents.volume(prepared.refs[index].case_id, load)
-
-    volumes = map(volume_of, range(len(prepared)))
-    counted: list[tuple[str, DiceCounts]] = []
-    for volume, prediction in predictor.predict_prepared(volumes):
-        label = volume.label
-        assert label is not None, "validation cases have labels"
-        truth = label if isinstance(label, torch.Tensor) else torch.from_numpy(np.array(label)).to(device)
-        counts = DiceCounts(num_classes=len(spec.labels), ignored=spec.ignored is not None)
-        counts.add(prediction, truth)
-        counted.append((volume.case_id, counts))
-    # Read only now, because reading waits for the device.
-    scores = [
-        CaseScore(case_id=case_id, dice=dict(zip(scored, counts.dice_of([*scored.values()]), strict=True)))
-        for case_id, counts in counted
-    ]
-    network.train(was_training)
-    return scores
-
-
-def mean_dice(scores: Sequence[CaseScore]) -> tuple[float, dict[str, float]]:
-    """Mean foreground Dice and Dice per class over the cases.
-
-    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean.
-    """
-    summary = summarize(scores)
-    dice = {name: math.nan if value is None else value for name, value in summary.dice.items()}
-    return math.nan if summary.mean_dice is None else summary.mean_dice, dice
-
-
-def score_cases(
-    predictor: Predictor,
-    refs: Sequence[VolumeRef],
-    spec: ModelSpec,
-    *,
-    num_threads: int,
-    may_measure_surface: Callable[[], bool] = lambda: True,
-) -> Iterator[tuple[CaseScore, Volume, ClassIndices]]:
-    """Dice and surface distance of each case on the scan's own grid, against the label file itself.
-
-    Args:
-        predictor: of the trained network.
-        refs: the cases.
-        spec: what the network expects.
-        num_threads: that load cases.
-        may_measure_surface: called after each prediction; if it returns False, the score has no surface distances.
-
-    Yields:
-        The score, the scan as decoded, and the predicted class indices (x, y, z).
-    """
-    for scan, prediction, *_ in predictor.stream(refs, num_threads=num_threads):
-        assert scan.label is not None, "validation cases have labels"
-        score = case_score(
-            scan.case_id,
-            prediction,
-            scan.label,
-            class_names=spec.class_names,
-            spacing_mm=scan.grid.spacing_mm,
-            regions=spec.regions,
-            ignored=spec.ignored,
-            surface=may_measure_surface(),
-        )
-        yield score, scan, prediction
 
 
 class _OutOfTimeError(Exception):
@@ -193,10 +99,12 @@ class Validation:
         Raises:
             StopAskedError: a stop was asked for.
         """
-        # Only the leader knows what the windows of the final validation will be.
-        window = self._session.world.from_leader(self._intermediate_window)
+        # Only the leader knows what the windows of the final validation will be, and ranks may have other devices.
+        window, quick = self._session.world.from_leader(
+            (self._intermediate_window, self._quick(self._intermediate_window))
+        )
         self._last_passes = 0
-        if (quick := self._quick(window)) is not window:
+        if quick != window:
             found = self._mean_dice(network, quick)
             if not found[0] >= self._session.plan.train.target_dice - _NEAR_TARGET:
                 return found
@@ -272,7 +180,7 @@ class Validation:
         window, quick = self._intermediate_window, self._quick(self._intermediate_window)
         num = num_passes(shapes, quick)
         is_near = self._last_dice >= self._session.plan.train.target_dice - _NEAR_TARGET
-        return num + (num_passes(shapes, window) if is_near and quick is not window else 0)
+        return num + (num_passes(shapes, window) if is_near and quick != window else 0)
 
     def allot(self, *, stepped_s: float, validated_s: float) -> Allotment:
         """How the time budget is divided, based on what is now known about the final validation, which is sized to fit.
@@ -424,7 +332,7 @@ class Validation:
 def _in_order(parts: Sequence[Sequence[_T]], shares: Sequence[Sequence[int]]) -> list[_T]:
     """What each rank made of its share of the cases, in the order of the cases; a rank may lack the last of its own."""
     found = {
-        index: each for part, own in zip(parts, shares, strict=True) for index, each in zip(own, part, strict=False)
+        index: result for part, own in zip(parts, shares, strict=True) for index, result in zip(own, part, strict=False)
     }
     return [found[index] for index in sorted(found)]
 

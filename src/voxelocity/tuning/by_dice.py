@@ -93,10 +93,10 @@ def tune_by_dice(
         kept = None
         if keep_in is not None and result.is_taken:
             ratios = result.time_ratios
-            peaks = [one.outcome for one in result.trainings if one.settings == result.candidate]
+            peaks = [training.outcome for training in result.trainings if training.settings == result.candidate]
             peak = max((outcome.peak_device_bytes or outcome.peak_host_bytes for outcome in peaks), default=0)
             kept = keep_settings(
-                planned, result.candidate, searched={key for each in found for key in each}, goal="time to a Dice",
+                planned, result.candidate, searched={key for values in found for key in values}, goal="time to a Dice",
                 ratios=ratios, peak_bytes=peak, cache=keep_in,
             )  # fmt: skip
         tuning = DiceTuning(folder=folder, planned=planned, found=result, kept=kept)

@@ -206,13 +206,13 @@ def compare_by_dice(
         on_training: called after each.
     """
     trainer = TrialTrainer(planned, folder, limits, environ, on_training)
-    left, length, rung = [dict(each) for each in found], first, 0
+    left, length, rung = [dict(candidate) for candidate in found], first, 0
     while len(left) > 1:
         tried = [trainer.train(rung, settings, planned.plan.seed, length) for settings in left]
-        order = sorted((one for one in tried if one.dice is not None), key=lambda one: -(one.dice or 0.0))
+        order = sorted((trial for trial in tried if trial.dice is not None), key=lambda trial: -(trial.dice or 0.0))
         if not order:
             break
-        left = [dict(one.settings) for one in order[: len(left) // 2]]
+        left = [dict(trial.settings) for trial in order[: len(left) // 2]]
         length, rung = length.times(2.0), rung + 1
     candidate = left[0]
     # The plan's own settings are a candidate too: where they are left, there is nothing to compare.

@@ -41,7 +41,7 @@ def measure(task: dict[str, Any], answer: Path) -> None:
     )
     facts = read_run(result.folder)
     dice = [score.mean_dice for score in result.scores if score.mean_dice is not None]
-    rates = [each.num_images / each.seconds for each in facts.steps if each.seconds > 0.0]
+    rates = [stretch.num_images / stretch.seconds for stretch in facts.steps if stretch.seconds > 0.0]
     write_answer(answer, {"dice": dice or [0.0], "seconds": [result.seconds], "images_per_s": rates or [0.0]})
 
 

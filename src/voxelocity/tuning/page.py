@@ -245,8 +245,8 @@ def run_curves(runs: Sequence[RunFacts]) -> list[Block]:
     sides = list(zip((BEFORE, AFTER), ("baseline", "accent"), runs, strict=False))
     legend = [LegendEntry(name=name, color=f"var(--{color})") for name, color, _ in sides]
     curves: dict[str, list[Points]] = {
-        "Training loss": [[(each.time_s, each.loss) for each in run.steps] for run in runs],
-        "Validation Dice": [[(each.time_s, each.mean_dice) for each in run.validations] for run in runs],
+        "Training loss": [[(stretch.time_s, stretch.loss) for stretch in run.steps] for run in runs],
+        "Validation Dice": [[(score.time_s, score.mean_dice) for score in run.validations] for run in runs],
     }
     charts: list[Block] = []
     for title, lines in curves.items():

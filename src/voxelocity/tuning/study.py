@@ -196,7 +196,7 @@ class Study:
             yield "size", start
         for knob in growing:
             yield from self._bisected(knob, start)
-        singles = [each for each in single_changes(self.search.knobs, start) if self._known(each) is None]
+        singles = [change for change in single_changes(self.search.knobs, start) if self._known(change) is None]
         most = max(1, int(_SINGLE_SHARE * (self.search.num_trials - self._num_searched)))
         for settings in singles[:most]:
             yield "search", settings

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from shared.examples import examples
 from voxelocity.core.batch import Draw
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
@@ -19,7 +20,7 @@ ELASTIC = AugmentConfig(affine_probability=0.3, elastic_probability=0.5, elastic
 
 
 @given(seed=st.integers(0, 10_000), config=st.sampled_from([NONE, WARPS, ELASTIC]), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_boxes_of_a_batch_are_those_of_its_samples(seed, config, data):
     patch = data.draw(st.tuples(*[st.integers(3, 14)] * 3))
     draws = [Draw(case_id="a", case=case, epoch=seed) for case in range(5)]
@@ -48,7 +49,7 @@ def test_scalings_of_a_batch_are_those_of_its_samples(given_scaling):
     zooms=st.lists(st.floats(0.125, 1.0, width=32), min_size=1, max_size=5),
     shape=st.tuples(*[st.integers(1, 40)] * 3),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 def test_tables_of_all_channels_are_those_of_each(sigmas, zooms, shape):
     params = AugmentParams.identity(max(len(sigmas), len(zooms)), 1)
     params.blur_sigma_voxel[: len(sigmas), 0] = sigmas

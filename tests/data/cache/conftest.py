@@ -31,7 +31,7 @@ def memory_place(tmp_path):
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
-    place = Path("/dev/shm") / f"voxelocity-test-{secrets.token_hex(6)}"
+    place = Path("/dev/shm") / f"voxelocity-test-{os.getpid()}-{secrets.token_hex(6)}"
     place.mkdir()
     yield place
     shutil.rmtree(place)

@@ -23,7 +23,7 @@ from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned, model_spec
 from voxelocity.report import LabeledRun, Parity, comparison_document, median_run, paired_trainings, unlearned_notices
 from voxelocity.step import build_network
-from voxelocity.training.validation import score_cases
+from voxelocity.training.scoring import score_cases
 
 _FEW_SEEDS = 3
 

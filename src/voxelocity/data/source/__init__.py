@@ -1,7 +1,8 @@
 """Which cases exist: one function for every layout of a data set. Reads names of files, never a scan.
 
 `described` and `description` read lists (`dataset.json`), `table` CSV files, `folder` groups undescribed files by names
-(`listing`, `sniff`), `splits` makes folds of patients, `remote` mirrors a server by empty files with names and sizes.
+(`listing`, `sniff`), `splits` makes folds of patients, `remote` mirrors a server by empty files with names and sizes,
+`server_listing` reads what a server says it has.
 """
 
 from voxelocity.data.source.folder import FoundCase, FoundCases, group_files

@@ -1,4 +1,4 @@
-"""What a run begins or continues with, and its session on this rank: lock, record, log and sinks."""
+"""From a command to the session of a run on this rank: checks and plan, then lock, record, log and sinks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +47,38 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start import StartingPoint, check_held_out, starting_point
+from voxelocity.training.source_run import SourceRun, check_held_out, open_source_run
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class TrainRequest:
+    """What `train` is asked for, as its arguments are called there."""
+
+    out: Path
+    fold: Fold | Auto = AUTO
+    time_budget_s: float | Auto = AUTO
+    seed: int | Auto = AUTO
+    device: DeviceChoice = "auto"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    overwrite: bool = False
+    full_validation: bool = False
+    skip_broken: bool = False
+    start_from: Path | str | None = None
+    shared: SharedKeys | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
     """What a run begins or continues with.
 
     Attributes:
         planned: its plan.
         saved: as the run in the folder was started; None for a new one.
-        point: the finished run that it starts from.
+        source_run: the finished run that it starts from.
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
         timings: seconds by stage up to now.
@@ -68,68 +86,53 @@ class Start:
 
     planned: Planned
     saved: SavedRun | None
-    point: StartingPoint | None
+    source_run: SourceRun | None
     is_finished: bool
     skipped: frozenset[str]
     timings: Mapping[str, float]
 
 
-def start_of(
-    cases: Cases,
-    folder: RunFolder,
-    *,
-    fold: Fold | Auto,
-    time_budget_s: float | Auto,
-    seed: int | Auto,
-    device: DeviceChoice,
-    overrides: Mapping[str, Any],
-    resume: bool,
-    overwrite: bool,
-    may_be_finished: bool,
-    skip_broken: bool,
-    start_from: Path | str | None,
-    shared: SharedKeys | None,
-    clock: Clock,
-    begin_s: float,
-) -> Start:
-    """Checks the arguments of `train` against the folder, and plans; changes nothing but creates the folder."""
+def plan_session(cases: Cases, request: TrainRequest, *, clock: Clock, began_s: float) -> SessionPlan:
+    """Checks the request against the run's folder, and plans; changes nothing but creates the folder."""
+    folder = RunFolder(request.out)
     folder.check_path()
-    saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=may_be_finished)
+    saved = run_to_resume(
+        folder, resume=request.resume, overwrite=request.overwrite, may_be_finished=request.full_validation
+    )
     is_finished = saved is not None and folder.is_finished()
     folder.check()
     skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
-    plan_begin_s = clock()
+    planning_began_s = clock()
+    fold, time_budget_s, seed, overrides = request.fold, request.time_budget_s, request.seed, request.overrides
     if saved is not None:
         cases = check_data(folder, saved, cases)
-    if saved is not None and resume:
+    if saved is not None and request.resume:
         check_code(saved.plan, overrides, where=str(folder.record))
         check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        fold, time_budget_s, seed, overrides = (
-            saved.fold,
-            AUTO,
-            AUTO,
-            resumed_keys(saved, overrides, where=str(folder.record)),
-        )
-    point = starting_point(start_from, saved, overrides=overrides, folder=folder)
-    if point is not None and saved is None:
-        check_held_out(point, cases, 0 if fold == AUTO else fold)
+        overrides = resumed_keys(saved, overrides, where=str(folder.record))
+        fold, time_budget_s, seed = saved.fold, AUTO, AUTO
+    source_run = open_source_run(request.start_from, saved, overrides=overrides, folder=folder)
+    if source_run is not None and saved is None:
+        check_held_out(source_run, cases, 0 if fold == AUTO else fold)
     planned = make_plan(
         cases,
         fold=0 if fold == AUTO else fold,
         time_budget_s=time_budget_s,
         seed=seed,
-        device=device,
+        device=request.device,
         overrides=overrides,
         saved_plan=None if saved is None else saved.plan,
-        shared=shared if point is None else point.shared_keys(cases, shared),
-        skip_broken=skip_broken or bool(skipped),
+        shared=request.shared if source_run is None else source_run.shared_keys(cases, request.shared),
+        skip_broken=request.skip_broken or bool(skipped),
     )
     if saved is not None:
         check_plan(folder, saved, planned)
     _check_ranks(planned)
     folder.open()
-    timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
-    return Start(planned=planned, saved=saved, point=point, is_finished=is_finished, skipped=skipped, timings=timings)
+    timings = {"start": planning_began_s - began_s, "plan": clock() - planning_began_s}
+    return SessionPlan(
+        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
+    )
 
 
 def _check_ranks(planned: Planned) -> None:
@@ -173,35 +176,33 @@ def _events(folder: RunFolder, saved: SavedRun | None) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def opened(
-    start: Start,
-    folder: RunFolder,
+def open_session(
+    session_plan: SessionPlan,
+    request: TrainRequest,
     world: World,
     *,
-    overwrite: bool,
     console: Console,
     clock: Clock,
-    begin_s: float,
-    device: DeviceChoice,
+    began_s: float,
     stop: StopRequest,
     sinks: Sequence[Sink],
 ) -> Iterator[Session]:
     """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
-    planned, saved = start.planned, start.saved
+    planned, saved, folder = session_plan.planned, session_plan.saved, RunFolder(request.out)
     earlier = _events(folder, saved) if world.is_leader else []
     if not world.is_leader:
         # The leader's plan on this rank's own device.
-        planned = replace(planned, machine=survey(device, cache_folder=default_cache_folder()))
+        planned = replace(planned, machine=survey(request.device, cache_folder=default_cache_folder()))
         folder.path.mkdir(parents=True, exist_ok=True)
     if not world.is_alone:
         torch.set_num_threads(planned.machine.num_cpus)
     world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
-            _write_start(start, folder, overwrite=overwrite, console=console)
-        begin_s = clock() - world.from_leader(clock() - begin_s)
+            _write_beginning(session_plan, folder, overwrite=request.overwrite, console=console)
+        began_s = clock() - world.from_leader(clock() - began_s)
         with (
-            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=begin_s, clock=clock) as log,
+            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,
             stop,
         ):
             # A rank that was not there before has no events of earlier sessions, but follows the time of the run.
@@ -213,11 +214,15 @@ def opened(
                 console=console,
                 clock=clock,
                 stop=stop,
-                start=start.point,
+                source_run=session_plan.source_run,
                 world=world,
             )
-            with _announced(
-                session, sinks if world.is_leader else (), earlier=earlier, begin_s=begin_s, timings=start.timings
+            with _announce_session(
+                session,
+                sinks if world.is_leader else (),
+                earlier=earlier,
+                began_s=began_s,
+                timings=session_plan.timings,
             ):
                 if notice:
                     session.warn(notice)
@@ -229,42 +234,42 @@ def opened(
                 yield session
 
 
-def _write_start(start: Start, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
+def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
     """Marks the folder as holding this run, and says so."""
     if overwrite:
         # Only now, so that a mistake in the new command does not lose the old run.
         folder.clear()
-    if start.saved is not None:
-        doing = "validating the finished run" if start.is_finished else "resuming the unfinished run"
+    if session_plan.saved is not None:
+        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
         console.print(f"{doing} in {folder.path}", highlight=False)
         return
-    console.print(plan_table(start.planned.choices))
+    console.print(plan_table(session_plan.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
     begin: dict[str, Any] = {"command": command}
     if job := launcher_job():
         begin["job"] = job
-    if start.point is not None:
-        begin["start"] = start.point.to_plain()
-    folder.write_record({**begin, **saved_run_record(start.planned)})
+    if session_plan.source_run is not None:
+        begin["start"] = session_plan.source_run.to_plain()
+    folder.write_record({**begin, **saved_run_record(session_plan.planned)})
 
 
-def sampled(log: EventLog) -> Sampler:
+def sample_system(log: EventLog) -> Sampler:
     """System metrics of this program and its GPUs, written into the log within the block, for sinks."""
     return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
 
 
 @contextmanager
-def _announced(
+def _announce_session(
     session: Session,
     sinks: Sequence[Sink],
     *,
     earlier: Sequence[Mapping[str, Any]],
-    begin_s: float,
+    began_s: float,
     timings: Mapping[str, float],
 ) -> Iterator[None]:
     """Logs the start of the session; passes the events within the block on to the sinks."""
     log, folder, machine = session.log, session.folder, environment()
-    start = RunStart(
+    facts = RunStart(
         name=folder.path.resolve().name,
         folder=folder.tracking,
         config=session.plan.to_plain(),
@@ -273,11 +278,11 @@ def _announced(
     samples: AbstractContextManager[object] = nullcontext()
     if sinks:
         # Nothing else reads them.
-        samples = sampled(log)
-    with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
+        samples = sample_system(log)
+    with Outlets(sinks, facts, earlier=earlier, warn=session.warn) as outlets, samples:
         log.listen(outlets.write)
         log.write("run_started", environment=machine)
-        start_s = system_clock() - (session.clock() - begin_s)
+        start_s = system_clock() - (session.clock() - began_s)
         for name, seconds in timings.items():
             log.write("stage", name=name, seconds=seconds)
             # For a monitor's timeline.

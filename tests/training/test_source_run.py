@@ -21,7 +21,7 @@ from voxelocity.infer import load_model, save_model
 from voxelocity.report import read_run
 from voxelocity.step import build_network
 from voxelocity.training import train
-from voxelocity.training.start import StartingPoint, source_of_fold
+from voxelocity.training.source_run import SourceRun, source_run_of_fold
 
 # So small that a step changes no weight that is worth mentioning.
 HARDLY = {"train.steps": 1, "optimizer.learning_rate": 1e-9, "data.cache.tier": "memory"}
@@ -65,7 +65,7 @@ def test_a_run_starts_from_the_weights_and_the_plan_of_another(tune, source):
 
 
 def test_other_classes_and_channels_begin_with_new_first_and_last_layers(source):
-    start = StartingPoint.open(source, overrides={}, out=source.parent)
+    start = SourceRun.open(source, overrides={}, out=source.parent)
     new = build_network(start.spec.network, num_channels=2, num_classes=4, seed=9)
     fresh = {name: tensor.clone() for name, tensor in new.state_dict().items()}
     said = []
@@ -92,7 +92,7 @@ def test_classes_of_other_names_are_pointed_out(tune, own_msd):
 
 
 def test_channels_and_outputs_that_mean_something_else_are_pointed_out(source):
-    start = StartingPoint.open(source, overrides={}, out=source.parent)
+    start = SourceRun.open(source, overrides={}, out=source.parent)
     said = []
     names, network = start.spec.class_names, copy.deepcopy(start.network)
     start.copy_into(network, class_names=names, channels=("PET",), regions=("whole", "core", "rim"), say=said.append)
@@ -167,10 +167,10 @@ def test_a_model_that_does_not_keep_its_cases_is_judged_by_its_record(tune, sour
 def test_each_fold_starts_from_its_own_fold_where_there_is_one(source, tmp_path):
     folds = tmp_path / "folds"
     shutil.copytree(source, folds / "fold_0")
-    assert source_of_fold(folds, 0) == folds / "fold_0"
-    assert source_of_fold(folds, 1) == folds
-    assert source_of_fold(source, 0) == source
-    assert source_of_fold(None, 0) is None
+    assert source_run_of_fold(folds, 0) == folds / "fold_0"
+    assert source_run_of_fold(folds, 1) == folds
+    assert source_run_of_fold(source, 0) == source
+    assert source_run_of_fold(None, 0) is None
 
 
 def test_a_run_that_was_stopped_starts_from_the_same_weights(tune, source, tiny_msd, tmp_path):

@@ -26,11 +26,11 @@ from voxelocity.training.resume import SavedRun, other_path
 from voxelocity.training.run_folder import RunFolder
 
 # A run that started from a run that started from ...
-_MOST_STARTS = 20
+_MOST_SOURCES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartingPoint:
+class SourceRun:
     """The finished run that another one starts from.
 
     Attributes:
@@ -44,7 +44,7 @@ class StartingPoint:
     spec: ModelSpec
 
     @classmethod
-    def open(cls, folder: Path, *, overrides: Mapping[str, Any], out: Path) -> StartingPoint:
+    def open(cls, folder: Path, *, overrides: Mapping[str, Any], out: Path) -> SourceRun:
         """The model in `folder`, which must not be that of the new run.
 
         Raises:
@@ -132,10 +132,10 @@ class StartingPoint:
                 )
 
 
-def starting_point(
+def open_source_run(
     start_from: Path | str | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], folder: RunFolder
-) -> StartingPoint | None:
-    """Where a run starts: from the run that the command names, or from the one that a resumed run was started from.
+) -> SourceRun | None:
+    """The run that the command names, or the one that a resumed run was started from; None for new weights.
 
     Args:
         start_from: what the command names.
@@ -145,32 +145,32 @@ def starting_point(
 
     Raises:
         InputError: a resumed run was started from another one, or that one has other weights now.
-        ConfigError: as `StartingPoint.open`.
+        ConfigError: as `SourceRun.open`.
     """
     named, out = None if start_from is None else Path(start_from), folder.path
     if saved is None:
-        return None if named is None else StartingPoint.open(named, overrides=overrides, out=out)
-    check_start(named, saved, out=out)
-    before = saved.start.get("folder")
+        return None if named is None else SourceRun.open(named, overrides=overrides, out=out)
+    check_source_run(named, saved, out=out)
+    before = saved.source.get("folder")
     has_state = Checkpoints(folder.checkpoints, keep=1).latest_step() > 0
     if before is None or (has_state and named is None):
         return None
-    start = StartingPoint.open(Path(before), overrides=overrides, out=out)
-    if start.to_plain() != dict(saved.start):
+    source = SourceRun.open(Path(before), overrides=overrides, out=out)
+    if source.to_plain() != dict(saved.source):
         raise InputError(
             f"train: {before} has other weights than when {out} was started from it; restore them, or start again with "
             "--overwrite"
         )
-    return start
+    return source
 
 
-def check_start(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
+def check_source_run(folder: Path | None, saved: SavedRun, *, out: Path) -> None:
     """Refuses to continue a run that was not started from `folder`; None stands for whatever it was started from.
 
     Raises:
         InputError: it was started from something else.
     """
-    before = saved.start.get("folder")
+    before = saved.source.get("folder")
     if folder is not None and str(folder.resolve()) != before:
         raise InputError(
             f"train: {out} holds a run that was started from {before or 'new weights'}, not from {folder}; leave out "
@@ -188,8 +188,8 @@ def _outputs(spec: PredictionSpec, *, have_names: bool) -> tuple[str, ...]:
     )
 
 
-def check_held_out(start: StartingPoint, cases: Cases, fold: Fold) -> None:
-    """Refuses to hold out cases that the run of `start`, or one that it was started from itself, was trained on.
+def check_held_out(source: SourceRun, cases: Cases, fold: Fold) -> None:
+    """Refuses to hold out cases that `source`, or one that it was started from itself, was trained on.
 
     Cases are known by id and size wherever the data set lies; in models that do not keep them, by their ids within one
     data set. Where only names are the same, the user is warned.
@@ -200,18 +200,18 @@ def check_held_out(start: StartingPoint, cases: Cases, fold: Fold) -> None:
     split = cases.split(fold)
     refs = split.validation if split.held_out else ()
     held_out = {ref.case_id for ref in refs}
-    division = start.spec.division
+    division = source.spec.division
     if division is not None:
         _check_seen(
-            start.folder,
+            source.folder,
             [ref.case_id for ref in refs if division.side(ref) == "trained on"],
             sorted(held_out & division.training.keys()),
             num_held_out=len(held_out),
         )
         # What that run was started from is among them.
         return
-    place: Path | None = start.folder
-    for _ in range(_MOST_STARTS):
+    place: Path | None = source.folder
+    for _ in range(_MOST_SOURCES):
         record = None if place is None else RunFolder(place).record
         if place is None or record is None or not held_out:
             return
@@ -225,7 +225,7 @@ def check_held_out(start: StartingPoint, cases: Cases, fold: Fold) -> None:
         saved = SavedRun.read(record)
         names = sorted(held_out & {*saved.case_ids.get("training", ())})
         _check_seen(place, [] if other_path(saved, cases) else names, names, num_held_out=len(held_out))
-        before = saved.start.get("folder")
+        before = saved.source.get("folder")
         place = Path(before) if isinstance(before, str) and before else None
 
 
@@ -248,7 +248,7 @@ def _check_seen(place: Path, seen: Sequence[str], names: Sequence[str], *, num_h
         )
 
 
-def source_of_fold(start_from: Path | str | None, fold: int) -> Path | str | None:
+def source_run_of_fold(start_from: Path | str | None, fold: int) -> Path | str | None:
     """What a fold starts from: the same fold, if `start_from` holds the folds of a cross-validation."""
     if start_from is None:
         return None

@@ -13,6 +13,9 @@ from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMI
 from voxelocity.infer import device_arrays, triton_restore, triton_window
 from voxelocity.step import LossConfig, fused_loss, fused_norm
 
+_SILENT = ("measure", "spread")
+"""Kernels of the augmentation's changes that give out no image."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -23,6 +26,7 @@ class Variant:
         constants: values of its compile-time arguments.
         ones: arguments that are 1 at run time, and which Triton therefore compiles in.
         image: type of the voxels, features or logits that it works on: of what `triton_kernels.Family.typed` point to.
+        out: type of the images that the augmentation gives out.
         num_warps: of a program.
         fuses: whether products may be rounded together with the sum that follows.
         max_registers: of a thread; ptxas chooses if None.
@@ -32,6 +36,7 @@ class Variant:
     constants: Mapping[str, Any] = field(default_factory=dict)
     ones: tuple[str, ...] = ()
     image: str = "fp32"
+    out: str = "fp32"
     num_warps: int = 4
     fuses: bool = True
     max_registers: int | None = None
@@ -39,8 +44,17 @@ class Variant:
     @property
     def form(self) -> str:
         """In one line, different for each form of a kernel."""
+        out = [f"out={self.out}"] if self.out != "fp32" else []
         names = [f"{name}={value:d}" for name, value in {**self.constants, **dict.fromkeys(self.ones, 1)}.items()]
-        return " ".join([self.image, f"num_warps={self.num_warps}", *names])
+        return " ".join([self.image, *out, f"num_warps={self.num_warps}", *names])
+
+    def given_out(self, out: str, inner: int) -> Variant:
+        """Of a kernel of the augmentation, for images of this type and with so many channels next to each other."""
+        if self.kernel in _SILENT:
+            return self
+        is_halved = self.kernel == "crop" and (out, inner) != ("fp32", 1)
+        halved = {"BLOCK": triton_crop.CROP_BLOCK // 2} if is_halved else {}
+        return replace(self.but(INNER=inner, **halved), out=out)
 
     def but(self, **constants: Any) -> Variant:
         """With other values of compile-time arguments."""
@@ -50,7 +64,7 @@ class Variant:
 def augmentation_variants() -> list[Variant]:
     """As launched for patches whose lines are a multiple of four voxels; some also for others.
 
-    Sizes do not matter: see `triton_sizes.SIZES`.
+    Sizes do not matter: see `triton_frame.SIZES`.
     """
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block = {"BLOCK": triton_intensity.BLOCK}
@@ -88,16 +102,15 @@ def augmentation_variants() -> list[Variant]:
         *(Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "bend", "restore")),
         *(Variant("coarsen", {"ALIGN": align, **parts}, num_warps=SUMMING_WARPS) for align in (4, 1)),
     ]
+    points = [Variant("change_points"), Variant("change_points", {}, one)]
+    changes = [*crops, *gathers, *points, *blurs, *summing, *bent_again]
+    in_other_types = [change for change in changes if change.image in ("fp32", "i16") and change.kernel not in _SILENT]
     return [
-        *crops,
-        *gathers,
+        *(change.given_out("fp32", 1) for change in changes),
+        *(change.given_out(out, 1) for out in ("bf16", "fp16") for change in in_other_types),
+        *(change.given_out(out, 4) for out in ("bf16", "fp32") for change in in_other_types if not change.ones),
         Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
         Variant("elastic_lines", {"BLOCK": triton_warp.ELASTIC_BLOCK}),
-        Variant("change_points"),
-        Variant("change_points", {}, one),
-        *blurs,
-        *summing,
-        *bent_again,
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the host does in a training step, counted on a CPU: torch's operations and microseconds, eager and replayed.
+"""What the host does in a training step and for its batch, counted on a CPU: torch's operations and microseconds.
 
     python benchmarks/step_host.py [--only PART ...] [--out FOLDER]
 
@@ -8,6 +8,7 @@ A replayed step has nothing behind it here: what is timed is the host's part alo
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -20,9 +21,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu.e03_host import loop_us
+from gpu.e09_gather import resident_volume
 from gpu.experiment import Setting
 from gpu.steps import TINY, OptimizerName, build_batches, build_step
 from harness import measure_each
+from voxelocity.core.batch import Draw
+from voxelocity.core.region import Region
+from voxelocity.data.augment import AugmentConfig, ResidentSource, needed_boxes, sample, triton_engine
 from voxelocity.step import TrainingStep, graph
 
 _CPU = torch.device("cpu")
@@ -96,6 +101,40 @@ def measure_loop() -> dict[str, Any]:
         return loop_us(setting, build_batches(TINY, _CPU))
 
 
+def measure_batch(*, repeats: int = 1000) -> dict[str, Any]:
+    """Milliseconds of the thread that makes a batch of 8 resident patches for a GPU, whose kernels are not launched.
+
+    nnU-Net's augmentation, drawn, located and prepared up to the launches.
+    """
+    patch, config = (32, 48, 32), AugmentConfig()
+    volume = resident_volume(_CPU, 96)
+    region = Region((2, 2, 2), (34, 50, 34))
+    image, label = torch.empty((8, 1, *patch)), torch.empty((8, *patch), dtype=torch.uint8)
+    times: dict[str, list[float]] = {"parameters_ms": [], "boxes_ms": [], "augment_ms": [], "all_ms": []}
+    engine: Any = triton_engine
+    launch = engine.launch
+    engine.launch = lambda *_, **__: None
+    try:
+        for step in range(repeats):
+            clock = [time.thread_time()]
+            draws = [Draw(case_id="a", case=case, epoch=step) for case in range(8)]
+            params = sample(draws, seed=0, num_channels=1, patch_shape=patch, config=config)
+            clock.append(time.thread_time())
+            boxes = needed_boxes(params, [region] * 8, [volume.grid.shape] * 8)
+            sources = [ResidentSource(box=volume.locate(box), start=box.start, scaling=volume.scaling) for box in boxes]
+            clock.append(time.thread_time())
+            triton_engine.augment_batch(sources, [region] * 8, params, image, label)
+            clock.append(time.thread_time())
+            spent = [later - earlier for earlier, later in itertools.pairwise(clock)]
+            for name, seconds in zip(times, (*spent, sum(spent)), strict=True):
+                times[name].append(seconds * 1e3)
+    finally:
+        engine.launch = launch
+    settled = {name: values[len(values) // 5 :] for name, values in times.items()}
+    low_ms = statistics.quantiles(settled["all_ms"], n=10)[0]
+    return {name: statistics.median(values) for name, values in settled.items()} | {"low_ms": low_ms, "n": repeats}
+
+
 if __name__ == "__main__":
     parts: dict[str, Callable[[], Any]] = {name: partial(measure, name) for name in get_args(OptimizerName)}
-    measure_each("step_host", __doc__, {**parts, "loop": measure_loop})
+    measure_each("step_host", __doc__, {**parts, "loop": measure_loop, "batch": measure_batch})

@@ -36,7 +36,7 @@ from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, 
 from voxelocity.data.augment.steps import triton_probe
 from voxelocity.data.augment.steps.intensity import triton_change
 from voxelocity.data.augment.steps.spatial import triton_gather
-from voxelocity.data.augment.triton_sizes import SIZES
+from voxelocity.data.augment.triton_frame import SIZES
 from voxelocity.infer import triton_restore, triton_window
 from voxelocity.step import triton_loss, triton_norm
 
@@ -75,7 +75,7 @@ FAMILIES: Mapping[str, Family] = {
         modules=(triton_crop, triton_warp, triton_intensity, triton_tone),
         variants=augmentation_variants,
         types=_types(
-            p_i32="channels rows radii below above has_contrast was_bent_twice pieces",
+            p_i32="channels rows radii below above pieces",
             p_i64="places seeds",
             p_u8="label swapped out_label",
             p_fp64="sums",
@@ -138,7 +138,8 @@ def _signature(variant: Variant, family: Family, kernel: Any) -> dict[str, str]:
     if variant.kernel in ("move", "warp", "resize"):
         is_copied = variant.kernel == "move" and not variant.constants["HAS_GAIN"]
         typed = ("source", "out") if is_copied else ("source",)
-    types = {**family.types, **dict.fromkeys(typed, f"*{variant.image}")}
+    given_out = {"out": f"*{variant.out}"} if "INNER" in variant.constants else {}
+    types = {**family.types, **dict.fromkeys(typed, f"*{variant.image}"), **given_out}
     constants = {*variant.constants, *variant.ones}
     return {name: "constexpr" if name in constants else types.get(name, family.otherwise) for name in kernel.arg_names}
 

@@ -95,7 +95,7 @@ def run(setting: Setting) -> None:
 
 def time_gather(device: torch.device, *, side: int = SIDE, repeats: int = 20) -> Iterator[Row]:
     """A row for each scenario: 4 patches of `side` cubed from a resident int16 volume, and the speed of a copy."""
-    volume = _resident_volume(device, side)
+    volume = resident_volume(device, side)
     busy, copy_bytes_per_s = _copies(device, repeats)
     for name, config in SCENARIOS.items():
         try:
@@ -137,7 +137,7 @@ def _compile_everything(setting: Setting) -> None:
     """All kernels that are timed, in eight threads."""
     from voxelocity.core.kernels import compile_one, distinct, recorded
 
-    volume = _resident_volume(setting.device, SIDE)
+    volume = resident_volume(setting.device, SIDE)
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}
     launches = []
     for name, _, values in [*((name, "", {}) for name in works), *_variants()]:
@@ -154,7 +154,7 @@ def _compile_everything(setting: Setting) -> None:
 
 
 def _report_variants(setting: Setting) -> None:
-    volume = _resident_volume(setting.device, SIDE)
+    volume = resident_volume(setting.device, SIDE)
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}
     busy, copy_bytes_per_s = _copies(setting.device, 10)
     for name, what, values in _variants():
@@ -170,7 +170,7 @@ def _report_variants(setting: Setting) -> None:
 
 def _host(setting: Setting, patch: tuple[int, int, int]) -> Row:
     """What a batch of 8 small patches costs the thread that makes it, in milliseconds of its own processor time."""
-    volume = _resident_volume(setting.device, 2 * max(patch))
+    volume = resident_volume(setting.device, 2 * max(patch))
     config = AugmentConfig.only(
         flip_probability=(0.5, 0.0, 0.0),
         affine_probability=0.7,
@@ -215,7 +215,7 @@ def _sources(volume: DeviceVolume, params: AugmentParams, region: Region) -> lis
     return [ResidentSource(box=volume.locate(box), start=box.start, scaling=volume.scaling) for box in boxes]
 
 
-def _resident_volume(device: torch.device, side: int) -> DeviceVolume:
+def resident_volume(device: torch.device, side: int) -> DeviceVolume:
     """CT-like: int16 and a label, 3 bytes a voxel, of a scan's size."""
     shape = (2 * side, 2 * side, side * 3 // 2)
     image = np.round(np.random.default_rng(0).normal(0.0, 300.0, size=(1, *shape))).astype(np.int16)

@@ -209,6 +209,20 @@ def test_masks_of_one_class_each_are_merged_by_the_command_that_plan_proposes(vo
     assert open_cases(tmp_path / "elsewhere").refs[0].label == tmp_path / "elsewhere" / "merged_labels" / "s0.nii.gz"
 
 
+def test_merged_masks_replace_no_file_of_the_users_own_unless_told_to(voxelocity, tmp_path, tiny_scan):
+    image, label = tiny_scan(0)
+    case, own = tmp_path / "s0", tmp_path / "merged_labels" / "s0.nii.gz"
+    save(case / "ct.nii.gz", image)
+    for value in (1, 2):
+        save(case / "masks" / f"part{value}.nii.gz", (label == value).astype(np.uint8))
+    own.parent.mkdir()
+    own.write_bytes(b"drawn by hand")
+    assert_refused(voxelocity("init", tmp_path, "--merge-masks"), str(own), "--overwrite")
+    assert own.read_bytes() == b"drawn by hand"
+    voxelocity("init", tmp_path, "--merge-masks", "--overwrite").succeeded()
+    assert open_cases(tmp_path).refs[0].label == own
+
+
 def test_what_is_no_mask_is_not_merged(voxelocity, tmp_path):
     ball = np.zeros((6, 6, 6), np.uint8)
     ball[2:4, 2:4, 2:4] = 1

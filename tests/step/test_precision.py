@@ -3,8 +3,19 @@ import importlib.util
 import pytest
 import torch
 
+from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.errors import ConfigError
-from voxelocity.step import BackendConfig, backend_as_found, check_compiler, set_backend
+from voxelocity.step import (
+    BackendConfig,
+    NetworkConfig,
+    PrecisionConfig,
+    autocast,
+    backend_as_found,
+    build_network,
+    check_compiler,
+    image_format,
+    set_backend,
+)
 from voxelocity.step.fused import is_fused
 from voxelocity.step.precision import compiled
 
@@ -172,3 +183,41 @@ def test_segments_of_the_allocator_grow_where_that_is_set():
     held = torch.empty(2**24, device="cuda")
     assert any(segment.get("is_expandable") for segment in torch.cuda.memory_snapshot())
     del held
+
+
+NETWORKS = [
+    {"name": "dynunet"},
+    {"name": "dynunet", "num_res_units": 2},
+    {"name": "dynunet", "stem_stride": [2, 2, 2]},
+    {"name": "unet", "num_res_units": 2},
+    {"name": "segresnet"},
+]
+
+
+@pytest.mark.parametrize("num_channels", [1, 4])
+@pytest.mark.parametrize("kind", NETWORKS, ids=str)
+def test_images_in_the_networks_format_train_the_same_weights_bit_for_bit(kind, num_channels):
+    config = NetworkConfig.parse({"widths": [4, 8, 16], "strides": [[2, 2, 2]] * 2, **kind})
+    precision = PrecisionConfig(compute="bfloat16", channels_last=True)
+    wanted = image_format(config, precision, num_channels=num_channels)
+    # With as many features as channels, a residual unit may add the image itself.
+    assert wanted.dtype == ("float32" if num_channels == 4 else "bfloat16")
+    assert wanted.channels_last
+    network = build_network(config, num_channels=num_channels, num_classes=3, seed=0)
+    image = torch.randn((2, num_channels, 16, 16, 16), generator=torch.Generator().manual_seed(0))
+    results = []
+    for form in (ImageFormat(channels_last=True), wanted):
+        given = form.empty(tuple(image.shape), CPU).copy_(image)
+        assert given.to(memory_format=precision.memory_format) is given
+        with autocast(precision, CPU):
+            logits = network(given)
+        network.zero_grad()
+        logits.float().square().mean().backward()
+        results.append([logits, *(weight.grad for weight in network.parameters())])
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", ["swinunetr", "dints", "custom"])
+def test_networks_whose_first_operation_is_not_known_get_float32(name):
+    config, precision = NetworkConfig.model_construct(name=name, widths=(8,)), PrecisionConfig(compute="float16")
+    assert image_format(config, precision, num_channels=1) == PLAIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from voxelocity.core.region import Region
 
@@ -19,6 +19,30 @@ class Draw:
     case: int
     epoch: int
     draw: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """The numbers and the memory order of a batch's images.
+
+    Attributes:
+        dtype: torch's name.
+        channels_last: whether they are in channels_last_3d, not in C order.
+    """
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    channels_last: bool = False
+
+    def empty(self, shape_bcxyz: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        """Images of any content."""
+        import torch
+
+        order = torch.channels_last_3d if self.channels_last else torch.contiguous_format
+        return torch.empty(shape_bcxyz, dtype=getattr(torch, self.dtype), device=device, memory_format=order)
+
+
+PLAIN: Final = ImageFormat()
+"""float32 in C order, which everything takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

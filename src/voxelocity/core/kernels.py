@@ -79,8 +79,8 @@ def _unspecialized(kernel: Any) -> tuple[Sequence[str], Sequence[str]]:
         given = [kernel.kwargs.get(f"do_not_specialize{which}") or () for which in ("", "_on_alignment")]
         return given[0], given[1]
     return (
-        [each.name for each in parameters if each.do_not_specialize],
-        [each.name for each in parameters if each.do_not_specialize_on_alignment],
+        [parameter.name for parameter in parameters if parameter.do_not_specialize],
+        [parameter.name for parameter in parameters if parameter.do_not_specialize_on_alignment],
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         check_compiler,
         set_backend,
     )
-    from voxelocity.step.precision_config import BackendConfig, PrecisionConfig, precision_on
+    from voxelocity.step.precision_config import BackendConfig, PrecisionConfig, image_format, precision_on
     from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
+    "image_format",
     "learning_rate_at",
     "precision_on",
     "set_backend",
@@ -61,7 +62,7 @@ __getattr__ = first_use(
         "network_config": ("NetworkConfig",),
         "optimizer": ("OptimizerConfig", "RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
         "precision": ("autocast", "backend_as_found", "check_compiler", "set_backend"),
-        "precision_config": ("BackendConfig", "PrecisionConfig", "precision_on"),
+        "precision_config": ("BackendConfig", "PrecisionConfig", "image_format", "precision_on"),
         "training_step": ("TrainingStep",),
     },
 )

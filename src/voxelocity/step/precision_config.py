@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from voxelocity.core.batch import ImageFormat
 from voxelocity.core.config import Config
 from voxelocity.core.device import Device, Host
 from voxelocity.observe import cpu_has_fast_bfloat16
+from voxelocity.step.network_config import NetworkConfig
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +51,26 @@ class BackendConfig(Config):
     fused_norm: bool = True
     """Whether instance norms of DynUNet and UNet in channels_last_3d use our own kernel, which also does DynUNet's
     leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
+
+
+def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_channels: int) -> ImageFormat:
+    """In which format the step takes images without converting them, with the same results bit for bit.
+
+    Half precision only where images enter nothing but convolutions, which autocast gives them in that format anyway:
+    our own networks, except where the first level has as many features as the image has channels, as a residual unit
+    may then add the image itself, in float32. Neither other networks' first operations are known, nor those of a
+    user's own; these get float32. The loss never sees the image.
+
+    Args:
+        network: that is trained.
+        precision: of the step.
+        num_channels: of the images.
+    """
+    is_known = network.name in ("dynunet", "unet", "segresnet") and network.widths[0] != num_channels
+    return ImageFormat(
+        dtype=precision.compute if is_known else "float32",
+        channels_last=precision.channels_last,
+    )
 
 
 def precision_on(config: PrecisionConfig, device: Device) -> PrecisionConfig:

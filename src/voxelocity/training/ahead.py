@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from voxelocity.core.batch import ImageFormat
 from voxelocity.core.compiling import compile_all
 from voxelocity.core.kernels import Launch
 from voxelocity.core.volume import VolumeSpec
 from voxelocity.data.pipeline import compile_kernels
 from voxelocity.infer import ahead as of_windows
 from voxelocity.step import ahead as of_step
+from voxelocity.step import image_format
 from voxelocity.step.fused_loss import LossForm
 from voxelocity.training.session import Session
 
@@ -40,7 +42,14 @@ class Compiling:
                 dtypes=[dtype],
                 class_names=self._session.planned.cases.class_names,
                 device=self._session.device,
+                image_format=image_format_of(self._session),
             )
+
+
+def image_format_of(session: Session) -> ImageFormat:
+    """In which format the steps take images."""
+    plan = session.plan
+    return image_format(plan.network, plan.precision, num_channels=len(session.spec.channels))
 
 
 def launches_of(session: Session) -> list[Launch]:

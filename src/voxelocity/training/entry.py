@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from voxelocity.core.batch import PLAIN
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.console import PlainConsole
@@ -35,6 +36,7 @@ from voxelocity.planning import DeviceChoice, SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
+from voxelocity.training.ahead import image_format_of
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
@@ -305,6 +307,7 @@ def _steps(
             progress=budget.progress_ahead,
             # Runs that end after a number of steps train the same weights every time.
             waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
+            image_format=image_format_of(session) if training.is_plain else PLAIN,
         )
 
     feed: Feed | FeedOfLeader

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 import triton
 
 from voxelocity.core import compiling, kernels
-from voxelocity.core.batch import Draw
+from voxelocity.core.batch import PLAIN, Draw, ImageFormat
 from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Scaling
@@ -29,8 +29,8 @@ from voxelocity.data.augment import (
     compile_ahead,
     sample,
     triton_crop,
+    triton_frame,
     triton_intensity,
-    triton_sizes,
     triton_tone,
     triton_warp,
 )
@@ -68,13 +68,13 @@ def forms(config, **kinds):
     return {launch.form for launch in possible_launches(config, **(KINDS | kinds))}
 
 
-def launched(config, *, seed, patch=(9, 8, 12), resident=False, runs=False):
+def launched(config, *, seed, patch=(9, 8, 12), resident=False, runs=False, image_format=PLAIN):
     """The forms of what a batch launches; in the interpreter, the launches really happen."""
     draws = [Draw(case_id="a", case=case, epoch=seed) for case in range(2)]
     swapped = (0, 2, 1)
     params = sample(draws, seed=0, num_channels=2, patch_shape=patch, config=config, swapped_classes=swapped)
     device = "cpu" if runs else "meta"
-    image = torch.empty((2, 2, *patch), device=device)
+    image = image_format.empty((2, 2, *patch), torch.device(device))
     label = torch.empty((2, *patch), dtype=torch.uint8, device=device)
     shape = (16, 14, 20)
     if resident:
@@ -93,10 +93,18 @@ def launched(config, *, seed, patch=(9, 8, 12), resident=False, runs=False):
     return {launch.form for launch in launches}
 
 
-@given(config=configs(), seed=st.integers(0, 1000), resident=st.booleans())
+@given(
+    config=configs(),
+    seed=st.integers(0, 1000),
+    resident=st.booleans(),
+    image_format=st.builds(
+        ImageFormat, dtype=st.sampled_from(["float32", "bfloat16", "float16"]), channels_last=st.booleans()
+    ),
+)
 @settings(max_examples=60, deadline=None)
-def test_every_launch_of_a_batch_is_among_those_compiled_ahead(config, seed, resident):
-    assert launched(config, seed=seed, resident=resident) <= forms(config)
+def test_every_launch_of_a_batch_is_among_those_compiled_ahead(config, seed, resident, image_format):
+    seen = launched(config, seed=seed, resident=resident, image_format=image_format)
+    assert seen <= forms(config, image_format=image_format)
 
 
 @pytest.mark.skipif(not IS_INTERPRETED, reason="needs TRITON_INTERPRET=1, as test_triton.py sets it")
@@ -130,7 +138,7 @@ def test_triton_specializes_no_kernel_for_a_size():
         for kernel in vars(module).values():
             if isinstance(kernel, triton.JITFunction) and not kernel.__name__.startswith("_"):
                 for parameter in kernel.params:
-                    assert parameter.do_not_specialize == (parameter.name in triton_sizes.SIZES), kernel.__name__
+                    assert parameter.do_not_specialize == (parameter.name in triton_frame.SIZES), kernel.__name__
 
 
 def test_nothing_happens_on_a_cpu():

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.limits import HANGS_S
-from voxelocity.core.batch import Draw
+from voxelocity.core.batch import Draw, ImageFormat
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
@@ -171,6 +171,36 @@ def test_all_changes_together_agree_for_every_stored_dtype(engine, dtype, num_ch
     volume, patch = make_volume(dtype, num_channels), (5, 12, 17) if IS_INTERPRETED else (17, 24, 21)
     params = sample(draws(NUM_SAMPLES), seed=2, num_channels=num_channels, patch_shape=patch, config=EVERYTHING)
     assert_parity(volume, some_regions(NUM_SAMPLES, volume.grid.shape, patch), params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_images_are_given_out_in_the_format_that_is_asked_for(engine, dtype, channels_last):
+    # Each change is the last one of a channel, and one channel has none.
+    num_channels, patch, device = 7, (4, 3, 8), device_for(engine)
+    volume = make_volume(num_channels=num_channels)
+    params = sample(draws(2), seed=2, num_channels=num_channels, patch_shape=patch, config=NOTHING)
+    params.is_warped[0], params.matrix[0] = True, np.diag([1.1, 0.9, 1.0])
+    params.noise_std[1], params.scale[:, 1:3], params.blur_sigma_voxel[:, 2] = 0.2, 1.2, 0.8
+    params.low_resolution[:, 3:5], params.contrast[:, 4:6] = 0.6, 1.3
+    params.gamma_inverted[0, 5], params.gamma[:, 5:] = 1.2, 0.8
+    regions = some_regions(2, volume.grid.shape, patch)
+    sources = [source_of(volume, region, params, row) for row, region in enumerate(regions)]
+    label = torch.empty((2, *patch), dtype=torch.uint8, device=device)
+    plain, wanted_label = torch.full((2, num_channels, *patch), torch.nan, device=device), torch.empty_like(label)
+    augment(sources, regions, params, plain, wanted_label, engine=engine)
+    image = ImageFormat(dtype=dtype, channels_last=channels_last).empty(plain.shape, torch.device(device))
+    image.fill_(torch.nan)
+    strides = image.stride()
+    augment(sources, regions, params, image, label, engine=engine)
+    assert image.stride() == strides
+    assert torch.equal(label, wanted_label)
+    if IS_INTERPRETED and dtype == "bfloat16":
+        # Triton's interpreter cuts bits off where a device rounds to the nearest number.
+        torch.testing.assert_close(image.float(), plain, rtol=2**-7, atol=0)
+    else:
+        assert torch.equal(image, plain.to(image.dtype))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -20,13 +20,13 @@ def test_arrays_of_any_order_and_dtype_come_back_from_one_piece_of_memory():
     ]
     staging = Staging()
     pieces = [staging.add(array) for array in given]
-    memory = staging.to(torch.device("cpu"))
-    assert memory.dtype == torch.uint8
-    assert memory.numel() % 16 == 0
+    staged = staging.to(torch.device("cpu"))
+    assert staged.memory.dtype == torch.uint8
+    assert staged.memory.numel() % 16 == 0
     for piece, array in zip(pieces, given, strict=True):
         assert piece.offset_bytes % 16 == 0
-        np.testing.assert_array_equal(piece.of(memory).numpy(), array)
-        assert piece.of(memory).numpy().dtype == array.dtype
+        np.testing.assert_array_equal(staged.of(piece).numpy(), array)
+        assert staged.of(piece).numpy().dtype == array.dtype
 
 
 def test_the_order_in_memory_is_kept_so_that_no_axis_is_turned_round():
@@ -38,7 +38,7 @@ def test_the_order_in_memory_is_kept_so_that_no_axis_is_turned_round():
 def test_an_array_can_be_stored_as_another_dtype():
     staging, array = Staging(), np.array([1.5, -2.0], dtype=">f8")
     piece = staging.add(array, "float32")
-    stored = piece.of(staging.to(torch.device("cpu")))
+    stored = staging.to(torch.device("cpu")).of(piece)
     assert stored.dtype == torch.float32
     assert stored.tolist() == [1.5, -2.0]
 
@@ -54,7 +54,7 @@ def test_page_locked_memory_is_kept_until_its_copy_is_done_though_nobody_holds_i
         matrix @ matrix
         staging = Staging()
         piece = staging.add(np.full(2**18, number, np.int32))
-        copies.append(piece.of(staging.to(device)))
+        copies.append(staging.to(device).of(piece))
     assert all(bool((copy == number).all()) for number, copy in enumerate(copies))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.examples import examples
@@ -54,7 +54,9 @@ def test_tables_of_all_channels_are_those_of_each(sigmas, zooms, shape):
     params = AugmentParams.identity(max(len(sigmas), len(zooms)), 1)
     params.blur_sigma_voxel[: len(sigmas), 0] = sigmas
     params.low_resolution[: len(zooms), 0] = zooms
-    taps, radii = triton_tables.taps(params, shape)
+    is_blurred = triton_tables.lists(params).chosen[triton_tables.ChangeKernel.BLUR]
+    assume(is_blurred.any())
+    taps, radii = triton_tables.taps(params, is_blurred, shape)
     blurred = [three for three in params.blur_sigma_voxel[:, 0].tolist() if any(three)]
     assert len(taps) == len(radii) == len(blurred)
     for found, found_radii, three in zip(taps, radii, blurred, strict=True):

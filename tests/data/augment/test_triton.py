@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
     [
         # Each kernel, and each way to read volumes, at least once.
         (
-            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes) or in_place "
+            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes or format) or in_place "
             "or interpreter",
             9,
         ),

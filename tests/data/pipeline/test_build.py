@@ -11,6 +11,7 @@ import torch
 
 from shared.batches import assert_equal_batches
 from shared.noted_cases import NotedCases
+from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
 from voxelocity.core.volume import VolumeRef
@@ -203,6 +204,31 @@ def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, 
         torch.testing.assert_close(ours.image, theirs.image, rtol=0, atol=5e-3)
         # Places in the middle between two voxels may go either way.
         assert (ours.label != theirs.label).float().mean() < 1e-3
+
+
+HALF = ImageFormat(dtype="bfloat16", channels_last=True)
+
+
+def test_images_are_given_out_as_the_network_takes_them_only_where_a_gpu_makes_them(data_config):
+    config, gpu = data_config(), torch.device("cuda", 0)
+    assert config.given_out(HALF, gpu, 8**3) == HALF
+    assert config.given_out(HALF, gpu, 2**31) == replace(HALF, channels_last=False)
+    assert config.given_out(HALF, torch.device("cpu"), 8**3) == PLAIN
+    off = config.model_copy(update={"feed": config.feed.model_copy(update={"casts_images": False})})
+    assert off.given_out(HALF, gpu, 8**3) == PLAIN
+    effects = [{"factory": "voxelocity.data.augment.color:ColorAndStain"}]
+    assert data_config(effects=effects).given_out(HALF, gpu, 8**3) == PLAIN
+
+
+@pytest.mark.gpu
+def test_images_in_the_networks_format_are_those_of_float32_rounded(blob_refs, data_config):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    plain, half = (take(blob_refs, data_config(), 3, device="cuda", image_format=form) for form in (PLAIN, HALF))
+    for wanted, found in zip(plain, half, strict=True):
+        assert found.image.is_contiguous(memory_format=torch.channels_last_3d)
+        assert torch.equal(found.image, wanted.image.bfloat16())
+        assert torch.equal(found.label, wanted.label)
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.compiling import NUM_THREADS, compile_all, nothing_to_compile
 from voxelocity.core.kernels import Launch, distinct, recorded
 from voxelocity.core.region import Index3, Region
@@ -28,6 +29,7 @@ def compile_ahead(
     dtypes: Sequence[str],
     swaps_classes: bool,
     device: torch.device,
+    image_format: ImageFormat = PLAIN,
     num_threads: int = NUM_THREADS,
 ) -> Future[dict[str, float]]:
     """Begins to compile, in threads, every kernel that batches of these kinds can launch, as `core.compiling` does.
@@ -41,6 +43,7 @@ def compile_ahead(
         dtypes: in which images are stored.
         swaps_classes: whether flips from left to right swap classes.
         device: of the batches.
+        image_format: of their images.
         num_threads: in which kernels are compiled.
 
     Returns:
@@ -53,6 +56,7 @@ def compile_ahead(
         "patch_shapes": patch_shapes,
         "dtypes": dtypes,
         "swaps_classes": swaps_classes,
+        "image_format": image_format,
     }
     return compile_all(partial(possible_launches, config, **kinds), device, num_threads=num_threads)
 
@@ -64,6 +68,7 @@ def possible_launches(
     patch_shapes: Collection[Index3],
     dtypes: Sequence[str],
     swaps_classes: bool,
+    image_format: ImageFormat = PLAIN,
 ) -> list[Launch]:
     """Each launch that batches of these kinds can make, once; those that take longest to compile first.
 
@@ -76,7 +81,7 @@ def possible_launches(
     for shape in patch_shapes:
         params = everything_drawn(config, num_channels=num_channels, patch_shape=shape, swaps_classes=swaps_classes)
         rows = range(params.num_samples)
-        image = torch.empty((len(rows), num_channels, *shape), device="meta")
+        image = image_format.empty((len(rows), num_channels, *shape), torch.device("meta"))
         label = torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta")
         for dtype in dtypes:
             voxels = np.zeros((num_channels, 1, 1, 1), dtype), np.zeros((1, 1, 1), np.uint8)
@@ -85,7 +90,7 @@ def possible_launches(
                 augment_batch([source for _ in rows], [Region((0, 0, 0), shape) for _ in rows], params, image, label)
             found += launches
     slow = ("gather", "change_points", "coarsen", "bend")
-    return sorted(distinct(found), key=lambda one: one.kernel.__name__ not in slow)
+    return sorted(distinct(found), key=lambda launch: launch.kernel.__name__ not in slow)
 
 
 def everything_drawn(

@@ -40,14 +40,15 @@ def augment(
         sources: one per sample, the box from `needed_box`. Resident ones must lie on the batch's device.
         regions: one per sample, where its patch lies in the volume.
         params: of b samples and c channels.
-        image: (b, c, x, y, z) float32 in C order, written as a whole.
+        image: (b, c, x, y, z) float32, bfloat16 or float16, in C order or channels_last_3d, written as a whole. Every
+            engine computes in float32 and rounds the result; only "triton" does so without a copy.
         label: (b, x, y, z) uint8 in C order, on the same device, written as a whole.
         engine: as in `AugmentConfig`.
 
     Raises:
         ConfigError: the engine is not available here.
     """
-    assert image.dtype == torch.float32, f"image {image.dtype}"
+    assert image.is_floating_point(), f"image {image.dtype}"
     assert label.dtype == torch.uint8, f"label {label.dtype}"
     assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
     chosen = chosen_engine(engine, image.device)
@@ -57,6 +58,9 @@ def augment(
 
         augment_batch(sources, regions, params, image, label)
         return
+    work = image
+    if image.dtype != torch.float32 or not image.is_contiguous():
+        work = torch.empty(image.shape, dtype=torch.float32, device=image.device)
     if chosen == "numba":
         with kernel_imports:
             from voxelocity.data.augment import numba_engine
@@ -64,10 +68,12 @@ def augment(
         from voxelocity.data.augment import torch_engine
     for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
         if chosen == "torch":
-            torch_engine.augment_sample(source, region, params, row, image[row], label[row])
+            torch_engine.augment_sample(source, region, params, row, work[row], label[row])
         else:
             assert isinstance(source, Source), "voxels on a device are not for a CPU"
-            numba_engine.augment_sample(source, region, params, row, image[row].numpy(), label[row].numpy())
+            numba_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
+    if work is not image:
+        image.copy_(work)
 
 
 def chosen_engine(engine: EngineName, device: torch.device) -> Engine:

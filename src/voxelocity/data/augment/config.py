@@ -126,7 +126,7 @@ class AugmentConfig(Config):
         rising -= {"flip_probability", "quarter_turn_probability"}
         changes: dict[str, Any] = {name: share * getattr(self, name) for name in rising}
         changes["effects"] = tuple(
-            one.model_copy(update={"probability": share * one.probability}) for one in self.effects
+            effect.model_copy(update={"probability": share * effect.probability}) for effect in self.effects
         )
         return self.model_copy(update=changes)
 

@@ -50,7 +50,7 @@ class Effects:
     def __init__(self, config: AugmentConfig) -> None:
         chosen = config.effects if config.enabled else ()
         self._config = config
-        self._effects = [_made(one) for one in chosen]
+        self._effects = [_made(effect) for effect in chosen]
 
     @property
     def run_on_device(self) -> bool:

@@ -63,15 +63,36 @@ class ArrayLayout(NamedTuple):
         """In elements."""
         return self.offset_bytes // _dtype(self.dtype).itemsize
 
-    def of(self, memory: torch.Tensor) -> torch.Tensor:
-        """The array as a view of the copied memory."""
-        whole = memory.view(getattr(torch, self.dtype))
-        return torch.as_strided(whole, self.shape, self.steps, self.offset)
+
+class Staged:
+    """Arrays that were copied together.
+
+    Attributes:
+        memory: (n,) uint8, all of them.
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        # torch's own views cost more than what is looked up here.
+        self._views: dict[str, torch.Tensor] = {}
+
+    def of(self, layout: ArrayLayout) -> torch.Tensor:
+        """An array, as a view."""
+        view = self._views.get(layout.dtype)
+        if view is None:
+            view = self._views[layout.dtype] = self.memory.view(getattr(torch, layout.dtype))
+        return torch.as_strided(view, layout.shape, layout.steps, layout.offset)
 
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbors along each axis, in C order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @functools.cache
@@ -94,28 +115,24 @@ class Staging:
             # Of many changes, a batch draws none.
             return ArrayLayout(0, dtype, array.shape, (1,) * array.ndim)
         if array.flags.c_contiguous:
-            line, steps, step = array, [0] * array.ndim, 1
-            for axis in range(array.ndim - 1, -1, -1):
-                steps[axis] = step
-                step *= array.shape[axis]
+            line, steps = array, _steps(array.shape)
         else:
             order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
             line = array.transpose(order)
-            steps = [0] * array.ndim
-            for place, axis in enumerate(order):
-                steps[axis] = math.prod(line.shape[place + 1 :])
+            of_line = _steps(line.shape)
+            steps = tuple(of_line[order.index(axis)] for axis in range(array.ndim))
         stored = _dtype(dtype)
-        piece = ArrayLayout(self._num_bytes, dtype, array.shape, tuple(steps))
+        piece = ArrayLayout(self._num_bytes, dtype, array.shape, steps)
         self._arrays.append((self._num_bytes, line if line.dtype == stored else line.astype(stored)))
         num_bytes = array.size * stored.itemsize
         self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
         return piece
 
-    def to(self, device: torch.device) -> torch.Tensor:
-        """All arrays in (n,) uint8 on the device, copied on the current stream; the host does not wait for it."""
+    def to(self, device: torch.device) -> Staged:
+        """All arrays on the device, copied on the current stream; the host does not wait for it."""
         # torch caches page-locked memory and reuses it only after the copy is done.
         memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         target = memory.numpy()
         for offset, array in self._arrays:
             np.copyto(np.ndarray(array.shape, array.dtype, target.data, offset), array)
-        return memory.to(device, non_blocking=True)
+        return Staged(memory.to(device, non_blocking=True))

@@ -102,8 +102,6 @@ class AugmentParams:
         gamma_keeps_moments: bool = True,
     ) -> Self:
         """Parameters that change nothing, in arrays that may be written."""
-        swapped = np.arange(256 if len(swapped_classes) > 0 else 0, dtype=np.uint8)
-        swapped[: len(swapped_classes)] = swapped_classes
         per_sample, per_channel = (num_samples,), (num_samples, num_channels)
 
         def filled(shape: tuple[int, ...], value: float) -> Floats:
@@ -115,7 +113,7 @@ class AugmentParams:
             offset_voxel=filled((num_samples, 3), 0.0),
             flips=np.zeros((num_samples, 3), dtype=np.bool_),
             is_swapped=np.zeros(per_sample, dtype=np.bool_),
-            swapped_classes=swapped,
+            swapped_classes=swap_table(swapped_classes),
             is_elastic=np.zeros(per_sample, dtype=np.bool_),
             elastic=filled((num_samples, 3, *elastic_points), 0.0),
             votes=votes,
@@ -132,3 +130,10 @@ class AugmentParams:
             gamma=filled(per_channel, 1.0),
             gamma_keeps_moments=gamma_keeps_moments,
         )
+
+
+def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """`AugmentParams.swapped_classes` of the replacements of the first classes; the others stay."""
+    table = np.arange(256 if len(swapped_classes) > 0 else 0, dtype=np.uint8)
+    table[: len(swapped_classes)] = swapped_classes
+    return table

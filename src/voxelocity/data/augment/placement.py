@@ -83,20 +83,20 @@ def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -
 
 def needed_boxes(params: AugmentParams, regions: Sequence[Region], shapes: Sequence[Index3]) -> list[Region]:
     """`needed_box` of every sample of a batch, computed at once."""
-    corners = np.array([(region.start, region.stop) for region in regions])
-    start, stop = corners[:, 0], corners[:, 1]
-    is_warped, is_elastic = params.is_warped, params.is_elastic & params.is_warped
-    if is_warped.any():
-        half = (stop - start - 1.0) / 2.0
+    corners = np.array([region.start + region.stop for region in regions])
+    rows = np.flatnonzero(params.is_warped)
+    if rows.size > 0:
+        start, stop = corners[rows, :3], corners[rows, 3:]
+        half, is_elastic = (stop - start - 1) / 2.0, params.is_elastic[rows]
         if is_elastic.any():
-            half[is_elastic] += np.abs(params.elastic[is_elastic].astype(np.float64)).max(axis=(2, 3, 4))
-        reach = (np.abs(params.matrix.astype(np.float64)) * half[:, None, :]).sum(axis=-1)
-        middle = (start.astype(np.float64) + stop - 1.0) / 2.0 + params.offset_voxel.astype(np.float64)
-        start = np.where(is_warped[:, None], np.floor(middle - reach).astype(int) - 1, start)
-        stop = np.where(is_warped[:, None], np.floor(middle + reach).astype(int) + 3, stop)
-    limits = np.array(shapes)
-    first, last = np.clip(start, 0, limits).tolist(), np.clip(stop, 0, limits).tolist()
-    return [Region((a, b, c), (d, e, f)) for (a, b, c), (d, e, f) in zip(first, last, strict=True)]
+            half[is_elastic] += np.abs(params.elastic[rows[is_elastic]].astype(np.float64)).max(axis=(2, 3, 4))
+        reach = (np.abs(params.matrix[rows].astype(np.float64)) * half[:, None, :]).sum(axis=-1)
+        middle = (start + stop - 1) / 2.0 + params.offset_voxel[rows]
+        corners[rows, :3] = np.floor(middle - reach) - 1
+        corners[rows, 3:] = np.floor(middle + reach) + 3
+    limits = np.array([shape + shape for shape in shapes])
+    ends = np.minimum(np.maximum(corners, 0), limits).tolist()
+    return [Region((a, b, c), (d, e, f)) for a, b, c, d, e, f in ends]
 
 
 def middle_and_step(

@@ -49,8 +49,8 @@ def augment_sample(
         _crop(image, label, source, region, params.flips[row].tolist(), out_image, out_label)
     if params.is_swapped[row]:
         out_label.copy_(torch.from_numpy(params.swapped_classes).to(device)[out_label.long()])
-    for number, one in enumerate(out_image):
-        one.copy_(_changed(one, params, row, number))
+    for number, channel in enumerate(out_image):
+        channel.copy_(_changed(channel, params, row, number))
 
 
 def _stored(source: Source | ResidentSource, device: torch.device, num_channels: int) -> tuple[Tensor, Tensor]:

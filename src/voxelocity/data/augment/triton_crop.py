@@ -7,7 +7,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_sizes import SIZES
+from voxelocity.data.augment.triton_frame import SIZES, _decoding, _put, _whole
 
 # What `crop` reads of each sample, int64 and in this order. Voxel (i, j, k) of the patch lies `i * step_x + j * step_y
 # + k * step_z` voxels from the first, whose place may be outside of the memory; steps are negative where flipped. It is
@@ -28,40 +28,13 @@ CROP_WARPS: Final = 4
 
 @triton.jit(do_not_specialize=SIZES)
 def crop(
-    image,
-    label,
-    rows,
-    places,
-    scales,
-    out_image,
-    out_label,
-    num_channels,
-    nx,
-    ny,
-    nz,
-    ALIGN: tl.constexpr,
-    PLANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    image, label, rows, places, scales, out, work, out_label, num_channels, nx, ny, nz,
+    ALIGN: tl.constexpr, INNER: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Fills patches. Programs: (blocks of a plane, parts of `PLANES` planes, samples).
 
     A block is a part of a plane in memory order, so that patches of any shape are written in whole lines.
-
-    Args:
-        image: all stored voxels of these samples' images; sample r has its own at `places[r]`.
-        label: likewise uint8.
-        rows: (n,) int32, which rows of the batch these samples are.
-        places: (b, 15) int64, `CROP_NAMES`.
-        scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, plus `[2]` everywhere.
-        out_image: (b, c, nx, ny, nz) float32.
-        out_label: (b, nx, ny, nz) uint8.
-        num_channels: c.
-        nx: of the patch.
-        ny: of the patch.
-        nz: of the patch.
-        ALIGN: a power of two that divides nz, for stores of that many voxels.
-        PLANES: planes of a program.
-        BLOCK: voxels of a plane that it copies at once.
+    `places` is (b, 15) int64, `CROP_NAMES`; the other arguments are those of `triton_frame`.
     """
     row = tl.load(rows + tl.program_id(2)).to(tl.int64)
     place = places + row * _NUM_NAMES
@@ -70,35 +43,29 @@ def crop(
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_plane = t < plane
     j, k = t // nz, t % nz
-    in_box = (j >= _int(place + 10)) & (j < _int(place + 13)) & (k >= _int(place + 11)) & (k < _int(place + 14))
+    in_box = (j >= _whole(place + 10)) & (j < _whole(place + 13)) & (k >= _whole(place + 11)) & (k < _whole(place + 14))
     in_box = in_box & in_plane
-    start_x, stop_x = _int(place + 9), _int(place + 12)
+    start_x, stop_x = _whole(place + 9), _whole(place + 12)
     first = tl.program_id(1) * PLANES
     last = tl.minimum(first + PLANES, nx)
     # int64: a box of a large scan can be longer than an int32 from its first plane to its last.
     step_c, step_x = tl.load(place + 1), tl.load(place + 2)
     image += tl.load(place)
-    at = j * _int(place + 3) + k * _int(place + 4)
+    at = j * _whole(place + 3) + k * _whole(place + 4)
     for c in range(num_channels):
-        scale = scales + (row * num_channels + c) * 3
-        a, b, fill = tl.load(scale), tl.load(scale + 1), tl.load(scale + 2)
+        channel = row * num_channels + c
+        a, b, fill, is_last = _decoding(scales, channel)
         stored = image + c * step_c
-        target = out_image + (row * num_channels + c) * nx * plane
         for i in range(first, last):
             is_inside = in_box & (i >= start_x) & (i < stop_x)
             value = tl.load(stored + i * step_x + at, mask=is_inside, other=0.0).to(tl.float32) * a
             value = tl.where(is_inside, value + (b + fill), fill)
-            tl.store(target + i * plane + t, value, mask=in_plane)
+            _put(out, work, channel, is_last, nx * plane, i * plane + t, value, in_plane, INNER)
     label_step = tl.load(place + 6)
     label += tl.load(place + 5)
-    at = j * _int(place + 7) + k * _int(place + 8)
+    at = j * _whole(place + 7) + k * _whole(place + 8)
     target = out_label + row * nx * plane
     for i in range(first, last):
         is_inside = in_box & (i >= start_x) & (i < stop_x)
         found = tl.load(label + i * label_step + at, mask=is_inside, other=0)
         tl.store(target + i * plane + t, found, mask=in_plane)
-
-
-@triton.jit
-def _int(pointer):
-    return tl.load(pointer).to(tl.int32)

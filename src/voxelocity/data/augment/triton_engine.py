@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import triton
 
 from voxelocity.core.device import as_current
 from voxelocity.core.kernels import launch
@@ -20,10 +19,11 @@ from voxelocity.data.augment import triton_crop, triton_warp
 from voxelocity.data.augment import triton_intensity as intensity
 from voxelocity.data.augment import triton_tables as tables
 from voxelocity.data.augment import triton_tone as tone
-from voxelocity.data.augment.memory import ArrayLayout, Staging
+from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source
+from voxelocity.data.augment.triton_tables import ChangeKernel
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8
@@ -48,23 +48,52 @@ def augment_batch(
         sources: one per sample, the box from `placement.needed_box`, on the host or on the device.
         regions: one per sample, of the patch in its volume.
         params: of the batch.
-        image: (b, c, x, y, z) float32 in C order.
+        image: (b, c, x, y, z) of any floating-point dtype, in C order or channels_last_3d. Every change is computed in
+            float32 and rounded once, by the kernel that makes a channel's last one.
         label: (b, x, y, z) uint8 in C order, on the same device.
     """
-    assert image.is_contiguous(), f"image with strides {image.stride()}"
     assert label.is_contiguous(), f"label with strides {label.stride()}"
     staging = Staging()
-    gather = _Gather(staging, sources, regions, params)
-    changes = _Changes(staging, params, regions[0].shape)
+    lists = tables.lists(params)
+    gather = _Gather(staging, sources, regions, params, lists)
+    changes = _Changes(staging, params, lists, regions[0].shape)
     with as_current(image.device):
+        patches = _Patches.of(image, label, is_changed=any(lists.sizes))
         memory = staging.to(image.device)
-        gather.launch(memory, image, label)
-        changes.launch(memory, image)
+        gather.launch(memory, patches)
+        changes.launch(memory, patches)
 
 
 def alignment(*sides: int) -> int:
     """How many numbers a thread may load or store at once: the sides are multiples of them."""
     return 4 if math.gcd(*sides) % 4 == 0 else 1
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """Where the patches of a batch go.
+
+    Attributes:
+        out: the images as they are given out.
+        work: `triton_frame`; without any voxels if nothing is changed.
+        label: of the batch.
+        inner: INNER of `triton_frame`.
+    """
+
+    out: torch.Tensor
+    work: torch.Tensor
+    label: torch.Tensor
+    inner: int
+
+    @classmethod
+    def of(cls, image: torch.Tensor, label: torch.Tensor, *, is_changed: bool) -> _Patches:
+        is_c_order = image.is_contiguous()
+        assert is_c_order or image.is_contiguous(memory_format=torch.channels_last_3d), f"strides {image.stride()}"
+        work = image
+        if not is_c_order or image.dtype != torch.float32:
+            shape = image.shape if is_changed else (0,)
+            work = torch.empty(shape, dtype=torch.float32, device=image.device)
+        return cls(image, work, label, 1 if is_c_order else image.shape[1])
 
 
 @dataclass(frozen=True)
@@ -86,6 +115,7 @@ class _Gather:
         sources: Sequence[Source | ResidentSource],
         regions: Sequence[Region],
         params: AugmentParams,
+        lists: tables.Lists,
     ) -> None:
         rows: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
         memories: dict[int, torch.Tensor | None] = {}
@@ -104,38 +134,39 @@ class _Gather:
         self._places, self._steps, self._crops = (
             staging.add(table) for table in tables.placed(stored, sources, regions, params)
         )
-        self._scales = staging.add(tables.scales(sources, params))
+        self._scales = staging.add(tables.scales(sources, params, lists))
         controls = params.elastic[params.is_elastic]
         if len(controls) > 0:
             controls = np.einsum("bij,bjxyz->bixyz", params.matrix[params.is_elastic], controls)
         self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
         self._votes, self._is_elastic = params.votes, params.elastic.size > 0
-        self._swapped_rows = _listed(staging, params.is_swapped)
+        self._swapped_rows = staging.add(np.flatnonzero(params.is_swapped).astype(np.int32))
         self._swapped_classes = staging.add(params.swapped_classes)
 
-    def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
-        lines = self._lines(memory, image)
+    def launch(self, memory: Staged, patches: _Patches) -> None:
+        lines = self._lines(memory, patches.out)
         for group in self._groups:
-            stored = memory if group.memory is None else group.memory
-            boxes = (stored.view(getattr(torch, group.dtype)), stored, group.rows.of(memory))
+            stored = memory.memory if group.memory is None else group.memory
+            boxes = (stored.view(getattr(torch, group.dtype)), stored, memory.of(group.rows))
             if group.is_warped:
-                self._warp(boxes, lines, memory, image, label)
+                self._warp(boxes, lines, memory, patches)
             else:
-                self._crop(boxes, memory, image, label)
+                self._crop(boxes, memory, patches)
         if self._swapped_rows.shape[0] > 0:
-            block, num_voxels = triton_warp.SWAP_BLOCK, math.prod(image.shape[2:])
-            looked_up = [piece.of(memory) for piece in (self._swapped_rows, self._swapped_classes)]
-            grid = (triton.cdiv(num_voxels, block), self._swapped_rows.shape[0])
-            launch(triton_warp.swap_classes, grid, label, *looked_up, num_voxels, BLOCK=block)
+            block, num_voxels = triton_warp.SWAP_BLOCK, math.prod(patches.out.shape[2:])
+            looked_up = [memory.of(piece) for piece in (self._swapped_rows, self._swapped_classes)]
+            grid = (blocks(num_voxels, block), self._swapped_rows.shape[0])
+            launch(triton_warp.swap_classes, grid, patches.label, *looked_up, num_voxels, BLOCK=block)
 
-    def _lines(self, memory: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+    def _lines(self, memory: Staged, image: torch.Tensor) -> torch.Tensor:
         """The deformations, summed along x and y."""
-        controls, (nx, ny) = self._controls.of(memory), image.shape[2:4]
-        gx, gy, gz = controls.shape[2:]
-        lines = torch.empty((len(controls), 3, nx, ny, gz), dtype=torch.float32, device=image.device)
+        num, _, gx, gy, gz = self._controls.shape
+        nx, ny = image.shape[2:4]
+        lines = torch.empty((num, 3, nx, ny, gz), dtype=torch.float32, device=image.device)
         if lines.numel() > 0:
             block = triton_warp.ELASTIC_BLOCK
-            grid = (triton.cdiv(nx * ny * gz, block), len(controls))
+            grid = (blocks(nx * ny * gz, block), num)
+            controls = memory.of(self._controls)
             launch(triton_warp.elastic_lines, grid, controls, lines, nx, ny, gx, gy, gz, BLOCK=block)
         return lines
 
@@ -143,32 +174,31 @@ class _Gather:
         self,
         boxes: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         lines: torch.Tensor,
-        memory: torch.Tensor,
-        image: torch.Tensor,
-        label: torch.Tensor,
+        memory: Staged,
+        patches: _Patches,
     ) -> None:
-        shape = tuple(image.shape[2:])
-        tiles = [triton.cdiv(side, tile) for side, tile in zip(shape, triton_warp.TILE, strict=True)]
+        num_channels, *shape = patches.out.shape[1:]
+        tiles = [blocks(side, tile) for side, tile in zip(shape, triton_warp.TILE, strict=True)]
         constants = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
         constants |= {"VOTES": self._votes, "ELASTIC": self._is_elastic, "ALIGN": alignment(shape[2])}
-        looked_up = [piece.of(memory) for piece in (self._places, self._steps, self._scales)]
-        patches = (lines, image, label, image.shape[1], *shape, lines.shape[4])
+        constants |= {"INNER": patches.inner, "num_warps": GATHER_WARPS}
+        looked_up = [memory.of(piece) for piece in (self._places, self._steps, self._scales)]
+        filled = (patches.out, patches.work, patches.label)
         grid = (math.prod(tiles), len(boxes[2]))
-        launch(triton_warp.gather, grid, *boxes, *looked_up, *patches, **constants, num_warps=GATHER_WARPS)
+        numbers = (num_channels, *shape, lines.shape[4])
+        launch(triton_warp.gather, grid, *boxes, *looked_up, lines, *filled, *numbers, **constants)
 
-    def _crop(
-        self,
-        boxes: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        memory: torch.Tensor,
-        image: torch.Tensor,
-        label: torch.Tensor,
-    ) -> None:
-        nx, ny, nz = image.shape[2:]
-        planes, block = triton_crop.CROP_PLANES, triton_crop.CROP_BLOCK
-        constants = {"ALIGN": alignment(nz), "PLANES": planes, "BLOCK": block, "num_warps": triton_crop.CROP_WARPS}
-        looked_up = (self._crops.of(memory), self._scales.of(memory))
-        grid = (triton.cdiv(ny * nz, block), triton.cdiv(nx, planes), len(boxes[2]))
-        launch(triton_crop.crop, grid, *boxes, *looked_up, image, label, image.shape[1], nx, ny, nz, **constants)
+    def _crop(self, boxes: tuple[torch.Tensor, torch.Tensor, torch.Tensor], memory: Staged, patches: _Patches) -> None:
+        num_channels, nx, ny, nz = patches.out.shape[1:]
+        # Two kinds of stores take more registers: with as many voxels a thread, ptxas spilled some for sm_80 and 120.
+        block = triton_crop.CROP_BLOCK // (1 if patches.work is patches.out else 2)
+        planes = triton_crop.CROP_PLANES
+        constants = {"ALIGN": alignment(nz), "INNER": patches.inner, "PLANES": planes, "BLOCK": block}
+        looked_up = (memory.of(self._crops), memory.of(self._scales))
+        filled = (patches.out, patches.work, patches.label)
+        grid = (blocks(ny * nz, block), blocks(nx, planes), len(boxes[2]))
+        arguments = (*boxes, *looked_up, *filled, num_channels, nx, ny, nz)
+        launch(triton_crop.crop, grid, *arguments, **constants, num_warps=triton_crop.CROP_WARPS)
 
 
 def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Tensor | None, str, tuple[int, ...]]:
@@ -186,96 +216,84 @@ def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Te
 class _Changes:
     """All changes to intensities, each only where it was drawn."""
 
-    def __init__(self, staging: Staging, params: AugmentParams, shape: Index3) -> None:
-        self._shape = shape
+    def __init__(self, staging: Staging, params: AugmentParams, lists: tables.Lists, shape: Index3) -> None:
+        self._shape, self._sizes = shape, lists.sizes
+        if not any(self._sizes):
+            return
         self._num_voxels = shape[0] * shape[1] * shape[2]
-        self._num_parts = min(triton.cdiv(self._num_voxels, _VOXELS_PER_PART), MAX_PARTS)
+        self._num_parts = min(blocks(self._num_voxels, _VOXELS_PER_PART), MAX_PARTS)
         self._keeps_moments = params.gamma_keeps_moments
-        contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
-        inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
-        bent = inverted | straight
-        self._changed, self._blurred = (
-            _listed(staging, tables.are_changed(params)),
-            _listed(staging, tables.are_blurred(params)),
-        )
-        # Channels that are coarsened without contrast are measured during coarsening, not here.
-        self._measured = _listed(staging, contrasted | (bent & ~coarse))
-        self._coarse = _listed(staging, coarse)
-        self._bent = _listed(staging, bent | (contrasted & ~coarse))
-        self._bent_twice = _listed(staging, inverted & straight)
-        self._restored = _listed(staging, bent & params.gamma_keeps_moments)
-        self._still_contrasted = _flags(staging, contrasted & ~coarse, of=bent | (contrasted & ~coarse))
-        self._were_bent_twice = _flags(staging, inverted & straight, of=bent & params.gamma_keeps_moments)
-        self._values = staging.add(tables.values(params))
-        self._seeds = staging.add(params.noise_seed)
-        self._cubes = staging.add(tables.cubes(params))
-        self._pieces = staging.add(PIECES if self._changed.shape[0] > 0 else PIECES[:0])
-        taps, radii = tables.taps(params, shape)
-        self._taps, self._radii = staging.add(taps), staging.add(radii)
-        below, above, shares = tables.coarse_tables(params, shape)
-        self._below, self._above, self._shares = staging.add(below), staging.add(above), staging.add(shares)
+        self._entries = staging.add(lists.entries)
+        is_blurred = lists.chosen[ChangeKernel.BLUR]
+        self._values = staging.add(tables.values(params, is_blurred))
+        if self._sizes[ChangeKernel.POINTS]:
+            self._points = [staging.add(array) for array in (tables.cubes(params), params.noise_seed, PIECES)]
+        if self._sizes[ChangeKernel.BLUR]:
+            self._kernels = [staging.add(array) for array in tables.taps(params, is_blurred, shape)]
+        if self._sizes[ChangeKernel.COARSEN]:
+            self._low = [staging.add(array) for array in tables.coarse_tables(params, shape)]
 
-    def launch(self, memory: torch.Tensor, image: torch.Tensor) -> None:
-        if self._changed.shape[0] > 0:
-            pieces = (self._changed, self._values, self._cubes, self._seeds, self._pieces)
-            launch(
-                intensity.change_points,
-                (triton.cdiv(self._num_voxels, CHUNK_VOXELS), self._changed.shape[0]),
-                *(image, *(piece.of(memory) for piece in pieces), self._num_voxels, image.shape[1], *self._shape),
-            )
-        if self._blurred.shape[0] > 0:
-            self._blur(memory, image)
-        self._bend(memory, image)
+    def launch(self, memory: Staged, patches: _Patches) -> None:
+        if not any(self._sizes):
+            return
+        lists, values = memory.of(self._entries), memory.of(self._values)
+        if self._sizes[ChangeKernel.POINTS]:
+            grid = (blocks(self._num_voxels, CHUNK_VOXELS), self._sizes[ChangeKernel.POINTS])
+            looked_up = (lists[ChangeKernel.POINTS], values, *map(memory.of, self._points))
+            numbers = (self._num_voxels, patches.out.shape[1], *self._shape)
+            filled = (patches.out, patches.work)
+            launch(intensity.change_points, grid, *filled, *looked_up, *numbers, INNER=patches.inner)
+        if self._sizes[ChangeKernel.BLUR]:
+            self._blur(memory, patches, lists[ChangeKernel.BLUR], values)
+        if any(self._sizes[ChangeKernel.COARSEN :]):
+            self._bend(memory, patches, lists, values)
 
-    def _blur(self, memory: torch.Tensor, image: torch.Tensor) -> None:
+    def _blur(self, memory: Staged, patches: _Patches, listed: torch.Tensor, values: torch.Tensor) -> None:
         nx, ny, nz = self._shape
-        listed, block = self._blurred.shape[0], intensity.BLOCK
-        scratch = [self._scratch(listed, image.device) for _ in range(2)]
-        looked_up = [piece.of(memory) for piece in (self._blurred, self._taps, self._radii, self._values)]
-        stations = (image, *scratch, image)
+        num, block = self._sizes[ChangeKernel.BLUR], intensity.BLOCK
+        looked_up = (listed, *map(memory.of, self._kernels), values)
+        first, second = (self._scratch(num, patches) for _ in range(2))
+        stations, grid = (patches.work, first, second, patches.work), (blocks(self._num_voxels, block), num)
         for axis, (side, inner) in enumerate(((nx, ny * nz), (ny, nz), (nz, 1))):
-            numbers = (self._taps.shape[2], side, inner, self._num_voxels)
-            constants = {"AXIS": axis, "ALIGN": alignment(nz), "BLOCK": block}
-            grid = (triton.cdiv(self._num_voxels, block), listed)
-            launch(intensity.blur_along, grid, *stations[axis : axis + 2], *looked_up, *numbers, **constants)
+            numbers = (self._kernels[0].shape[2], side, inner, self._num_voxels)
+            constants = {"AXIS": axis, "ALIGN": alignment(nz), "INNER": patches.inner, "BLOCK": block}
+            filled = (stations[axis], patches.out, stations[axis + 1])
+            launch(intensity.blur_along, grid, *filled, *looked_up, *numbers, **constants)
 
-    def _bend(self, memory: torch.Tensor, image: torch.Tensor) -> None:
+    def _bend(self, memory: Staged, patches: _Patches, lists: torch.Tensor, values: torch.Tensor) -> None:
         """Contrast, low resolution and gamma."""
-        num_channels = image.shape[0] * image.shape[1]
-        sums = torch.empty(num_channels * tone.NUM_SLOTS * 4 * MAX_PARTS, dtype=torch.float64, device=image.device)
-        values, size = self._values.of(memory), self._num_voxels
-        constants = {"PARTS": MAX_PARTS, "BLOCK": intensity.BLOCK, "num_warps": SUMMING_WARPS}
-        if self._measured.shape[0] > 0:
-            listed = self._measured.of(memory)
-            launch(tone.measure, self._grid(self._measured), image, listed, sums, size, **constants)
-        if self._coarse.shape[0] > 0:
-            listed, grid = self._coarse.of(memory), self._grid(self._coarse)
-            scratch = self._scratch(len(listed), image.device)
-            launch(tone.spread, grid, image, scratch, listed, values, sums, size, **constants)
-            looked_up = (self._below.of(memory), self._above.of(memory), self._shares.of(memory))
-            aligned = constants | {"ALIGN": alignment(*self._shape)}
-            launch(tone.coarsen, grid, scratch, image, listed, *looked_up, sums, size, *self._shape, **aligned)
-        if self._bent.shape[0] > 0:
-            listed, flags = self._bent.of(memory), self._still_contrasted.of(memory)
-            launch(tone.bend, self._grid(self._bent), image, listed, values, flags, sums, size, **constants)
-        if self._bent_twice.shape[0] > 0:
-            listed, twice = self._bent_twice.of(memory), constants | {"KEEPS_MOMENTS": self._keeps_moments}
-            launch(tone.bend_again, self._grid(self._bent_twice), image, listed, values, sums, size, **twice)
-        if self._restored.shape[0] > 0:
-            listed, flags = self._restored.of(memory), self._were_bent_twice.of(memory)
-            launch(tone.restore, self._grid(self._restored), image, listed, flags, sums, size, **constants)
+        out, work, size, sizes = patches.out, patches.work, self._num_voxels, self._sizes
+        num_sums = len(out) * out.shape[1] * tone.NUM_SLOTS * 4 * MAX_PARTS
+        sums = torch.empty(num_sums, dtype=torch.float64, device=out.device)
+        summed = {"PARTS": MAX_PARTS, "BLOCK": intensity.BLOCK, "num_warps": SUMMING_WARPS}
+        stored = summed | {"INNER": patches.inner}
+        used = [which for which in ChangeKernel if which >= ChangeKernel.COARSEN and sizes[which]]
+        at = {which: ((self._num_parts, sizes[which]), lists[which]) for which in used}
+        if sizes[ChangeKernel.MEASURE]:
+            grid, listed = at[ChangeKernel.MEASURE]
+            launch(tone.measure, grid, work, listed, sums, size, **summed)
+        if sizes[ChangeKernel.COARSEN]:
+            grid, listed = at[ChangeKernel.COARSEN]
+            scratch = self._scratch(sizes[ChangeKernel.COARSEN], patches)
+            launch(tone.spread, grid, work, scratch, listed, values, sums, size, **summed)
+            arguments = (scratch, out, work, listed, *map(memory.of, self._low), sums, size, *self._shape)
+            launch(tone.coarsen, grid, *arguments, **stored, ALIGN=alignment(*self._shape))
+        if sizes[ChangeKernel.BEND]:
+            grid, listed = at[ChangeKernel.BEND]
+            launch(tone.bend, grid, out, work, listed, values, sums, size, **stored)
+        if sizes[ChangeKernel.BEND_AGAIN]:
+            grid, listed = at[ChangeKernel.BEND_AGAIN]
+            keeps = {"KEEPS_MOMENTS": self._keeps_moments}
+            launch(tone.bend_again, grid, out, work, listed, values, sums, size, **stored, **keeps)
+        if sizes[ChangeKernel.RESTORE]:
+            grid, listed = at[ChangeKernel.RESTORE]
+            launch(tone.restore, grid, out, work, listed, sums, size, **stored)
 
-    def _scratch(self, num_channels: int, device: torch.device) -> torch.Tensor:
+    def _scratch(self, num_channels: int, patches: _Patches) -> torch.Tensor:
         # Each in memory of its own, so that it begins at a multiple of 16 bytes, as what is compiled ahead expects.
-        return torch.empty((num_channels, self._num_voxels), dtype=torch.float32, device=device)
-
-    def _grid(self, listed: ArrayLayout) -> tuple[int, int]:
-        return (self._num_parts, listed.shape[0])
+        return torch.empty((num_channels, self._num_voxels), dtype=torch.float32, device=patches.out.device)
 
 
-def _listed(staging: Staging, channels: tables.Bools) -> ArrayLayout:
-    return staging.add(np.flatnonzero(channels).astype(np.int32))
-
-
-def _flags(staging: Staging, channels: tables.Bools, *, of: tables.Bools) -> ArrayLayout:
-    return staging.add(channels[of].astype(np.int32))
+def blocks(count: int, size: int) -> int:
+    """Programs of `size` for `count`."""
+    return -(-count // size)

@@ -1,8 +1,8 @@
 """Bias, noise, brightness and blur on a CUDA device. Each kernel works on a list of channels: those that drew its
 change.
 
-Channel p of a batch is `row * c + channel`; it lies at `p * num_voxels`. Changes that need sums over a channel are in
-`triton_tone`.
+Channel p of a batch is `row * c + channel`. An entry of a list, int32, is `4 * p + 2 * flag + is_last`; what the flag
+means depends on the kernel. Changes that need sums over a channel are in `triton_tone`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, FIRST_PIECE, FRACTION_BITS, FRACTION_STEP, ROUNDS, STEP
-from voxelocity.data.augment.triton_sizes import SIZES
+from voxelocity.data.augment.triton_frame import SIZES, _listed, _put
 
 # What the kernels read of each channel, float32 and in this order.
 VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")
@@ -31,13 +31,16 @@ _STEP = tl.constexpr(STEP)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def change_points(image, channels, values, cubes, seeds, pieces, num_voxels, num_channels, nx, ny, nz):
+def change_points(
+    out, work, channels, values, cubes, seeds, pieces, num_voxels, num_channels, nx, ny, nz, INNER: tl.constexpr
+):
     """Bias, noise and, unless a blur comes first, brightness. Programs: (chunks of 1024 voxels, channels of the list).
 
     A program makes one Philox call per lane, which gives the bits for the four voxels that the lane holds.
 
     Args:
-        image: (b * c, nx * ny * nz) float32, changed in place.
+        out: as in `triton_frame`.
+        work: as there.
         channels: (n,) int32, the list.
         values: (b * c, 8) float32, `VALUE_NAMES`.
         cubes: (b * c, 64) float32, `tables.coefficient_cube`; not read where no channel of the list has a bias.
@@ -48,14 +51,14 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_voxels, num
         nx: of the patch.
         ny: of the patch.
         nz: of the patch.
+        INNER: as in `triton_frame`.
     """
-    channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
+    channel, _, is_last = _listed(channels + tl.program_id(1))
     value = values + channel * _NUM_VALUES
     std, scale, shift = tl.load(value), tl.load(value + 1), tl.load(value + 2)
     has_bias = tl.load(value + 3) != 0.0
     if tl.load(value + 7) != 0.0:
         scale, shift = 1.0, 0.0
-    image += channel * num_voxels
     lane = tl.arange(0, _LANES)
     chunk = tl.program_id(0)
     call = chunk * _LANES + lane
@@ -73,36 +76,26 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_voxels, num
             word = w3
         t = chunk * 4 * _LANES + part * _LANES + lane
         in_patch = t < num_voxels
-        v = tl.load(image + t, mask=in_patch, other=0.0)
+        v = tl.load(work + channel * num_voxels + t, mask=in_patch, other=0.0)
         if has_bias:
             v *= tl.exp(_field(cubes + channel * 64, t, nx, ny, nz))
         v += std * _normal(word, pieces)
-        tl.store(image + t, v * scale + shift, mask=in_patch)
+        _put(out, work, channel, is_last, num_voxels, t, v * scale + shift, in_patch, INNER)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def blur_along(
-    source,
-    target,
-    channels,
-    taps,
-    radii,
-    values,
-    num_taps,
-    side,
-    inner,
-    num_voxels,
-    AXIS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    source, out, target, channels, taps, radii, values, num_taps, side, inner, num_voxels,
+    AXIS: tl.constexpr, ALIGN: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The blur along one axis, mirrored about the outermost voxels, and brightness with the last axis.
 
     Programs: (blocks of a channel, channels of the list).
 
     Args:
-        source: (b * c, num_voxels) float32, or (n, num_voxels) scratch.
-        target: likewise, in other memory than `source`.
+        source: (n, num_voxels) float32, scratch; along the first axis, `work`.
+        out: as in `triton_frame`, written along the last axis.
+        target: (n, num_voxels) float32, scratch other than `source`; along the last axis, `work`.
         channels: (n,) int32, the list.
         taps: (n, 3, num_taps) float32, `tables.blur_weights` of each axis.
         radii: (n, 3) int32.
@@ -111,12 +104,13 @@ def blur_along(
         side: voxels along the axis.
         inner: distance of neighbors along the axis.
         num_voxels: of a channel.
-        AXIS: 0, 1 or 2. Along 0, `source` is the batch, not scratch; along 2, `target` is, and brightness is applied.
+        AXIS: 0, 1 or 2.
         ALIGN: a power of two that divides nz, for loads of that many voxels.
+        INNER: as in `triton_frame`.
         BLOCK: voxels of a program.
     """
     place = tl.program_id(1).to(tl.int64)
-    channel = tl.load(channels + place).to(tl.int64)
+    channel, _, is_last = _listed(channels + place)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_patch = t < num_voxels
     source += (channel if AXIS == 0 else place) * num_voxels
@@ -135,7 +129,9 @@ def blur_along(
     if AXIS == 2:
         value = values + channel * _NUM_VALUES
         total = total * tl.load(value + 1) + tl.load(value + 2)
-    tl.store(target + (channel if AXIS == 2 else place) * num_voxels + t, total, mask=in_patch)
+        _put(out, target, channel, is_last, num_voxels, t, total, in_patch, INNER)
+    else:
+        tl.store(target + place * num_voxels + t, total, mask=in_patch)
 
 
 @triton.jit

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,69 +53,113 @@ def placed(
 
     Each kernel reads those of its samples; the others hold numbers without a meaning.
     """
-    starts = np.array([source.start for source in sources], dtype=np.float64)
-    corners = np.array([(region.start, region.stop) for region in regions], dtype=np.float64)
-    middle = (corners[:, 0] + corners[:, 1] - 1.0) / 2.0 + params.offset_voxel.astype(np.float64) - starts
-    signs = np.where(params.flips, -1.0, 1.0)
+    starts = np.array([source.start for source in sources])
+    first, stop = np.array([region.start + region.stop for region in regions]).reshape(-1, 2, 3).swapaxes(0, 1)
+    signs = np.where(params.flips, -1, 1)
+    places, steps = np.empty((len(stored), 16), np.int64), np.empty((len(stored), 12), np.float32)
+    # Twice the middle is whole: nothing is rounded before the shift is added.
+    middle = (first + stop - 1) / 2.0 + params.offset_voxel - starts
     base = np.floor(middle)
-    slots = np.where(params.is_elastic, np.cumsum(params.is_elastic) - 1, -1)
-    places = np.concatenate([stored, base.astype(np.int64), slots[:, None]], axis=1)
-    step = params.matrix.astype(np.float64) * signs[:, None, :]
-    steps = np.concatenate([middle - base, step.reshape(-1, 9)], axis=1).astype(np.float32)
-    side = corners[:, 1] - corners[:, 0]
-    return places, steps, _cropped(stored, middle - signs * (side - 1.0) / 2.0, signs.astype(np.int64), side)
+    places[:, :12], places[:, 12:15], places[:, 15] = stored, base, np.cumsum(params.is_elastic) - 1
+    places[~params.is_elastic, 15] = -1
+    steps[:, :3] = middle - base
+    steps[:, 3:] = (params.matrix * signs[:, None, :]).reshape(-1, 9)
+    return places, steps, _cropped(stored, np.where(params.flips, stop - 1, first) - starts, signs, stop - first)
 
 
-def _cropped(stored: Stored, first: Array, signs: Stored, side: Array) -> Array:
+def _cropped(stored: Stored, first: Stored, signs: Stored, side: Stored) -> Stored:
     """`triton_crop.CROP_NAMES`, from where the first voxel of each patch lies in its box."""
-    first, side = np.rint(first).astype(np.int64), side.astype(np.int64)
-    size = stored[:, 9:]
-    start = np.where(signs > 0, -first, first - size + 1)
-    stop = np.where(signs > 0, size - first, first + 1)
-    image_steps, label_steps = stored[:, 2:5], stored[:, 6:9]
-    return np.concatenate(
-        [
-            stored[:, 0:1] + (first * image_steps).sum(axis=1, keepdims=True),
-            stored[:, 1:2],
-            signs * image_steps,
-            stored[:, 5:6] + (first * label_steps).sum(axis=1, keepdims=True),
-            signs * label_steps,
-            np.clip(start, 0, side),
-            np.clip(stop, 0, side),
-        ],
-        axis=1,
-    )
+    crops, size = np.empty((len(stored), 15), np.int64), stored[:, 9:]
+    crops[:, :9] = stored[:, :9]
+    crops[:, 0] += (first * stored[:, 2:5]).sum(axis=1)
+    crops[:, 5] += (first * stored[:, 6:9]).sum(axis=1)
+    crops[:, 2:5] *= signs
+    crops[:, 6:9] *= signs
+    is_forward = signs > 0
+    np.minimum(np.maximum(np.where(is_forward, -first, first - size + 1), 0), side, out=crops[:, 9:12])
+    np.minimum(np.maximum(np.where(is_forward, size - first, first + 1), 0), side, out=crops[:, 12:])
+    return crops
 
 
-def scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
-    """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
-    is_folded = ~(are_blurred(params) | are_changed(params))
-    factor = np.where(is_folded, params.scale, 1.0)
-    made = np.empty((*factor.shape, 3), dtype=np.float32)
-    made[..., :2] = scalings(sources, params.num_channels) * factor[..., None]
-    made[..., 2] = np.where(is_folded, params.shift, 0.0)
+class ChangeKernel(IntEnum):
+    """The kernels that change listed channels, in their order, and `measure`, which only reads them."""
+
+    POINTS = 0
+    BLUR = 1
+    COARSEN = 2
+    BEND = 3
+    BEND_AGAIN = 4
+    RESTORE = 5
+    MEASURE = 6
+
+
+class Lists(NamedTuple):
+    """Which channels each kernel changes.
+
+    Attributes:
+        chosen: (7, b, c), by `ChangeKernel`.
+        sizes: of the lists.
+        entries: (7, n) int32, of `triton_intensity`, where n is a multiple of 4, so that each list is aligned.
+        is_changed: (b, c), whether any kernel changes it.
+    """
+
+    chosen: Bools
+    sizes: list[int]
+    entries: npt.NDArray[np.int32]
+    is_changed: Bools
+
+
+def lists(params: AugmentParams) -> Lists:
+    """The channels that each kernel changes."""
+    contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
+    inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
+    bent, late_contrast = inverted | straight, contrasted & ~coarse
+    chosen = np.empty((len(ChangeKernel), *bent.shape), dtype=np.bool_)
+    chosen[ChangeKernel.POINTS] = (params.has_bias | (params.noise_std > 0.0))[:, None]
+    np.any(params.blur_sigma_voxel > 0.0, axis=2, out=chosen[ChangeKernel.BLUR])
+    chosen[ChangeKernel.COARSEN], chosen[ChangeKernel.BEND] = coarse, bent | late_contrast
+    np.logical_and(inverted, straight, out=chosen[ChangeKernel.BEND_AGAIN])
+    chosen[ChangeKernel.RESTORE] = bent if params.gamma_keeps_moments else False
+    # Channels that are coarsened without contrast are measured during coarsening, not here.
+    chosen[ChangeKernel.MEASURE] = contrasted | (bent & ~coarse)
+    is_changed: Bools = np.asarray(chosen[: ChangeKernel.MEASURE].any(axis=0))
+    numbers = np.arange(0, 4 * bent.size, 4, dtype=np.int32).reshape(bent.shape)
+    entries = np.empty((len(ChangeKernel), -(-bent.size // 4) * 4), dtype=np.int32)
+    flags = {ChangeKernel.BEND: late_contrast, ChangeKernel.RESTORE: chosen[ChangeKernel.BEND_AGAIN]}
+    is_later, sizes = np.zeros_like(is_changed), [0] * len(ChangeKernel)
+    for which in reversed(ChangeKernel):
+        if not chosen[which].any():
+            continue
+        coded = numbers + ~is_later if which != ChangeKernel.MEASURE else numbers
+        coded = coded + 2 * flags[which] if which in flags else coded
+        found = coded[chosen[which]]
+        sizes[which] = len(found)
+        entries[which, : len(found)] = found
+        if which != ChangeKernel.MEASURE:
+            np.logical_or(is_later, chosen[which], out=is_later)
+    return Lists(chosen, sizes, entries, is_changed)
+
+
+def scales(
+    sources: Sequence[Source | ResidentSource], params: AugmentParams, changes: Lists
+) -> npt.NDArray[np.float32]:
+    """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 4)."""
+    is_apart = changes.chosen[ChangeKernel.POINTS] | changes.chosen[ChangeKernel.BLUR]
+    factor = np.where(is_apart, 1.0, params.scale)
+    made = np.empty((*factor.shape, 4), dtype=np.float32)
+    np.multiply(scalings(sources, params.num_channels), factor[..., None], out=made[..., :2], casting="same_kind")
+    made[..., 2] = np.where(is_apart, 0.0, params.shift)
+    made[..., 3] = ~changes.is_changed
     return made
 
 
-def are_blurred(params: AugmentParams) -> Bools:
-    """Which channels get a blur: (b, c)."""
-    is_blurred: Bools = np.asarray((params.blur_sigma_voxel > 0.0).any(axis=2))
-    return is_blurred
-
-
-def are_changed(params: AugmentParams) -> Bools:
-    """Which channels get a bias or noise: (b, c)."""
-    is_changed: Bools = np.asarray(params.has_bias | (params.noise_std > 0.0))
-    return np.repeat(is_changed[:, None], params.num_channels, axis=1)
-
-
-def values(params: AugmentParams) -> Array:
+def values(params: AugmentParams, is_blurred: Bools) -> Array:
     """`triton_intensity.VALUE_NAMES` of each channel: (b, c, 8)."""
     made = np.empty((*params.gamma.shape, 8), dtype=np.float32)
     made[..., 0], made[..., 3] = params.noise_std[:, None], params.has_bias[:, None]
     made[..., 1], made[..., 2] = params.scale, params.shift
     made[..., 4], made[..., 5], made[..., 6] = params.contrast, params.gamma_inverted, params.gamma
-    made[..., 7] = are_blurred(params)
+    made[..., 7] = is_blurred
     return made
 
 
@@ -126,11 +172,9 @@ def cubes(params: AugmentParams) -> Array:
     return cubes
 
 
-def taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
+def taps(params: AugmentParams, is_blurred: Bools, shape: Index3) -> tuple[Array, Array]:
     """`tables.blur_weights` along each axis of each blurred channel: (n, 3, taps), and their radii (n, 3)."""
-    sigmas = params.blur_sigma_voxel[are_blurred(params)].astype(np.float64)
-    if len(sigmas) == 0:
-        return np.zeros((0, 3, 1), np.float32), np.zeros((0, 3), np.int32)
+    sigmas = params.blur_sigma_voxel[is_blurred].astype(np.float64)
     radii = np.minimum((TRUNCATE * sigmas + 0.5).astype(np.int64), np.array(shape) - 1)
     offsets = np.arange(2 * int(radii.max()) + 1) - radii[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -154,7 +198,7 @@ def coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, A
     below = np.floor(place)
     above = np.minimum(below + 1.0, num_low - 1.0)
     share = side / num_low
-    kept = [np.minimum(((each + 0.5) * share).astype(np.int32), side.astype(np.int32) - 1) for each in (below, above)]
+    kept = [np.minimum(((low + 0.5) * share).astype(np.int32), side.astype(np.int32) - 1) for low in (below, above)]
     return kept[0], kept[1], (place - below).astype(np.float32)
 
 

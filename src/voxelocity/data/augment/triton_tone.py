@@ -5,8 +5,8 @@ in the same order, so that nothing waits for the host and a sample comes out the
 lists are those of `triton_intensity`. Programs are (parts, channels of the list), with the same number of parts for all
 kernels of a batch, and kernels share these arguments:
 
-- image: (b * c, num_voxels) float32, changed in place where nothing else is said.
-- channels: (n,) int32, the list; values: (b * c, 8) float32, `VALUE_NAMES`.
+- out, work, INNER: those of `triton_frame`; work is read. channels: (n,) int32, the list.
+- values: (b * c, 8) float32, `VALUE_NAMES`.
 - sums: (b * c, NUM_SLOTS, 4, PARTS) float64, of which the parts in use are written.
 - num_voxels: of a channel, nx * ny * nz; BLOCK: voxels in work at once.
 """
@@ -18,8 +18,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from voxelocity.data.augment.triton_frame import SIZES, _listed, _put
 from voxelocity.data.augment.triton_intensity import VALUE_NAMES
-from voxelocity.data.augment.triton_sizes import SIZES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 
@@ -31,27 +31,27 @@ _FIRST, _SPREAD, _BENT, _BENT_AGAIN = tl.constexpr(0), tl.constexpr(1), tl.const
 
 
 @triton.jit
-def measure(image, channels, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of unchanged channels, into slot FIRST. Only reads `image`."""
-    channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
+def measure(work, channels, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of unchanged channels, into slot FIRST. Writes no image."""
+    channel, _, _ = _listed(channels + tl.program_id(1))
     start, stop = _part(num_voxels, BLOCK)
     low, high, total, squares = _nothing(BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
-        v = tl.load(image + channel * num_voxels + t, mask=in_part, other=0.0)
+        v = tl.load(work + channel * num_voxels + t, mask=in_part, other=0.0)
         low, high, total, squares = _counted(low, high, total, squares, v, in_part)
     _keep(sums, _FIRST, channel, low, high, total, squares, PARTS)
 
 
 @triton.jit
-def spread(image, target, channels, values, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def spread(work, target, channels, values, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Contrast of channels that are coarsened next, into `target` (n, num_voxels) float32, scratch.
 
     FIRST is read where there is a contrast.
     """
     place = tl.program_id(1).to(tl.int64)
-    channel = tl.load(channels + place).to(tl.int64)
+    channel, _, _ = _listed(channels + place)
     contrast = tl.load(values + channel * _NUM_VALUES + 4)
     low, high, mean = 0.0, 0.0, 0.0
     if contrast != 1.0:
@@ -60,23 +60,23 @@ def spread(image, target, channels, values, sums, num_voxels, PARTS: tl.constexp
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
-        v = tl.load(image + channel * num_voxels + t, mask=in_part, other=0.0)
+        v = tl.load(work + channel * num_voxels + t, mask=in_part, other=0.0)
         tl.store(target + place * num_voxels + t, _contrasted(v, contrast, low, high, mean), mask=in_part)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def coarsen(
-    source, image, channels, below, above, shares, sums, num_voxels, nx, ny, nz, ALIGN: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    source, out, work, channels, below, above, shares, sums, num_voxels, nx, ny, nz,
+    ALIGN: tl.constexpr, INNER: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The low resolution of `source` (n, nx * ny * nz) float32 into `image`, and its sums into slot FIRST.
+    """The low resolution of `source` (n, nx * ny * nz) float32, and its sums into slot FIRST.
 
     `below`, `above` int32 and `shares` float32 are `tables.low_positions` of x, y and z: (n, nx + ny + nz).
     ALIGN, a power of two, divides nx, ny and nz.
     """
     nx, ny, nz = nx // ALIGN * ALIGN, ny // ALIGN * ALIGN, nz // ALIGN * ALIGN
     place = tl.program_id(1).to(tl.int64)
-    channel = tl.load(channels + place).to(tl.int64)
+    channel, _, is_last = _listed(channels + place)
     source += place * num_voxels
     table = place * (nx + ny + nz)
     start, stop = _part(num_voxels, BLOCK)
@@ -97,21 +97,23 @@ def coarsen(
         v11 = _mixed(source + (x1 + y1), z0, z1, wz, in_part)
         v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
         v = v0 + wx * (v1 - v0)
-        tl.store(image + channel * num_voxels + t, v, mask=in_part)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
         low, high, total, squares = _counted(low, high, total, squares, v, in_part)
     _keep(sums, _FIRST, channel, low, high, total, squares, PARTS)
 
 
 @triton.jit
-def bend(image, channels, values, has_contrast, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Contrast, where `has_contrast` (n,) int32 says so, then the first gamma that a channel drew, if any.
+def bend(
+    out, work, channels, values, sums, num_voxels,
+    INNER: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Contrast, where the list's flag says so, then the first gamma that a channel drew, if any.
 
     Reads FIRST; writes SPREAD for the channel before its gamma, and BENT for after it.
     """
-    place = tl.program_id(1).to(tl.int64)
-    channel = tl.load(channels + place).to(tl.int64)
+    channel, is_contrasted, is_last = _listed(channels + tl.program_id(1))
     value = values + channel * _NUM_VALUES
-    contrast = tl.where(tl.load(has_contrast + place) != 0, tl.load(value + 4), 1.0)
+    contrast = tl.where(is_contrasted, tl.load(value + 4), 1.0)
     inverted, gamma = tl.load(value + 5), tl.load(value + 6)
     low, high, mean = _range_and_mean(sums, _FIRST, channel, num_voxels, PARTS)
     one_end = _contrasted(low, contrast, low, high, mean)
@@ -125,26 +127,26 @@ def bend(image, channels, values, has_contrast, sums, num_voxels, PARTS: tl.cons
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
-        at = image + channel * num_voxels + t
+        at = work + channel * num_voxels + t
         v = _contrasted(tl.load(at, mask=in_part, other=0.0), contrast, low, high, mean)
         low_a, high_a, total_a, squares_a = _counted(low_a, high_a, total_a, squares_a, v, in_part)
         v = _bent(v, exponent, is_inverted, new_low, new_high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
-        tl.store(at, v, mask=in_part)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
     _keep(sums, _SPREAD, channel, low_a, high_a, total_a, squares_a, PARTS)
     _keep(sums, _BENT, channel, low_b, high_b, total_b, squares_b, PARTS)
 
 
 @triton.jit
 def bend_again(
-    image, channels, values, sums, num_voxels, KEEPS_MOMENTS: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    out, work, channels, values, sums, num_voxels, KEEPS_MOMENTS: tl.constexpr,
+    INNER: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Finishes the first gamma, then applies the second, for channels that drew both.
 
     Reads SPREAD and BENT, writes BENT_AGAIN.
     """
-    channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
+    channel, _, is_last = _listed(channels + tl.program_id(1))
     gamma = tl.load(values + channel * _NUM_VALUES + 6)
     low, high, _ = _range_and_mean(sums, _BENT, channel, num_voxels, PARTS)
     factor, shift = 1.0, 0.0
@@ -156,29 +158,31 @@ def bend_again(
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
-        at = image + channel * num_voxels + t
+        at = work + channel * num_voxels + t
         v = _bent(tl.load(at, mask=in_part, other=0.0) * factor + shift, gamma, False, low, high)
         low_b, high_b, total_b, squares_b = _counted(low_b, high_b, total_b, squares_b, v, in_part)
-        tl.store(at, v, mask=in_part)
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
     _keep(sums, _BENT_AGAIN, channel, low_b, high_b, total_b, squares_b, PARTS)
 
 
 @triton.jit
-def restore(image, channels, was_bent_twice, sums, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def restore(
+    out, work, channels, sums, num_voxels,
+    INNER: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Restores the mean and deviation that channels had before gamma.
 
-    Reads SPREAD, and BENT or, where `was_bent_twice` (n,) int32, BENT_AGAIN.
+    Reads SPREAD, and BENT or, where the list's flag says that two were made, BENT_AGAIN.
     """
-    place = tl.program_id(1)
-    channel = tl.load(channels + place).to(tl.int64)
-    slot = tl.where(tl.load(was_bent_twice + place) != 0, _BENT_AGAIN, _BENT)
+    channel, was_bent_twice, is_last = _listed(channels + tl.program_id(1))
+    slot = tl.where(was_bent_twice, _BENT_AGAIN, _BENT)
     factor, shift = _restoring(sums, slot, channel, num_voxels, PARTS)
     start, stop = _part(num_voxels, BLOCK)
     for block in range(start, stop, BLOCK):
         t = block + tl.arange(0, BLOCK)
         in_part = t < stop
-        at = image + channel * num_voxels + t
-        tl.store(at, tl.load(at, mask=in_part, other=0.0) * factor + shift, mask=in_part)
+        v = tl.load(work + channel * num_voxels + t, mask=in_part, other=0.0) * factor + shift
+        _put(out, work, channel, is_last, num_voxels, t, v, in_part, INNER)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.triton_sizes import SIZES
+from voxelocity.data.augment.triton_frame import SIZES, _decoding, _put, _whole
 
 # What `gather` reads of each sample, int64 and in this order; steps and offsets count voxels.
 PLACE_NAMES: Final = (
@@ -34,53 +34,16 @@ SWAP_BLOCK: Final = 1024
 
 @triton.jit(do_not_specialize=SIZES)
 def gather(
-    image,
-    label,
-    rows,
-    places,
-    steps,
-    scales,
-    lines,
-    out_image,
-    out_label,
-    num_channels,
-    nx,
-    ny,
-    nz,
-    points_z,
-    VOTES: tl.constexpr,
-    ELASTIC: tl.constexpr,
-    ALIGN: tl.constexpr,
-    TILE_X: tl.constexpr,
-    TILE_Y: tl.constexpr,
-    TILE_Z: tl.constexpr,
-):
+    image, label, rows, places, steps, scales, lines, out, work, out_label, num_channels, nx, ny, nz, points_z,
+    VOTES: tl.constexpr, ELASTIC: tl.constexpr, ALIGN: tl.constexpr, INNER: tl.constexpr,
+    TILE_X: tl.constexpr, TILE_Y: tl.constexpr, TILE_Z: tl.constexpr,
+):  # fmt: skip
     """Fills warped patches; `triton_crop.crop` fills the others. Programs: (tiles of a patch, samples).
 
     A place is computed in float32 from the middle of the patch, in voxels from `base`, an integer: its error grows with
-    the patch and not with the volume.
-
-    Args:
-        image: all stored voxels of these samples' images; sample r has its own at `places[r]`.
-        label: likewise uint8.
-        rows: (n,) int32, which rows of the batch these samples are.
-        places: (b, 16) int64, `PLACE_NAMES`.
-        steps: (b, 12) float32.
-        scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, plus `[2]` everywhere.
-        lines: of `elastic_lines`.
-        out_image: (b, c, nx, ny, nz) float32.
-        out_label: (b, nx, ny, nz) uint8.
-        num_channels: c.
-        nx: of the patch.
-        ny: of the patch.
-        nz: of the patch.
-        points_z: control points along z.
-        VOTES: whether labels are voted on.
-        ELASTIC: whether a sample may have a deformation: those whose `elastic_slot` is not negative.
-        ALIGN: a power of two that divides nz, for stores of that many voxels.
-        TILE_X: voxels of a program along x, one plane after another.
-        TILE_Y: along y.
-        TILE_Z: along z.
+    the patch and not with the volume. `places` is (b, 16) int64, `PLACE_NAMES`, `steps` (b, 12) float32, and `lines`
+    that of `elastic_lines`; the other arguments are those of `triton_frame`. VOTES: whether labels are voted on.
+    ELASTIC: whether a sample may have a deformation, which those have whose `elastic_slot` is not negative.
     """
     row = tl.load(rows + tl.program_id(1)).to(tl.int64)
     place, step = places + row * _NUM_PLACES, steps + row * _NUM_STEPS
@@ -90,7 +53,6 @@ def gather(
     j = tile // tiles_z % tiles_y * TILE_Y + tl.arange(0, TILE_Y)[:, None]
     k = tile % tiles_z * TILE_Z + tl.arange(0, TILE_Z)[None, :]
     first = tile // (tiles_y * tiles_z) * TILE_X
-    last = tl.minimum(first + TILE_X, nx)
     in_patch = (j < ny) & (k < nz)
     # Offsets from the patch's middle: half-integers, exact.
     fj, fk = _from_middle(j, ny), _from_middle(k, nz)
@@ -102,19 +64,9 @@ def gather(
         first_point, w0, w1, w2, w3 = _spline(k, nz, points_z)
         size = nx * ny * points_z
         line = lines + slot * 3 * size + (j * points_z + first_point)
-    size_x, size_y, size_z = _int(place + 9), _int(place + 10), _int(place + 11)
-    base_x, base_y, base_z = _int(place + 12), _int(place + 13), _int(place + 14)
-    step_x, step_y, step_z = _int(place + 2), _int(place + 3), _int(place + 4)
-    label_x, label_y, label_z = _int(place + 6), _int(place + 7), _int(place + 8)
     image += tl.load(place)
     label += tl.load(place + 5)
-    step_c = tl.load(place + 1)
-    # Added channel by channel: their product with the channel can be larger than an int32.
-    num_voxels = nx * ny * nz
-    out_image += row * num_channels * num_voxels
-    out_label += row * num_voxels
-    scale = scales + row * num_channels * 3
-    for i in range(first, last):
+    for i in range(first, tl.minimum(first + TILE_X, nx)):
         fi = i * 1.0 - (nx - 1) * 0.5
         x = start_x + (along_x * fi + plane_x)
         y = start_y + (along_y * fi + plane_y)
@@ -125,52 +77,95 @@ def gather(
                 x += _weighted(of_plane, 1, w0, w1, w2, w3, in_patch)
                 y += _weighted(of_plane + size, 1, w0, w1, w2, w3, in_patch)
                 z += _weighted(of_plane + 2 * size, 1, w0, w1, w2, w3, in_patch)
-        low_x, low_y, low_z = tl.floor(x), tl.floor(y), tl.floor(z)
-        wx, wy, wz = x - low_x, y - low_y, z - low_z
-        ix, iy, iz = low_x.to(tl.int32) + base_x, low_y.to(tl.int32) + base_y, low_z.to(tl.int32) + base_z
-        in_x0, in_x1 = (ix >= 0) & (ix < size_x) & in_patch, (ix >= -1) & (ix < size_x - 1) & in_patch
-        in_y0, in_y1 = (iy >= 0) & (iy < size_y), (iy >= -1) & (iy < size_y - 1)
-        in_z0, in_z1 = (iz >= 0) & (iz < size_z), (iz >= -1) & (iz < size_z - 1)
-        in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
-        at = ix * step_x + iy * step_y + iz * step_z
-        target = (i * ny + j) * nz + k
-        # The share of the eight voxels that lie inside: beyond the border, the intensity is 0, not the stored number.
-        inside = _share(wx, in_x0, in_x1) * _share(wy, in_y0, in_y1) * _share(wz, in_z0, in_z1)
-        channel = out_image
-        for c in range(num_channels):
-            a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
-            stored = image + c * step_c
-            v00 = _between(stored, at, step_z, wz, in_00 & in_z0, in_00 & in_z1)
-            v01 = _between(stored, at + step_y, step_z, wz, in_01 & in_z0, in_01 & in_z1)
-            v10 = _between(stored, at + step_x, step_z, wz, in_10 & in_z0, in_10 & in_z1)
-            v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
-            v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
-            value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
-            tl.store(channel + target, value, mask=in_patch)
-            channel += num_voxels
-        if VOTES:
-            at = ix * label_x + iy * label_y + iz * label_z
-            l0 = _class(label, at, in_00 & in_z0)
-            l1 = _class(label, at + label_z, in_00 & in_z1)
-            l2 = _class(label, at + label_y, in_01 & in_z0)
-            l3 = _class(label, at + label_y + label_z, in_01 & in_z1)
-            at += label_x
-            l4 = _class(label, at, in_10 & in_z0)
-            l5 = _class(label, at + label_z, in_10 & in_z1)
-            l6 = _class(label, at + label_y, in_11 & in_z0)
-            l7 = _class(label, at + label_y + label_z, in_11 & in_z1)
-            found = l0
-            differ = (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7)
-            # Most planes of a tile lie entirely within one class.
-            if tl.max(tl.max(differ, 1), 0) > 0:
-                found = _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz)
+        t = (i * ny + j) * nz + k
+        _put_images(
+            image, place, scales, out, work, row, num_channels, nx * ny * nz, t, x, y, z, in_patch, INNER
+        )  # fmt: skip
+        if VOTES:  # noqa: SIM108 - decided by the compiler
+            found = _majority(label, place, x, y, z, in_patch)
         else:
-            ix = tl.floor(x + 0.5).to(tl.int32) + base_x
-            iy = tl.floor(y + 0.5).to(tl.int32) + base_y
-            iz = tl.floor(z + 0.5).to(tl.int32) + base_z
-            in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z)
-            found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box & in_patch)
-        tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
+            found = _nearest(label, place, x, y, z, in_patch)
+        tl.store(out_label + row * nx * ny * nz + t, found.to(tl.uint8), mask=in_patch)
+
+
+@triton.jit
+def _put_images(
+    image, place, scales, out, work, row, num_channels, num_voxels, t, x, y, z, in_patch, INNER: tl.constexpr
+):
+    """Stores the voxels t of all channels, each between the eight stored ones around its place."""
+    step_x, step_y, step_z = _whole(place + 2), _whole(place + 3), _whole(place + 4)
+    ix, wx, in_x0, in_x1 = _below(x, place + 9)
+    iy, wy, in_y0, in_y1 = _below(y, place + 10)
+    iz, wz, in_z0, in_z1 = _below(z, place + 11)
+    in_x0, in_x1 = in_x0 & in_patch, in_x1 & in_patch
+    in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
+    at = ix * step_x + iy * step_y + iz * step_z
+    # The share of the eight voxels that lie inside: beyond the border, the intensity is 0, not the stored number.
+    inside = _share(wx, in_x0, in_x1) * _share(wy, in_y0, in_y1) * _share(wz, in_z0, in_z1)
+    step_c = tl.load(place + 1)
+    for c in range(num_channels):
+        channel = row * num_channels + c
+        a, b, fill, is_last = _decoding(scales, channel)
+        stored = image + c * step_c
+        v00 = _between(stored, at, step_z, wz, in_00 & in_z0, in_00 & in_z1)
+        v01 = _between(stored, at + step_y, step_z, wz, in_01 & in_z0, in_01 & in_z1)
+        v10 = _between(stored, at + step_x, step_z, wz, in_10 & in_z0, in_10 & in_z1)
+        v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
+        v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
+        value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
+        _put(out, work, channel, is_last, num_voxels, t, value, in_patch, INNER)
+
+
+@triton.jit
+def _majority(label, place, x, y, z, in_patch):
+    """The class with the largest share of the eight voxels around each place."""
+    step_x, step_y, step_z = _whole(place + 6), _whole(place + 7), _whole(place + 8)
+    ix, wx, in_x0, in_x1 = _below(x, place + 9)
+    iy, wy, in_y0, in_y1 = _below(y, place + 10)
+    iz, wz, in_z0, in_z1 = _below(z, place + 11)
+    in_x0, in_x1 = in_x0 & in_patch, in_x1 & in_patch
+    in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
+    at = ix * step_x + iy * step_y + iz * step_z
+    l0 = _class(label, at, in_00 & in_z0)
+    l1 = _class(label, at + step_z, in_00 & in_z1)
+    l2 = _class(label, at + step_y, in_01 & in_z0)
+    l3 = _class(label, at + step_y + step_z, in_01 & in_z1)
+    at += step_x
+    l4 = _class(label, at, in_10 & in_z0)
+    l5 = _class(label, at + step_z, in_10 & in_z1)
+    l6 = _class(label, at + step_y, in_11 & in_z0)
+    l7 = _class(label, at + step_y + step_z, in_11 & in_z1)
+    found = l0
+    differ = (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7)
+    # Most planes of a tile lie entirely within one class.
+    if tl.max(tl.max(differ, 1), 0) > 0:
+        found = _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz)
+    return found
+
+
+@triton.jit
+def _nearest(label, place, x, y, z, in_patch):
+    ix, in_x = _rounded(x, place + 9)
+    iy, in_y = _rounded(y, place + 10)
+    iz, in_z = _rounded(z, place + 11)
+    at = ix * _whole(place + 6) + iy * _whole(place + 7) + iz * _whole(place + 8)
+    return _class(label, at, in_x & in_y & in_z & in_patch)
+
+
+@triton.jit
+def _below(place, size):
+    """The last stored voxel of an axis at or before a place, the weight of the next, and which of the two there are."""
+    low = tl.floor(place)
+    index = low.to(tl.int32) + _whole(size + 3)
+    num = _whole(size)
+    return index, place - low, (index >= 0) & (index < num), (index >= -1) & (index < num - 1)
+
+
+@triton.jit
+def _rounded(place, size):
+    """The stored voxel of an axis nearest to a place, and whether it exists; its base is 3 numbers after its size."""
+    index = tl.floor(place + 0.5).to(tl.int32) + _whole(size + 3)
+    return index, (index >= 0) & (index < _whole(size))
 
 
 @triton.jit
@@ -226,11 +221,6 @@ def elastic_lines(control, lines, nx, ny, points_x, points_y, points_z, BLOCK: t
         total += x2 * _weighted(at + 2 * next_x, points_z, y0, y1, y2, y3, is_used)
         total += x3 * _weighted(at + 3 * next_x, points_z, y0, y1, y2, y3, is_used)
         tl.store(lines + (deformation * 3 + axis) * num + t, total, mask=is_used)
-
-
-@triton.jit
-def _int(pointer):
-    return tl.load(pointer).to(tl.int32)
 
 
 @triton.jit

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 import torch
 
+from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.device import numbered
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.data.augment import compile_ahead, filling_device
@@ -14,7 +16,13 @@ from voxelocity.data.pipeline.config import DataConfig
 
 
 def compile_kernels(
-    config: DataConfig, *, num_channels: int, dtypes: Sequence[str], class_names: Sequence[str], device: torch.device
+    config: DataConfig,
+    *,
+    num_channels: int,
+    dtypes: Sequence[str],
+    class_names: Sequence[str],
+    device: torch.device,
+    image_format: ImageFormat = PLAIN,
 ) -> Future[dict[str, float]] | None:
     """Begins to compile what a feed of this configuration launches, as `augment.compile_ahead`, and returns at once.
 
@@ -27,6 +35,7 @@ def compile_kernels(
         dtypes: in which prepared images are stored.
         class_names: of the labels.
         device: where the feed's batches end up.
+        image_format: as the feed takes it.
     """
     if not config.feed.compiles_ahead or device.type != "cuda":
         return None
@@ -40,4 +49,5 @@ def compile_kernels(
         dtypes=dtypes,
         swaps_classes=len(swapped_classes(class_names, config.augment.swap_pairs)) > 0,
         device=filled_on,
+        image_format=config.given_out(image_format, filled_on, num_channels * math.prod(config.patch.shape_voxel)),
     )

@@ -6,6 +6,7 @@ The path of a batch: choose and augment patches, read their boxes from volumes, 
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Self
 
 import torch
 
-from voxelocity.core.batch import Batch, Draw
+from voxelocity.core.batch import PLAIN, Batch, Draw, ImageFormat
 from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import ResidentVolume, StoredVolume
 from voxelocity.core.device import as_current, numbered
@@ -72,6 +73,8 @@ class Feed:
         waits_for_loops: whether the first batch waits until Numba has compiled its loops, once per machine. If not,
             plain torch makes the first batches, which differ from those of the loops by rounding: up to 1e-4 in an
             image, and a label in a thousand. Only has an effect with `data.augment.engine: auto` on a CPU.
+        image_format: how the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their
+            values are those of float32, rounded once.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
@@ -97,6 +100,7 @@ class Feed:
         shares: Sequence[int] = (),
         progress: Callable[[int], float] = lambda step: 1.0,
         waits_for_loops: bool = False,
+        image_format: ImageFormat = PLAIN,
     ) -> None:
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
         unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
@@ -127,6 +131,7 @@ class Feed:
             filled_on=filled_on,
             progress=progress,
             waits_for_loops=waits_for_loops,
+            image_format=image_format,
         )
         # The threads reference the assembler but not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
@@ -235,6 +240,7 @@ class _Assembler:
     filled_on: torch.device
     progress: Callable[[int], float]
     waits_for_loops: bool
+    image_format: ImageFormat
 
     def __post_init__(self) -> None:
         named, feed = self.config.augment.engine, self.config.feed
@@ -284,6 +290,7 @@ class _Assembler:
                 dtypes=[dtype],
                 class_names=self.class_names,
                 device=self.filled_on,
+                image_format=self.image_format,
             )
 
     def _drawn(
@@ -340,7 +347,8 @@ class _Assembler:
         """Image and label, made on the device on a separate stream, finished when this returns."""
         stream = self._stream()
         with torch.cuda.stream(stream), span("augment", color="teal"):
-            image = torch.empty(image_shape, dtype=torch.float32, device=self.device)
+            kind = self.config.given_out(self.image_format, self.filled_on, math.prod(image_shape[1:]))
+            image = kind.empty(image_shape, self.device)
             label = torch.empty(label_shape, dtype=torch.uint8, device=self.device)
             augment(sources, regions, params, image, label, engine=self.config.augment.engine)
             self.effects.apply(draws, image, label, seed=self.seed)

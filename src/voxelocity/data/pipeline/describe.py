@@ -142,7 +142,8 @@ def write_description(
     """
     table, description = out / TABLE_NAME, out / DESCRIPTION_NAME
     plan = shlex.join(["voxelocity", "plan", str(out)])
-    existing = [path for path in (table, description) if os.path.lexists(path)]
+    merged = [out / MERGED_FOLDER / f"{case_id}.nii.gz" for case_id in found.masks]
+    existing = [path for path in (table, description, *merged) if os.path.lexists(path)]
     if existing and not overwrite:
         raise DatasetError(
             f"source: {existing[0]} exists; open it with `{plan}`, replace it with --overwrite, or "
@@ -220,7 +221,7 @@ def _dicom_in(
                 left_out.append((path, f"one slice only ({series_text(slices)})"))
             else:
                 series[path] = slices[0]
-        images = {one.path.name for slices in found.values() for one in slices}
+        images = {image.path.name for slices in found.values() for image in slices}
         for name in files:
             header = None if os.path.basename(name) in images else read_structures_header(folder / name)
             if header is not None:
@@ -233,8 +234,8 @@ def _linked(
 ) -> FoundCases | None:
     """The series that a file of structures refers to, of the modality that most of them have."""
     labels = {
-        path: [name for name, one in structures.items() if each.series_uid in one.series_uids]
-        for path, each in series.items()
+        path: [name for name, header in structures.items() if image.series_uid in header.series_uids]
+        for path, image in series.items()
     }
     counts = Counter(series[path].modality for path, found in labels.items() if found)
     if not counts:
@@ -268,7 +269,7 @@ def _labels(
     """Class names by value, what was guessed about them, and the structures that are no class."""
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
-        counts = Counter(name for one in named for name in one.names)
+        counts = Counter(name for header in named for name in header.names)
         # Where every file has its own names, the user has to choose among all of them.
         common = [name for name, count in counts.items() if 2 * count >= len(named)] or list(counts)
         rare = [

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, ROUNDS
+from voxelocity.data.augment.triton_frame import SIZES
 from voxelocity.data.augment.triton_intensity import _normal
-from voxelocity.data.augment.triton_sizes import SIZES
 
 BLUR_BLOCK: Final = 512
 _LANES = tl.constexpr(BLOCKS_PER_CHUNK)

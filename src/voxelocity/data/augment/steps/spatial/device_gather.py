@@ -15,13 +15,13 @@ import torch
 from voxelocity.core.device import as_current
 from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.memory import ArrayLayout, Staging
+from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
 from voxelocity.data.augment.steps.spatial.step import AxisWeights, Resize, Warp, sampler_is_fused
 
 _BEYOND = {"zeros": 0, "border": 1, "reflection": 2}
-_Launch = Callable[[torch.Tensor], None]
+_Launch = Callable[[Staged], None]
 """Given the tables on the device."""
 
 
@@ -36,8 +36,8 @@ def gather_on_device(tasks: Sequence[GatherTask]) -> None:
         if launches:
             with as_current(device):
                 memory = staging.to(device)
-                for one in launches:
-                    one(memory)
+                for fill in launches:
+                    fill(memory)
 
 
 def _launches_of(task: GatherTask, staging: Staging) -> list[_Launch]:
@@ -67,7 +67,7 @@ def _pass(source: torch.Tensor, work: SpatialPass, gain: Gain | None, out: torch
     if dense is out:
         return fill
 
-    def fill_and_copy(memory: torch.Tensor) -> None:
+    def fill_and_copy(memory: Staged) -> None:
         fill(memory)
         out.copy_(dense)
 
@@ -81,8 +81,8 @@ def _move(source: torch.Tensor, moves: Moves, gain: Gain | None, out: torch.Tens
     block = triton_gather.MOVE_BLOCK
     grid = (_blocks(out, block), len(out))
 
-    def fill(memory: torch.Tensor) -> None:
-        tables = [table.of(memory) for table in (ints, reals, gains)]
+    def fill(memory: Staged) -> None:
+        tables = [memory.of(table) for table in (ints, reals, gains)]
         launch(triton_gather.move, grid, source, out, *tables, HAS_GAIN=gain is not None, BLOCK=block)
 
     return fill
@@ -124,11 +124,11 @@ def _resize(
     source: torch.Tensor, work: SpatialPass, step: Resize, gain: Gain | None, out: torch.Tensor, staging: Staging
 ) -> _Launch:
     along = work.after.along
-    before = Moves(tuple(work.before.along[one.axis] for one in along), work.before.fill)  # type: ignore[arg-type]
+    before = Moves(tuple(work.before.along[move.axis] for move in along), work.before.fill)  # type: ignore[arg-type]
     rows: list[AxisWeights] = []
-    for one in along:
-        table = step.tables[one.axis]
-        rows.append(table.rows(np.arange(len(table.index))[one.taken]))
+    for move in along:
+        table = step.tables[move.axis]
+        rows.append(table.rows(np.arange(len(table.index))[move.taken]))
     index, weight = (np.concatenate([getattr(row, name).T.reshape(-1) for row in rows]) for name in ("index", "weight"))
     sizes = [row.index.size for row in rows]
     starts = [[row.index.shape[1], sum(sizes[:number])] for number, row in enumerate(rows)]
@@ -159,8 +159,8 @@ def _launch(
 ) -> _Launch:
     source, out = _numbers(source), _numbers(out)
 
-    def fill(memory: torch.Tensor) -> None:
-        launch(kernel, grid, source, out, *(table.of(memory) for table in tables), **constants)
+    def fill(memory: Staged) -> None:
+        launch(kernel, grid, source, out, *(memory.of(table) for table in tables), **constants)
 
     return fill
 
@@ -168,16 +168,16 @@ def _launch(
 def _ints(source: torch.Tensor, before: Moves, after: Moves | None, terms: Sequence[int] = (0, 1, 2)) -> Any:
     """`triton_gather.INT_NAMES`; without `after` nothing is resampled."""
     first, steps = 0, []
-    for one in before.along:
-        stride = source.stride(one.axis + 1)
-        steps.append(one.sign * stride)
-        first += (one.start - one.sign * one.before) * stride
-    starts = [one.before for one in before.along]
-    stops = [one.before + one.length for one in before.along]
+    for move in before.along:
+        stride = source.stride(move.axis + 1)
+        steps.append(move.sign * stride)
+        first += (move.start - move.sign * move.before) * stride
+    starts = [move.before for move in before.along]
+    stops = [move.before + move.length for move in before.along]
     shape: Index3 = before.shape if after is None else after.shape
     filled = before.along if after is None else after.along
     numbers = [first, source.stride(0), *steps, *starts, *stops, *before.shape, *shape]
-    numbers += [*(one.before for one in filled), *(one.length for one in filled), len(source), *terms]
+    numbers += [*(move.before for move in filled), *(move.length for move in filled), len(source), *terms]
     return np.array(numbers, np.int64)
 
 

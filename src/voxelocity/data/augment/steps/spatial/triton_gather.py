@@ -21,6 +21,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from voxelocity.data.augment.triton_frame import _whole
+
 INT_NAMES: Final = (
     *("first", "step_c", "step_x", "step_y", "step_z"),
     *("start_x", "start_y", "start_z", "stop_x", "stop_y", "stop_z", "side_x", "side_y", "side_z"),
@@ -58,85 +60,39 @@ def move(source, out, ints, reals, gains, HAS_GAIN: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit
 def warp(
-    source,
-    out,
-    ints,
-    reals,
-    gains,
-    theta,
-    lines,
-    shifts,
-    NEAREST: tl.constexpr,
-    BEYOND: tl.constexpr,
-    FUSED: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGN_CORNERS: tl.constexpr,
-    ONCE: tl.constexpr,
-    SHIFTED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    source, out, ints, reals, gains, theta, lines, shifts,
+    NEAREST: tl.constexpr, BEYOND: tl.constexpr, FUSED: tl.constexpr, WIDE: tl.constexpr,
+    ALIGN_CORNERS: tl.constexpr, ONCE: tl.constexpr, SHIFTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Takes each voxel from its place in the moved array, all channels one after the other. Programs: (blocks,).
 
-    Args:
-        source: see above.
-        out: see above.
-        ints: see above.
-        reals: see above.
-        gains: see above.
-        theta: (3, 4) float32, a row for each axis of the array, columns in the order of the terms.
-        lines: float32, the coordinates along the patch's axes, one line after the other.
-        shifts: (3, length_x, length_y, length_z) float32 in the order of the patch's axes; not read unless SHIFTED.
-        NEAREST: the nearest voxel, halves to even; otherwise between the eight around.
-        BEYOND: 0 zeros, 1 border, 2 reflection.
-        FUSED: `SamplingGrid.is_fused`.
-        WIDE: `SamplingGrid.is_wide`.
-        ALIGN_CORNERS: `SamplingGrid.align_corners`.
-        ONCE: `sampler_is_fused` of the device.
-        SHIFTED: whether coordinates have shifts.
-        BLOCK: voxels of a program.
+    - theta: (3, 4) float32, a row for each axis of the array, columns in the order of the terms.
+    - lines: float32, the coordinates along the patch's axes, one line after the other.
+    - shifts: (3, length_x, length_y, length_z) float32 in the order of the patch's axes; not read unless SHIFTED.
+    - NEAREST: the nearest voxel, halves to even; otherwise between the eight around.
+    - BEYOND: 0 zeros, 1 border, 2 reflection; ONCE: `sampler_is_fused` of the device.
+    - FUSED, WIDE, ALIGN_CORNERS: `SamplingGrid.is_fused`, `is_wide` and `align_corners`.
     """
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     i, j, k, in_patch, num_voxels = _places(t, ints)
-    i, j, k = i - _int(ints + 17), j - _int(ints + 18), k - _int(ints + 19)
-    n0, n1, n2 = _int(ints + 20), _int(ints + 21), _int(ints + 22)
-    is_sampled = (i >= 0) & (i < n0) & (j >= 0) & (j < n1) & (k >= 0) & (k < n2) & in_patch
-    c0 = tl.load(lines + i, mask=is_sampled, other=0.0)
-    c1 = tl.load(lines + n0 + j, mask=is_sampled, other=0.0)
-    c2 = tl.load(lines + n0 + n1 + k, mask=is_sampled, other=0.0)
-    if SHIFTED:
-        at = (i * n1 + j) * n2 + k
-        c0 += tl.load(shifts + at, mask=is_sampled, other=0.0)
-        c1 += tl.load(shifts + (n0 * n1 * n2 + at), mask=is_sampled, other=0.0)
-        c2 += tl.load(shifts + (2 * n0 * n1 * n2 + at), mask=is_sampled, other=0.0)
-    u0 = _chosen(_int(ints + 24), c0, c1, c2)
-    u1 = _chosen(_int(ints + 25), c0, c1, c2)
-    u2 = _chosen(_int(ints + 26), c0, c1, c2)
-    side_x, side_y, side_z = _int(ints + 11), _int(ints + 12), _int(ints + 13)
+    i, j, k, is_sampled = _sampled(ints, i, j, k, in_patch)
+    u0, u1, u2 = _coordinates(ints, lines, shifts, i, j, k, is_sampled, SHIFTED)
     x = _sum(theta, u0, u1, u2, FUSED)
     y = _sum(theta + 4, u0, u1, u2, FUSED)
     z = _sum(theta + 8, u0, u1, u2, FUSED)
-    x = _voxel(x, tl.load(reals + 2), side_x, BEYOND, WIDE, ALIGN_CORNERS, ONCE)
-    y = _voxel(y, tl.load(reals + 3), side_y, BEYOND, WIDE, ALIGN_CORNERS, ONCE)
-    z = _voxel(z, tl.load(reals + 4), side_z, BEYOND, WIDE, ALIGN_CORNERS, ONCE)
-    first, step_c, num_channels = tl.load(ints), tl.load(ints + 1), _int(ints + 23)
+    x = _voxel(x, tl.load(reals + 2), _whole(ints + 11), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
+    y = _voxel(y, tl.load(reals + 3), _whole(ints + 12), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
+    z = _voxel(z, tl.load(reals + 4), _whole(ints + 13), BEYOND, WIDE, ALIGN_CORNERS, ONCE)
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
-    if NEAREST:
-        ix, iy, iz = _even(x).to(tl.int32), _even(y).to(tl.int32), _even(z).to(tl.int32)
-    else:
-        low_x, low_y, low_z = tl.floor(x), tl.floor(y), tl.floor(z)
-        wx, wy, wz = (x - low_x).to(tl.float32), (y - low_y).to(tl.float32), (z - low_z).to(tl.float32)
-        ix, iy, iz = low_x.to(tl.int32), low_y.to(tl.int32), low_z.to(tl.int32)
-    source += first
+    source += tl.load(ints)
+    step_c, num_channels = tl.load(ints + 1), _whole(ints + 23)
     target = out + t
     for channel in range(num_channels):
         if NEAREST:
+            ix, iy, iz = _even(x).to(tl.int32), _even(y).to(tl.int32), _even(z).to(tl.int32)
             value = _fetched(source, ints, fill, ix, iy, iz, is_sampled)
         else:
-            value = _pair(source, ints, fill, ix, iy, iz, wz, is_sampled) * (1.0 - wy)
-            value += _pair(source, ints, fill, ix, iy + 1, iz, wz, is_sampled) * wy
-            behind = _pair(source, ints, fill, ix + 1, iy, iz, wz, is_sampled) * (1.0 - wy)
-            behind += _pair(source, ints, fill, ix + 1, iy + 1, iz, wz, is_sampled) * wy
-            value = value * (1.0 - wx) + behind * wx
+            value = _between(source, ints, fill, x, y, z, is_sampled)
         value = tl.where(is_sampled, value, around)
         value = value * tl.load(gains + 2 * channel) + tl.load(gains + 2 * channel + 1)
         tl.store(target, value, mask=in_patch)
@@ -148,42 +104,33 @@ def warp(
 def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.constexpr):
     """Weighted sums of the moved array, whose axes are those of the patch. Programs: (blocks of a channel, channels).
 
-    Args:
-        source: see above.
-        out: see above.
-        ints: see above.
-        reals: see above.
-        gains: see above.
-        tables: (3, 2) int64, for each axis the number of taps and where its tables begin in `index` and `weight`.
-        index: int32, `AxisWeights.index` of each axis, (taps, length).
-        weight: float32, likewise.
-        BLOCK: voxels of a program.
+    - tables: (3, 2) int64, for each axis the number of taps and where its tables begin in `index` and `weight`.
+    - index: int32, `AxisWeights.index` of each axis, (taps, length); weight: float32, likewise.
     """
     channel = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     i, j, k, in_patch, num_voxels = _places(t, ints)
-    i, j, k = i - _int(ints + 17), j - _int(ints + 18), k - _int(ints + 19)
-    n0, n1, n2 = _int(ints + 20), _int(ints + 21), _int(ints + 22)
-    is_sampled = (i >= 0) & (i < n0) & (j >= 0) & (j < n1) & (k >= 0) & (k < n2) & in_patch
+    i, j, k, is_sampled = _sampled(ints, i, j, k, in_patch)
+    n0, n1, n2 = _whole(ints + 20), _whole(ints + 21), _whole(ints + 22)
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
     source += tl.load(ints) + channel * tl.load(ints + 1)
-    first_x, first_y, first_z = _int(tables + 1), _int(tables + 3), _int(tables + 5)
-    start_x, start_y, start_z = _int(ints + 5), _int(ints + 6), _int(ints + 7)
-    stop_x, stop_y, stop_z = _int(ints + 8), _int(ints + 9), _int(ints + 10)
+    first_x, first_y, first_z = _whole(tables + 1), _whole(tables + 3), _whole(tables + 5)
+    start_x, start_y, start_z = _whole(ints + 5), _whole(ints + 6), _whole(ints + 7)
+    stop_x, stop_y, stop_z = _whole(ints + 8), _whole(ints + 9), _whole(ints + 10)
     step_x, step_y, step_z = tl.load(ints + 2), tl.load(ints + 3), tl.load(ints + 4)
     total = tl.zeros((BLOCK,), tl.float32)
-    for tap_x in range(_int(tables)):
+    for tap_x in range(_whole(tables)):
         at = first_x + tap_x * n0 + i
         ix, wx = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
         in_x = (ix >= start_x) & (ix < stop_x) & is_sampled
         plane = tl.zeros((BLOCK,), tl.float32)
-        for tap_y in range(_int(tables + 2)):
+        for tap_y in range(_whole(tables + 2)):
             at = first_y + tap_y * n1 + j
             iy, wy = tl.load(index + at, mask=is_sampled, other=0), tl.load(weight + at, mask=is_sampled, other=0.0)
             in_y = (iy >= start_y) & (iy < stop_y) & in_x
             line = source + (ix.to(tl.int64) * step_x + iy.to(tl.int64) * step_y)
             row = tl.zeros((BLOCK,), tl.float32)
-            for tap_z in range(_int(tables + 4)):
+            for tap_z in range(_whole(tables + 4)):
                 at = first_z + tap_z * n2 + k
                 iz = tl.load(index + at, mask=is_sampled, other=0)
                 in_z = (iz >= start_z) & (iz < stop_z) & in_y
@@ -197,23 +144,42 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
 
 
 @triton.jit
-def _int(pointer):
-    return tl.load(pointer).to(tl.int32)
+def _places(t, ints):
+    """The patch's voxels t as places, which of them exist, and how many there are."""
+    nx, ny, nz = _whole(ints + 14), _whole(ints + 15), _whole(ints + 16)
+    return t // (ny * nz), t // nz % ny, t % nz, t < nx * ny * nz, (nx * ny).to(tl.int64) * nz
 
 
 @triton.jit
-def _places(t, ints):
-    """The patch's voxels t as places, which of them exist, and how many there are."""
-    nx, ny, nz = _int(ints + 14), _int(ints + 15), _int(ints + 16)
-    return t // (ny * nz), t // nz % ny, t % nz, t < nx * ny * nz, (nx * ny).to(tl.int64) * nz
+def _sampled(ints, i, j, k, in_patch):
+    """Places in the part of the patch that a resampling fills, and which lie in it."""
+    i, j, k = i - _whole(ints + 17), j - _whole(ints + 18), k - _whole(ints + 19)
+    is_sampled = (i >= 0) & (i < _whole(ints + 20)) & (j >= 0) & (j < _whole(ints + 21)) & (k >= 0) & in_patch
+    return i, j, k, is_sampled & (k < _whole(ints + 22))
+
+
+@triton.jit
+def _coordinates(ints, lines, shifts, i, j, k, mask, SHIFTED: tl.constexpr):
+    """Coordinates of a sum's three terms."""
+    n0, n1, n2 = _whole(ints + 20), _whole(ints + 21), _whole(ints + 22)
+    c0 = tl.load(lines + i, mask=mask, other=0.0)
+    c1 = tl.load(lines + n0 + j, mask=mask, other=0.0)
+    c2 = tl.load(lines + n0 + n1 + k, mask=mask, other=0.0)
+    if SHIFTED:
+        at = (i * n1 + j) * n2 + k
+        c0 += tl.load(shifts + at, mask=mask, other=0.0)
+        c1 += tl.load(shifts + (n0 * n1 * n2 + at), mask=mask, other=0.0)
+        c2 += tl.load(shifts + (2 * n0 * n1 * n2 + at), mask=mask, other=0.0)
+    u0, u1 = _chosen(_whole(ints + 24), c0, c1, c2), _chosen(_whole(ints + 25), c0, c1, c2)
+    return u0, u1, _chosen(_whole(ints + 26), c0, c1, c2)
 
 
 @triton.jit
 def _at(ints, i, j, k):
     """Where a voxel of the moved array lies, and whether it is one of the array's."""
     at = i.to(tl.int64) * tl.load(ints + 2) + j.to(tl.int64) * tl.load(ints + 3) + k.to(tl.int64) * tl.load(ints + 4)
-    in_array = (i >= _int(ints + 5)) & (j >= _int(ints + 6)) & (k >= _int(ints + 7))
-    return at, in_array & (i < _int(ints + 8)) & (j < _int(ints + 9)) & (k < _int(ints + 10))
+    in_array = (i >= _whole(ints + 5)) & (j >= _whole(ints + 6)) & (k >= _whole(ints + 7))
+    return at, in_array & (i < _whole(ints + 8)) & (j < _whole(ints + 9)) & (k < _whole(ints + 10))
 
 
 @triton.jit
@@ -221,7 +187,7 @@ def _fetched(source, ints, fill, ix, iy, iz, mask):
     """Voxels of the moved array as float32; 0 beyond it."""
     at, in_array = _at(ints, ix, iy, iz)
     in_moved = (ix >= 0) & (iy >= 0) & (iz >= 0)
-    in_moved = in_moved & (ix < _int(ints + 11)) & (iy < _int(ints + 12)) & (iz < _int(ints + 13))
+    in_moved = in_moved & (ix < _whole(ints + 11)) & (iy < _whole(ints + 12)) & (iz < _whole(ints + 13))
     value = tl.load(source + at, mask=in_array & mask, other=0).to(tl.float32)
     return tl.where(in_array, value, tl.where(in_moved, fill, 0.0))
 
@@ -230,6 +196,19 @@ def _fetched(source, ints, fill, ix, iy, iz, mask):
 def _pair(source, ints, fill, ix, iy, iz, wz, mask):
     low = _fetched(source, ints, fill, ix, iy, iz, mask)
     return low * (1.0 - wz) + _fetched(source, ints, fill, ix, iy, iz + 1, mask) * wz
+
+
+@triton.jit
+def _between(source, ints, fill, x, y, z, mask):
+    """Between the eight voxels around a place."""
+    low_x, low_y, low_z = tl.floor(x), tl.floor(y), tl.floor(z)
+    wx, wy, wz = (x - low_x).to(tl.float32), (y - low_y).to(tl.float32), (z - low_z).to(tl.float32)
+    ix, iy, iz = low_x.to(tl.int32), low_y.to(tl.int32), low_z.to(tl.int32)
+    value = _pair(source, ints, fill, ix, iy, iz, wz, mask) * (1.0 - wy)
+    value += _pair(source, ints, fill, ix, iy + 1, iz, wz, mask) * wy
+    behind = _pair(source, ints, fill, ix + 1, iy, iz, wz, mask) * (1.0 - wy)
+    behind += _pair(source, ints, fill, ix + 1, iy + 1, iz, wz, mask) * wy
+    return value * (1.0 - wx) + behind * wx
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.step.triton_math import LOG2_E, exp2, log, power, reciprocal
+from voxelocity.step.triton_math import LOG2_E, _exp2, _log, _power, _reciprocal
 
 NO_TERM: Final = 0
 ENTROPY: Final = 1
@@ -86,7 +86,7 @@ def loss_sums(
         predicted += _folded(p, KP, BLOCK, FOLD, ORDER)
         true += _folded(target, KP, BLOCK, FOLD, ORDER)
         if TERM == _FOCAL:
-            entropy = power(1.0 - exp2((0.0 - entropy) * LOG2_E), gamma) * entropy
+            entropy = _power(1.0 - _exp2((0.0 - entropy) * LOG2_E), gamma) * entropy
         if TERM != _NO_TERM:
             if REGIONS:
                 entropy = tl.sum(tl.where((k < K)[:, None] & is_known[None, :], entropy, 0.0), 0)
@@ -229,9 +229,9 @@ def loss_gradient(
         pull = target * of_true + of_all
         factor = tl.where(is_known, weight, 0.0)
         if TERM == _FOCAL:
-            right = exp2((0.0 - entropy) * LOG2_E)
+            right = _exp2((0.0 - entropy) * LOG2_E)
             wrong = 1.0 - right
-            slope = power(wrong, gamma) + gamma * power(wrong, gamma - 1.0) * right * entropy
+            slope = _power(wrong, gamma) + gamma * _power(wrong, gamma - 1.0) * right * entropy
             factor = tl.where(is_known, weight * slope, 0.0) if not REGIONS else factor[None, :] * slope
         if REGIONS:
             made = p * (1.0 - p) * pull + factor * (p - tl.where(is_known[None, :], target, 0.0))
@@ -314,24 +314,24 @@ def _predicted(z, is_class, is_known, K: tl.constexpr, KP: tl.constexpr, REGIONS
     The latter is (BLOCK,), or (KP, BLOCK) of regions.
     """
     if REGIONS:
-        e = exp2((0.0 - tl.abs(z)) * LOG2_E)
-        p = tl.where(z >= 0.0, 1.0, e) * reciprocal(1.0 + e)
+        e = _exp2((0.0 - tl.abs(z)) * LOG2_E)
+        p = tl.where(z >= 0.0, 1.0, e) * _reciprocal(1.0 + e)
         entropy = z
         if TERM != _NO_TERM:
-            entropy = tl.maximum(z, 0.0) - tl.where(is_class, z, 0.0) + log(1.0 + e)
+            entropy = tl.maximum(z, 0.0) - tl.where(is_class, z, 0.0) + _log(1.0 + e)
         p = tl.where(is_known[None, :], p, 0.0)
     else:
         if KP != K:
             z = tl.where((tl.arange(0, KP) < K)[:, None], z, _LOWEST)
         top = tl.max(z, 0)
-        e = exp2(z * LOG2_E - (top * LOG2_E)[None, :])
+        e = _exp2(z * LOG2_E - (top * LOG2_E)[None, :])
         total = tl.sum(e, 0)
         # A product, so that a NaN among the logits stays one.
-        p = e * tl.where(is_known, reciprocal(total), 0.0)[None, :]
+        p = e * tl.where(is_known, _reciprocal(total), 0.0)[None, :]
         entropy = total
         if TERM != _NO_TERM:
             # Infinite where no class is true.
-            entropy = log(total) + (top - tl.max(tl.where(is_class, z, _LOWEST), 0))
+            entropy = _log(total) + (top - tl.max(tl.where(is_class, z, _LOWEST), 0))
             entropy = tl.where(is_known, entropy, 0.0)
     return p, entropy
 

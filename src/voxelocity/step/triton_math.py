@@ -14,7 +14,7 @@ _IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
-def exp2(x):
+def _exp2(x):
     """2 ** x to 2 ulp in one instruction, 0 below 2 ** -126. Triton's own takes three more for what lies below."""
     if _IS_INTERPRETED:
         return tl.exp2(x)
@@ -22,7 +22,7 @@ def exp2(x):
 
 
 @triton.jit
-def log(x):
+def _log(x):
     """The logarithm to 2e-7, near 1 too, in two instructions instead of about fifteen."""
     if _IS_INTERPRETED:
         return tl.log(x)
@@ -31,7 +31,7 @@ def log(x):
 
 
 @triton.jit
-def reciprocal(x):
+def _reciprocal(x):
     """1 / x to 1 ulp in one instruction instead of eight."""
     if _IS_INTERPRETED:
         return 1.0 / x
@@ -39,6 +39,6 @@ def reciprocal(x):
 
 
 @triton.jit
-def power(x, exponent):
+def _power(x, exponent):
     """The power of x from 0 on; 0 ** 0 is 0, which is multiplied by 0 wherever it occurs."""
-    return tl.where(x > 0.0, exp2(exponent * (log(tl.maximum(x, 1e-30)) * LOG2_E)), 0.0)
+    return tl.where(x > 0.0, _exp2(exponent * (_log(tl.maximum(x, 1e-30)) * LOG2_E)), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal
 import functools
+import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -25,6 +26,7 @@ State = dict[str, dict[Any, Any]]
 
 # By Blosc2, MONAI and torch's compiler when they are first imported, and by pytest for each test.
 _SET_BY_IMPORTS = {
+    "_MLFLOW_TELEMETRY_SESSION_ID",
     "CUBLAS_WORKSPACE_CONFIG",
     "KMP_DUPLICATE_LIB_OK",
     "KMP_INIT_AT_FORK",
@@ -43,8 +45,9 @@ _SET_BY_COMMANDS = {
     "WANDB_ERROR_REPORTING",
     "sys.path",
 }
-# But for that of pytest's time limit. `signal.getsignal` takes ten times as long, for the names that it gives.
-_SIGNALS = tuple(sorted({*map(int, _signal.valid_signals())} - {_signal.SIGALRM}))
+# But for that of pytest's time limit, and that which torch sets once for the workers of loaders.
+# `signal.getsignal` takes ten times as long, for the names that it gives.
+_SIGNALS = tuple(sorted({*map(int, _signal.valid_signals())} - {_signal.SIGALRM, _signal.SIGCHLD}))
 
 
 @functools.cache
@@ -135,11 +138,14 @@ def _children() -> set[int]:
 
 
 def _ends(child: int) -> bool:
-    """Whether it ends soon, as one does that was killed, or serves torch's compiler to the end."""
+    """Whether it ends soon, as one does that was killed, or serves torch's compiler or W&B to the end."""
+    # Workers end with their loader's iterator, which the traceback of an expected error may hold.
+    gc.collect()
     place, end_s = Path(f"/proc/{child}"), time.monotonic() + _ENDS_S
     while time.monotonic() < end_s:
         try:
-            if "compile_worker" in (place / "cmdline").read_text():
+            command = (place / "cmdline").read_text()
+            if "compile_worker" in command or "wandb-core" in command:
                 return True
             # Behind the name, in which anything may stand.
             if (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z":

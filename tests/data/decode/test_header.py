@@ -219,6 +219,21 @@ def test_units_are_warned_of_once_for_a_data_set_with_a_folder_for_each_patient(
     assert len(seen) == 1 + 3
 
 
+def test_a_data_set_of_two_places_takes_no_note_from_another_one_below_their_parent(tmp_path):
+    image = nib.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4))
+    image.header["xyzt_units"] = 5
+    files = [tmp_path / name / "a.nii" for name in ("first", "second", "other")]
+    for file in files:
+        file.parent.mkdir()
+        nib.save(image, file)
+    as_one_data_set(files[:2])
+    with pytest.warns(UserWarning, match="first"):
+        read_header(files[0])
+    read_header(files[1])
+    with pytest.warns(UserWarning, match="other"):
+        read_header(files[2])
+
+
 def test_the_halves_of_a_pair_are_named(tmp_path):
     nib.save(nib.Nifti1Pair(VOXELS, np.eye(4)), tmp_path / "a.img")
     for name, words in (("a.hdr", "the header of a"), ("a.img", "the voxels of a")):

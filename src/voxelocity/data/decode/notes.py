@@ -21,19 +21,19 @@ warn_once = WarnOnce(_warn)
 """For what concerns one folder or file, named in the cause: commands read the same files several times."""
 
 
-_data_sets: set[str] = set()
+_data_set_of_folder: dict[str, str] = {}
 
 
 def as_one_data_set(files: Iterable[Path]) -> None:
     """Lets notes about these files be said once for all of them, also where each case has a folder of its own."""
-    if folders := {os.path.dirname(os.path.abspath(file)) for file in files}:
-        _data_sets.add(os.path.commonpath(folders))
+    folders = {os.path.dirname(os.path.abspath(file)) for file in files}
+    # Not the folder above all of them: it may be above other data sets too, whose notes would be lost.
+    _data_set_of_folder.update(dict.fromkeys(folders, min(folders, default="")))
 
 
 def data_set_of(folder: str) -> str:
-    """The folder of the data set that this one is known to belong to; itself where that is not known."""
-    known = (place for place in tuple(_data_sets) if os.path.join(folder, "").startswith(os.path.join(place, "")))
-    return max(known, key=len, default=folder)
+    """A name of the data set that this folder is known to belong to; the folder where that is not known."""
+    return _data_set_of_folder.get(folder, folder)
 
 
 def notes_about(files: Iterable[Path]) -> Note:
@@ -41,5 +41,5 @@ def notes_about(files: Iterable[Path]) -> Note:
     folders = {os.path.dirname(os.path.abspath(file)) for file in files}
     # Files in one folder may have a folder for each case above them.
     place = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(next(iter(folders)))
-    place = data_set_of(place)
+    place = _data_set_of_folder.get(min(folders), place)
     return lambda kind, text: warn_once(f"{kind} {place}", f"{text} (said once for each data set)")

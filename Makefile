@@ -1,6 +1,6 @@
 # `make demo` shows what Voxelocity does, `make test` proves it, `make test-all` adds the long trials and our own
 # benchmarks, and `make check` is the quick look before a commit.
-# Each makes .venv when it is missing or older than pyproject.toml or constraints.txt, and spends no time on it otherwise.
+# Each makes .venv when it is missing or older than a pyproject.toml or constraints.txt, and spends no time on it otherwise.
 PYTHON ?= python3
 # Trainings of each side of the demo.
 SEEDS ?= 1
@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 # Processes that run the tests: most of them keep one core busy.
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
+PROJECTS := $(wildcard packages/*/pyproject.toml)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e packages/voxelocity-observe -e packages/voxelocity
 
 .PHONY: demo test test-all check docs clean
 
@@ -23,7 +25,7 @@ test-all: check
 	VOXELOCITY_THOROUGH=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
 
 docs: $(STAMP)
-	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@test -x $(BIN)/mkdocs || $(INSTALL) -e 'packages/voxelocity-lab[dev,docs]'
 	$(BIN)/mkdocs build --quiet --strict
 
 check: $(STAMP)
@@ -32,10 +34,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(PROJECTS) constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v[:2] < (3, 14) else f"make: {sys.executable} is Python {v[0]}.{v[1]}; Voxelocity needs 3.11 to 3.13: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e 'packages/voxelocity-lab[dev]'
 	@touch $@
 
 clean:

@@ -7,7 +7,7 @@ import pytest
 
 from shared.crafted import RIGHT, Kind, SilentError, table, try_kind
 from shared.crafted_kinds import KINDS
-from voxelocity.core.errors import InputError
+from voxelocity_observe.core.errors import InputError
 
 _SLICE = 8
 

@@ -59,13 +59,13 @@ def test_training_and_predicting_need_nothing_that_only_linux_has(tiny_msd, tiny
 
 
 def test_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(tmp_path):
-    """The signal arrives while `voxelocity.cli.main` is being imported."""
+    """The signal arrives while `voxelocity_observe.cli.main` is being imported."""
     script = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'voxelocity.cli.main':\n"
+        "        if name == 'voxelocity_observe.cli.main':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "from voxelocity.__main__ import main\n"
@@ -87,8 +87,8 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
 ROOT = Path(__file__).resolve().parents[1]
 _IN_THE_ROOT = {
     ".ci", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md", "CHANGELOG.md",
-    "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks",
-    "constraints.txt", "docs", "examples", "mkdocs.yml", "pyproject.toml", "src", "tests",
+    "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "conftest.py",
+    "constraints.txt", "docs", "examples", "mkdocs.yml", "packages", "pyproject.toml", "tests",
 }  # fmt: skip
 _MOST_TRACKED_BYTES = 300_000
 
@@ -106,7 +106,7 @@ def test_the_repository_holds_no_outputs_and_nothing_large():
 @pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])
 def test_scripts_that_save_leave_nothing_in_the_repository(name):
     pytest.importorskip({"saving_lightning": "pytorch_lightning", "saving_monai": "ignite"}.get(name, "torch"))
-    script = ROOT / "benchmarks" / "slow_scripts" / f"{name}.py"
+    script = ROOT / "packages" / "voxelocity-lab" / "benchmarks" / "slow_scripts" / f"{name}.py"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", script],
         cwd=ROOT,

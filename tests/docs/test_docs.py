@@ -10,8 +10,8 @@ import pytest
 import torch
 import typer.main
 
-from voxelocity.cli.main import app
 from voxelocity.planning.memory_estimate import LibraryMemory
+from voxelocity_observe.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
@@ -58,7 +58,7 @@ def test_commands_in_the_documents_exist_with_their_options(block):
     for line in block.splitlines():
         # What follows "--" is a command of the reader's own.
         words = line.split("#")[0].split(" -- ")[0].split()
-        if not words or words[0] != "voxelocity":
+        if len(words) < 2 or words[0] != "voxelocity":
             continue
         command = group.commands[words[1]]
         while hasattr(command, "commands"):
@@ -97,7 +97,8 @@ CODE = re.compile(r"`([a-z][\w*-]*/[\w./*-]+)`")
 )
 def test_files_that_a_page_names_exist(page):
     def exists(name):
-        below = (ROOT, ROOT / "src" / "voxelocity", ROOT / "tests")
+        parts = ("", "src/", "src/*/", "tests/")
+        below = (ROOT, ROOT / "tests", *(folder for part in parts for folder in ROOT.glob(f"packages/*/{part}")))
         return any([*folder.glob(name), *folder.glob(f"{name}.py")] for folder in below)
 
     assert [name for name in CODE.findall(page.read_text()) if not exists(name)] == []
@@ -106,14 +107,13 @@ def test_files_that_a_page_names_exist(page):
 def test_documents_that_the_code_names_exist():
     named = {
         path.rstrip(".")
-        for file in (ROOT / "src").rglob("*.py")
+        for file in ROOT.glob("packages/*/src/**/*.py")
         for path in re.findall(r"(?<![\w./])docs/[\w./-]+", file.read_text())
     }
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_tables_are_what_the_result_files_say():
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True, check=False
-    )
+    script = ROOT / "packages" / "voxelocity-lab" / "benchmarks" / "tables.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

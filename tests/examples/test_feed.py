@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import voxelocity as package
+from voxelocity_observe.core.environment import python_path
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "feed"
 # What the example needs of Horovod, which has had no release since 2023, on gloo.
@@ -59,7 +59,7 @@ def learns(name, launcher, ranks, dataset, folder):
         [sys.executable, *launcher, EXAMPLES / f"{name}.py", dataset, *ranks, "40"],
         env={
             **os.environ,
-            "PYTHONPATH": f"{Path(package.__file__).parents[1]}{os.pathsep}{folder}",
+            "PYTHONPATH": f"{python_path()}{os.pathsep}{folder}",
             "XDG_CACHE_HOME": str(folder),
             "OMP_NUM_THREADS": "1",
         },

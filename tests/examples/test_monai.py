@@ -14,7 +14,7 @@ import pytest
 import torch
 from monai.utils import set_determinism
 
-from voxelocity.bench import phantom
+from voxelocity_lab.bench import phantom
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "monai"
 NAMES = ("spleen", "brats")

@@ -12,13 +12,13 @@ import yaml
 import voxelocity as package
 from shared.crafted import ODD_VALUES, as_json, mutated_bytes, mutated_values
 from voxelocity.cli.options import read_overrides
-from voxelocity.core.errors import VoxelocityError
 from voxelocity.data.decode import read_case
 from voxelocity.infer import load_model
 from voxelocity.planning import make_plan
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.resume import SavedRun
+from voxelocity_observe.core.errors import VoxelocityError
 
 _LONGEST_REFUSAL = 3000
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from voxelocity.core.errors import VoxelocityError
+from voxelocity_observe.core.errors import VoxelocityError
 
 OUTCOMES = ("read", "refused", "traceback", "hang", "crash", "silent", "executed", "outside", "wordy")
 """Only the first two are right. silent: read as something else, though the format has a checksum."""

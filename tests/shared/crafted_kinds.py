@@ -21,7 +21,7 @@ from shared.crafted import ODD_VALUES, Kind, SilentError, Trial, as_json, mutate
 from shared.crafted_models import MODELS, Planted
 from shared.crafted_records import RECORDS
 from shared.crafted_scans import SCANS
-from voxelocity.core.plain import yaml_text
+from voxelocity_observe.core.plain import yaml_text
 
 
 def _yaml(folder: Path) -> Trial:
@@ -159,7 +159,7 @@ def _lmdb(folder: Path) -> Trial:
 def _indexes(folder: Path) -> Trial:
     from voxelocity.core.remote import local_name
     from voxelocity.data.source import open_cases
-    from voxelocity.observe import default_cache_folder
+    from voxelocity_observe.core.host import default_cache_folder
 
     url = f"memory://set-{folder.name}"
     files = fsspec.filesystem("memory")
@@ -242,7 +242,7 @@ def _tiff(numbers: random.Random) -> bytes:
 
 
 def _slides(folder: Path) -> Trial:
-    from voxelocity.recipes.pathology.slides import Box, Slide
+    from voxelocity_lab.recipes.pathology.slides import Box, Slide
 
     def trial(numbers: random.Random) -> None:
         path = folder / f"a{numbers.choice(('.tiff', '.svs'))}"
@@ -257,7 +257,7 @@ def _slides(folder: Path) -> Trial:
 def _photographs(folder: Path) -> Trial:
     from PIL import Image
 
-    from voxelocity.recipes.pathology.slides import Box, Slide
+    from voxelocity_lab.recipes.pathology.slides import Box, Slide
 
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
     contents = {}
@@ -275,7 +275,7 @@ def _photographs(folder: Path) -> Trial:
 
 
 def _arrays_of_streamlines(folder: Path) -> Trial:
-    from voxelocity.recipes.tractography.files import read_tracts
+    from voxelocity_lab.recipes.tractography.files import read_tracts
 
     def trial(numbers: random.Random) -> None:
         arrays: dict[str, Any] = {

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-
 from infer.models.test_bundle import config as bundle_config
 from infer.models.test_bundle import save as save_bundle
 from infer.models.test_nnunet import plans
 from infer.models.test_nnunet import save as save_nnunet
+
 from shared.crafted import Kind, SilentError, Trial, as_json, mutated_bytes
 from shared.small_predictor import small_spec
 

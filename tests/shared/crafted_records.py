@@ -6,13 +6,14 @@ import json
 import random
 from pathlib import Path
 
-from monitoring.test_files import write as write_monitor
+from monitor.test_files import write as write_monitor
+
 from shared.crafted import Kind, Trial, as_json, mutated_bytes
 from shared.diagnoses import NAMES, example
 
 
 def _monitors(folder: Path) -> Trial:
-    from voxelocity.monitoring.page import draw_again
+    from voxelocity_observe.monitor.page import draw_again
 
     write_monitor(folder)
     (folder / "spans-5.jsonl").write_text('{"name": "fit", "start_s": 101.0, "seconds": 2.0}\n')
@@ -33,8 +34,8 @@ def _monitors(folder: Path) -> Trial:
 
 
 def _diagnoses(folder: Path) -> Trial:
-    from voxelocity.diagnosis.result import FILE_NAME
-    from voxelocity.diagnosis.session import draw_again, write_all
+    from voxelocity_observe.diagnose.result import FILE_NAME
+    from voxelocity_observe.diagnose.session import draw_again, write_all
 
     write_all(example(NAMES[0]), folder)
     values = json.loads((folder / FILE_NAME).read_text())

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
 from data.decode.dicom.test_structures import SQUARE, write_contours
 from data.decode.test_damage import VOXELS, files_of, write_files
 from recipes.tractography.test_files import write as write_tracts
+
 from shared.crafted import Kind, SilentError, Trial
 from shared.damage import odd_elements, odd_lines, rotten
 from shared.dicom_series import fix_identity, write_series
@@ -99,7 +99,7 @@ def _structures(kind: str) -> Callable[[Path], Trial]:
 
 def _streamlines(ending: str) -> Callable[[Path], Trial]:
     def make(folder: Path) -> Trial:
-        from voxelocity.recipes.tractography.files import read_tracts
+        from voxelocity_lab.recipes.tractography.files import read_tracts
 
         path = folder / f"a.{ending}"
         write_tracts(path)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from voxelocity.core.time_parts import TimeShare
-from voxelocity.diagnosis.facts import (
+from voxelocity_observe.core.time_parts import TimeShare
+from voxelocity_observe.diagnose.facts import (
     CallFacts,
     CompileFacts,
     Ending,
@@ -31,7 +31,7 @@ from voxelocity.diagnosis.facts import (
     SyncFacts,
     TransformFacts,
 )
-from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding
+from voxelocity_observe.diagnose.result import Ceiling, Diagnosis, Finding
 
 NAMES = ("data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen")
 

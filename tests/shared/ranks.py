@@ -19,7 +19,7 @@ vars(make)["_MEASURE"] = "never"
 del sys.argv[1]
 """
 COMMAND = """
-from voxelocity.cli.main import main
+from voxelocity_observe.cli.main import main
 main()
 """
 

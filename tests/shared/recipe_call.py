@@ -3,7 +3,7 @@
 import torch
 from rich.console import Console
 
-from voxelocity.recipes.call import Call
+from voxelocity_lab.recipes.call import Call
 
 
 def call_of(data, out, **options):

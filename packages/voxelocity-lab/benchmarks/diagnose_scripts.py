@@ -1,0 +1,327 @@
+"""Diagnoses programs with a planted fault and runs each against its cured form: verdict right, promise kept?
+
+    python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
+    python benchmarks/diagnose_scripts.py --quick  # one program, few steps, one short round: does everything work?
+    python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # do saved files match an undiagnosed run?
+
+The programs are in `held_out/`, written down with their expected verdicts in `expected.json` before any of them was
+diagnosed; no rule may be changed for them. `CURED=1` switches a program to its cured form. Both forms print the seconds
+of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
+`diagnose_held_out.json`, one program after the other, so that results stay where a later one fails;
+`benchmarks/tables.py` makes the table of docs/diagnose.md from it.
+
+With --checkpoints the scripts `slow_scripts/saving_*.py` run with and without a diagnosis, and the SHA-256 of what they
+saved is compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not
+installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from harness import BENCHMARKS, ROOT, VOXELOCITY, head, parser_of, real_data, write_record
+from voxelocity_lab.bench.comparison import spread
+
+SCRIPTS = BENCHMARKS / "slow_scripts"
+HELD_OUT = BENCHMARKS / "held_out"
+FACTOR = 1.5
+"""A promise is kept where predicted and achieved speed-up differ by no more than this."""
+_EPOCH = re.compile(r"^epoch (\d+): .*, ([0-9.]+) s$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One program.
+
+    Attributes:
+        name: of the file, without its ending.
+        stands_for: what people do.
+        codes: findings any of which names the right cause.
+        epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
+        cured_environ: variables that the cured form is run with.
+        needs: packages, as pip names them; the script is left out where one of them is missing.
+    """
+
+    name: str
+    stands_for: str
+    codes: tuple[str, ...]
+    epochs: int
+    cured_environ: Mapping[str, str]
+    needs: tuple[str, ...]
+
+    def missing(self) -> list[str]:
+        """Those of `needs` that are not installed, or not in the version asked for."""
+        wanted = [Requirement(one) for one in self.needs]
+        return [str(one) for one in wanted if not one.specifier.contains(_version(one.name), prereleases=True)]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+CASES = tuple(
+    Case(**{**one, "codes": tuple(one["codes"]), "needs": tuple(one["needs"])})
+    for one in json.loads((HELD_OUT / "expected.json").read_text())
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """One script that saves as it trains.
+
+    Attributes:
+        name: of the file, without its ending.
+        stands_for: what people do.
+        needs: module without which it cannot run.
+    """
+
+    name: str
+    stands_for: str
+    needs: str
+
+
+SAVING = (
+    Saving(name="saving_plain", stands_for="a plain loop with `torch.save`, and in `finally`", needs="torch"),
+    Saving(name="saving_monai", stands_for="MONAI's `CheckpointSaver`, which saves at an error, too", needs="ignite"),
+    Saving(name="saving_lightning", stands_for="Lightning's `ModelCheckpoint`, and a save in `on_exception`",
+           needs="pytorch_lightning"),
+)  # fmt: skip
+_OLD = b"a model of 300 epochs"
+
+
+def diagnose(
+    script: Path, folder: Path, *, seconds: int, environ: Mapping[str, str], cwd: Path | None = None
+) -> dict[str, Any]:
+    """What the diagnosis of a script says.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
+    command = [*VOXELOCITY, "diagnose", "--json", "--seconds", str(seconds), "-o", str(folder)]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(script)],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=dict(environ),
+        cwd=cwd,
+    )
+    # Paths of the script relative to the project.
+    told: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
+    return told
+
+
+def judged(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the diagnosis named the right cause, and what it promised.
+
+    A problem of the machine (VX5xx: other programs on its cores) is not the script's fault unless expected.
+    """
+    found = [one for one in told["findings"] if one["is_cause"]]
+    causes = [one for one in found if not one["code"].startswith("VX5") or one["code"] in case.codes]
+    first = causes[0] if causes else None
+    return {
+        "verdict": told["verdict"],
+        "first": None if first is None else {key: first[key] for key in ("code", "title", "basis", "change")},
+        "causes": [one["code"] for one in causes],
+        "machine": [one["code"] for one in found if one not in causes],
+        "is_right": first is not None and first["code"] in case.codes,
+        "predicted": None if first is None else first["speedup"],
+        "own_share": told["own_share"],
+    }
+
+
+def epoch_s(text: str) -> float:
+    """Mean seconds of the epochs that a script has printed, without the first.
+
+    Raises:
+        ValueError: it printed fewer than two.
+    """
+    seconds = [float(one) for number, one in _EPOCH.findall(text) if int(number) > 1]
+    if not seconds:
+        raise ValueError("a script printed fewer than two lines of the form 'epoch 2: ..., 1.234 s'; give it EPOCHS=2")
+    return statistics.fmean(seconds)
+
+
+def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Seconds of an epoch of the script and of its cured form, alternating, and their ratios round by round."""
+    pair: tuple[tuple[Mapping[str, str], list[float]], ...] = (({}, []), (case.cured_environ, []))
+    for number in range(rounds):
+        for added, seconds in pair[:: 1 if number % 2 == 0 else -1]:
+            done = subprocess.run(
+                [sys.executable, str(script)],
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**environ, **added, "EPOCHS": str(case.epochs)},
+            )
+            seconds.append(epoch_s(done.stdout))
+    slow_s, cured_s = pair[0][1], pair[1][1]
+    ratios = [slow / quick for slow, quick in zip(slow_s, cured_s, strict=True)]
+    return {
+        "epoch_s": statistics.median(slow_s),
+        "cured_epoch_s": statistics.median(cured_s),
+        "achieved": spread(ratios),
+        "n": rounds,
+    }
+
+
+def checkpoints(
+    saving: Saving, folder: Path, *, scripts: Path, seconds: int, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a script saved under a diagnosis, next to what it saves without one up to the same step.
+
+    Both runs work in the same folder, as some checkpoints hold its name. `last.pt` exists before; without a diagnosis
+    it would be replaced.
+    """
+    script, work = scripts / f"{saving.name}.py", folder / saving.name
+    saved = work / "checkpoints"
+    saved.mkdir(parents=True)
+    (saved / "last.pt").write_bytes(_OLD)
+    # Older than the program.
+    os.utime(saved / "last.pt", (1.0, 1.0))
+    told = diagnose(script, folder / f"{saving.name}-diagnosis", seconds=seconds, environ=environ, cwd=work)
+    diagnosed = sums(saved)
+    shutil.rmtree(saved)
+    steps = [one["phase"] for one in told["facts"]["steps"]]
+    own = sum(phase in ("warm-up", "watched", "profiled") for phase in steps)
+    subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                   env={**environ, "STEPS": str(own)}, cwd=work)  # fmt: skip
+    alone = sums(saved)
+    last = diagnosed.pop("last.pt", None)
+    # Where the script ends by itself, some write none.
+    alone.pop("last.pt", None)
+    return {
+        "name": saving.name,
+        "stands_for": saving.stands_for,
+        "steps": own,
+        "undone_steps": len(steps) - own,
+        "num_checkpoints": len(diagnosed),
+        "num_equal": sum(alone.get(name) == found for name, found in diagnosed.items()),
+        "num_alone": len(alone),
+        "is_last_untouched": last == hashlib.sha256(_OLD).hexdigest(),
+        "refused": [Path(one["path"]).name for one in told["facts"]["refused_writes"]],
+    }
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def is_unharmed(record: Mapping[str, Any]) -> bool:
+    """Whether all that was saved under the diagnosis is what the script saves without it, and nothing is missing."""
+    num = record["num_checkpoints"]
+    return 0 < num == record["num_equal"] == record["num_alone"] and bool(record["is_last_untouched"])
+
+
+def is_kept(predicted: float, achieved: float) -> bool:
+    """Whether the achieved speedup is within a factor of 1.5 of the promised one."""
+    return 1.0 / FACTOR <= predicted / achieved <= FACTOR
+
+
+def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """One program: its diagnosis, and how the promise was kept."""
+    script = HELD_OUT / f"{case.name}.py"
+    record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
+    record |= judged(case, diagnose(script, folder / case.name, seconds=seconds, environ=environ))
+    record |= timed(script, case, rounds=rounds, environ=environ)
+    if record["predicted"] is not None:
+        record["is_kept"] = is_kept(record["predicted"], record["achieved"]["median"])
+    return record
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    cause = record["first"]["code"] if record["first"] else "nothing"
+    line = f"{record['name']}: {cause}, {'right' if record['is_right'] else 'WRONG'}"
+    achieved, predicted = record["achieved"], record["predicted"]
+    promise = "no promise" if predicted is None else f"predicted {predicted:.2f}"
+    kept = {True: ", kept", False: ", NOT KEPT", None: ""}[record.get("is_kept")]
+    return (
+        f"{line}; {promise}, achieved {achieved['median']:.2f} ({achieved['low']:.2f} to {achieved['high']:.2f}){kept}"
+    )
+
+
+def write(record: Mapping[str, Any], name: str, *, out: Path, begin: Mapping[str, Any], order: Sequence[str]) -> None:
+    """Puts one script's record into NAME.json, in place of an older one of its own. Each has its own commit."""
+    path = out / f"{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
+    named = {**record, "commit": begin["environment"]["commit"]}
+    others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
+    scripts = sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99)
+    write_record({**begin, "scripts": scripts}, name, out=out)
+
+
+def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) -> int:
+    """Status 1 where a file that was saved under a diagnosis differs."""
+    is_good, begin = True, head("diagnose_scripts", f"--checkpoints --seconds {seconds}")
+    with tempfile.TemporaryDirectory() as folder:
+        for saving in SAVING:
+            if importlib.util.find_spec(saving.needs) is None:
+                print(f"{saving.name}: left out, as {saving.needs} is not installed", flush=True)
+                continue
+            record = checkpoints(saving, Path(folder), scripts=SCRIPTS, seconds=seconds, environ=environ)
+            print(
+                f"{saving.name}: {record['num_equal']} of {record['num_checkpoints']} checkpoints equal, last.pt "
+                f"{'untouched' if record['is_last_untouched'] else 'REPLACED'}, not written: {record['refused']}",
+                flush=True,
+            )
+            is_good = is_good and is_unharmed(record)
+            write(record, "diagnose_checkpoints", out=out, begin=begin, order=[one.name for one in SAVING])
+    return 0 if is_good else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Status 1 where a verdict was wrong or a promise was not kept."""
+    parser = parser_of(__doc__, out=True)
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", action="append", choices=names, help="a program; may be given several times")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a program and its cured form")
+    parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
+    parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
+    parser.add_argument("--quick", action="store_true", help="the first program of --only, few steps and one round")
+    given = parser.parse_args(arguments)
+    environ = {**os.environ, "VOXELOCITY_DATA": str(real_data())}
+    chosen = [case for case in CASES if given.only is None or case.name in given.only]
+    rounds, seconds = given.rounds, given.seconds
+    if given.quick:
+        chosen, rounds, seconds = chosen[:1], 1, 2
+    if given.checkpoints:
+        return compare_checkpoints(given.out, seconds=seconds, environ=environ)
+    begin = head("diagnose_scripts", f"--rounds {rounds} --seconds {seconds}")
+    is_good = True
+    with tempfile.TemporaryDirectory() as folder:
+        for case in chosen:
+            if missing := case.missing():
+                print(f"{case.name}: left out; not installed: {', '.join(missing)}", flush=True)
+                continue
+            record = measure(case, Path(folder), seconds=seconds, rounds=rounds, environ=environ)
+            print(_line(record), flush=True)
+            is_good = is_good and record["is_right"] and record.get("is_kept", True)
+            if not given.quick:
+                write(record, "diagnose_held_out", out=given.out, begin=begin, order=names)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

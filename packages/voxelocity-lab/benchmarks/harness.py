@@ -1,0 +1,128 @@
+"""What the scripts of this folder share: where they write, what stands at the head of a record, and their options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from voxelocity_observe.core.environment import environment
+from voxelocity_observe.core.whole_file import write_whole
+
+BENCHMARKS = Path(__file__).resolve().parent
+ROOT = BENCHMARKS.parents[2]
+RESULTS = BENCHMARKS / "results"
+VOXELOCITY = (sys.executable, "-m", "voxelocity")
+"""The command, in a fresh process."""
+
+
+def source_folders(root: Path = ROOT) -> list[Path]:
+    """The `src` of each distribution in a checkout of today, or the one of a checkout from before there were three."""
+    return [root / "src"] if (root / "src").is_dir() else sorted(root.glob("packages/*/src"))
+
+
+def real_data() -> Path:
+    """The folder of real scans: $VOXELOCITY_DATA, or the checkout's neighbor `shared/data`."""
+    return Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
+
+
+def parser_of(doc: str | None, *, out: bool = False) -> argparse.ArgumentParser:
+    """A parser that shows the script's docstring; with `out`, it takes the folder of the record."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if out:
+        parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
+    return parser
+
+
+def head(name: str, options: str = "") -> dict[str, Any]:
+    """The first entries of a record: the script `name`, the command that repeats it, the date and the machine.
+
+    Made before anything is written: results are files of the repository, which would then differ from the one measured.
+    """
+    return {
+        "benchmark": name,
+        "command": f"python packages/voxelocity-lab/benchmarks/{name}.py {options}".rstrip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "environment": environment(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -> Path:
+    """Writes NAME.json, which names no home of the user who measured."""
+    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False).replace(f"{Path.home()}/", "~/")
+    return write_whole(out / f"{name}.json", f"{text}\n".encode())
+
+
+def measure_each(
+    name: str, doc: str | None, measurements: Mapping[str, Callable[[], Any]], facts: Mapping[str, Any] = {}
+) -> None:
+    """The command line of a script whose measurements can be repeated one by one: NAME.json keeps the others.
+
+    Args:
+        name: of the script and of its record.
+        doc: the script's docstring.
+        measurements: what each finds, in the order in which the record has them.
+        facts: that the record also gives.
+    """
+    parser = parser_of(doc, out=True)
+    parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
+    options = parser.parse_args()
+    asked = "" if options.only == list(measurements) else f"--only {shlex.join(options.only)}"
+    record = {**head(name, asked), **facts}
+    path = options.out / f"{name}.json"
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
+    found: dict[str, Any] = before["found"]
+    commits = {**dict.fromkeys(found, before["environment"].get("commit", "")), **before.get("commits", {})}
+    for one in options.only:
+        found[one], commits[one] = measurements[one](), record["environment"]["commit"]
+        print(one, json.dumps(found[one]), flush=True)
+        in_order = {each: found[each] for each in measurements if each in found}
+        write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
+
+
+def sets_of(keys: Mapping[str, Any]) -> list[str]:
+    """The `--set` options of these settings."""
+    return [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def run_fresh(*words: object, environ: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The JSON that a fresh Python prints as its last line; its errors go to stderr.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    command, environment = [sys.executable, *map(str, words)], {**os.environ, **environ}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
+
+
+def run_pytest(
+    *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None, timeout: float | None = None
+) -> tuple[list[ElementTree.Element] | None, str]:
+    """The test cases that a fresh pytest reports, and what it printed; None where it wrote no report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--junitxml={report}"]
+        done = subprocess.run(
+            [*command, f"--basetemp={folder}/pytest", "-o", "junit_family=xunit1"],
+            cwd=cwd, env={**os.environ, **(environ or {})}, timeout=timeout,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else None
+    return cases, done.stdout + done.stderr
+
+
+def failures_of(case: ElementTree.Element) -> list[ElementTree.Element]:
+    """What went wrong in a test case."""
+    return [one for kind in ("failure", "error") for one in case.findall(kind)]

@@ -1,0 +1,139 @@
+"""Tables of the recipes' pages."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from tables_of.comparisons import short_tables
+from tables_of.results import markdown_table, of_records, source_line, times_to_target
+from voxelocity_observe.core.quantities import duration_text, factor_text, share_text
+
+_OURS = "Voxelocity"
+
+
+@of_records("recipe_brain.json")
+def brain_lines(record: dict[str, Any]) -> list[str]:
+    """Dice of each class by both rules, on one rank and on two, and how far the two trainings differ."""
+    alone, two = (record["classes"][size] for size in ("1", "2"))
+    rows = [
+        (
+            name,
+            *(_dice(side[name]["dice"]) for side in (alone, two)),
+            *(_dice(side[name]["dice_of_challenge"]) for side in (alone, two)),
+            alone[name]["num_without"],
+        )
+        for name in alone
+    ]
+    heads = (
+        "class", "Dice, one rank", "two ranks", "Dice by BraTS' rule, one rank", "two ranks", "cases with neither"
+    )  # fmt: skip
+    gaps = record["largest_difference"]
+    dice_gap = gaps["of a case's Dice"]
+    steps, last = record["keys"]["train.steps"], list(record["losses"]["1"].values())[-1]
+    return [
+        *markdown_table(heads, rows),
+        "",
+        f"{record['num_cases']} held-out phantoms after {steps} steps; the same seed. Largest differences between one "
+        f"rank and two: {gaps['of a loss']:.1e} of the mean loss up to a step (it ends at {last:.3f}), "
+        f"{gaps['of a weight']:.1e} of a weight (the largest is {record['largest_weight']:.2f}), "
+        f"{dice_gap:.1e} of the Dice of a case.",
+        "",
+        source_line(record),
+    ]
+
+
+@of_records("recipe_brain_race.json")
+def brain_race_lines(record: dict[str, Any]) -> list[str]:
+    """The race on phantoms of brain tumors."""
+    return _race(record)
+
+
+@of_records("recipe_spleen.json")
+def spleen_lines(record: dict[str, Any]) -> list[str]:
+    """The race on spleens."""
+    return _race(record)
+
+
+@of_records("recipe_tractography.json")
+def tract_lines(record: dict[str, Any]) -> list[str]:
+    """What generated streamlines score, and the comparison with plain scripts."""
+    mean = record["scores"]["mean"]
+    rows: list[tuple[str, ...]] = [
+        ("F1", f"{mean['f1']:.3f}", f"{mean['ceiling_f1']:.3f}"),
+        ("overlap", f"{mean['overlap']:.3f}", ""),
+        ("overreach", f"{mean['overreach']:.3f}", ""),
+        ("copies", share_text(mean["copied"]), share_text(mean["copied_real"])),
+    ]
+    heads: tuple[str, ...] = (
+        f"mean over {mean['num_bundles']:.0f} bundles", "generated", "real streamlines of the training"
+    )  # fmt: skip
+    # Records of earlier versions have none.
+    for name, baseline in [*record["scores"].get("baselines", {}).items()][:2]:
+        heads = (*heads, name)
+        rows = [(*row, f"{baseline[row[0].lower()]:.3f}" if row[0].lower() in baseline else "") for row in rows]
+    return [*markdown_table(heads, rows), "", *_example(record)]
+
+
+@of_records("recipe_pathology.json")
+def pathology_lines(record: dict[str, Any]) -> list[str]:
+    """AUC by cross-validation."""
+    return [*_aucs(record["scores"]), *_example(record)]
+
+
+@of_records("recipe_slide.json")
+def slide_lines(record: dict[str, Any]) -> list[str]:
+    """AUC of a whole slide, each tile by a network that has not seen it, and the comparison with MONAI."""
+    aucs = record["found"][0]["square_auc"]
+    words = ", ".join(f"{name} {auc:.3f}" for name, auc in aucs.items())
+    return [*_aucs(record["scores"]), *_example(record), "", f"AUC of the squares of the whole slide: {words}."]
+
+
+def _aucs(scores: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, key in (("patches", "patch_auc"), ("squares of heat maps", "square_auc")):
+        each = [one[key] for one in scores["pieces"].values() if one[key] is not None]
+        rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", str(len(each))))
+        rows += [
+            (f"{name}, by the {baseline}", f"{aucs[key]:.3f}", "", "", "")
+            for baseline, aucs in scores.get("baselines", {}).items()
+            if baseline != "chance"
+        ]
+    return [*markdown_table(("AUC of", "all together", "median tile", "least", "tiles with both classes"), rows), ""]
+
+
+def _example(record: dict[str, Any]) -> list[str]:
+    """How long it took, and what the recipe's benchmark found."""
+    seconds = record["seconds"]
+    lines = [
+        f"Trained for {duration_text(seconds['train'])} with `--time-budget {record['budget']}`; predicted in "
+        f"{duration_text(seconds['predict'])}. {source_line(record)}"
+    ]
+    for found in record["found"]:
+        lines += ["", *short_tables(found["comparisons"]), "Factors are medians of the ratios within each round."]
+    return lines
+
+
+def _race(record: dict[str, Any]) -> list[str]:
+    """When each side reached the target; a training that did not counts with its limit."""
+    limit_s, seconds = record["limit_s"], record["seconds_to_target"]
+    rows = []
+    for label, words in times_to_target(record).items():
+        sides = zip(seconds[label], seconds[_OURS], strict=True)
+        pairs = [[limit_s if one is None else one for one in both] for both in sides]
+        factor = factor_text(statistics.median(other / ours for other, ours in pairs))
+        missed = "at least " if None in seconds[label] else ""
+        rows.append((label, words, "" if label == _OURS else f"{missed}{factor}"))
+    heads = ("", f"to Dice {record['target_dice']:g}", "times ours")
+    num = len(record["seeds"])
+    return [
+        *markdown_table(heads, rows),
+        "",
+        f"n = {num} rounds, alternating: medians with least and most; factors are medians of the ratios within rounds.",
+        "",
+        source_line(record),
+    ]
+
+
+def _dice(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4f}"

@@ -1,0 +1,76 @@
+"""Tables of what watching costs, and of how right a diagnosis is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables_of.results import markdown_table, of_records, percents, range_text, source_line
+from voxelocity_observe.core.quantities import factor_text
+
+_WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
+
+
+@of_records("own_cost.json")
+def own_cost_lines(record: dict[str, Any]) -> list[str]:
+    """What spans and watchers take."""
+    rows = [
+        ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
+        ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
+         record["span_on_us"]["n"]),
+    ]  # fmt: skip
+    for row in record["watchers"]:
+        what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
+        if row["note"]:
+            rows.append((what, "n/a", row["note"], 0))
+            continue
+        if "told_share" in row:
+            rows.append((f"{what}: its own CPU time while it watches, as it tells it", percents(row["told_share"]),
+                         "of one core", row["told_share"]["n"]))  # fmt: skip
+        rows += [
+            (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
+             row["own_share"]["n"]),
+            (f"{what}: what it adds to the program", percents(row["wall_share"]), "of the program's time",
+             row["wall_share"]["n"]),
+        ]  # fmt: skip
+    lines = markdown_table(("what", "median (least to most)", "", "n"), rows)
+    return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
+
+
+@of_records("diagnose_held_out.json")
+def diagnosed_lines(record: dict[str, Any]) -> list[str]:
+    """Programs with a planted fault: what the diagnosis named, what it promised, what the change brought."""
+    rows = []
+    for one in record["scripts"]:
+        first, achieved = one["first"], one.get("achieved")
+        named = "nothing is wrong" if first is None or not one["expected"] else f"{first['code']} {first['title']}"
+        rows.append((
+            f"{one['stands_for']} (`{one['name']}`)",
+            named if one["is_right"] else f"{named} (wrong)",
+            "" if one["predicted"] is None else factor_text(one["predicted"]),
+            "" if achieved is None else factor_text(achieved["median"]),
+            "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
+            one.get("n", ""),
+            str(one["commit"] or "unknown")[:12],
+        ))  # fmt: skip
+    heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
+    return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+@of_records("diagnose_checkpoints.json")
+def checkpoint_lines(record: dict[str, Any]) -> list[str]:
+    """What scripts saved under a diagnosis, next to what they save without one."""
+    rows = [
+        (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
+         f"{one['num_equal']} of {one['num_checkpoints']}",
+         "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
+        for one in record["scripts"]
+    ]  # fmt: skip
+    heads = (
+        "script",
+        "own steps",
+        "steps of experiments",
+        "equal checkpoints",
+        "an older `last.pt`",
+        "commit",
+    )
+    return [*markdown_table(heads, rows), "", source_line(record)]

@@ -1,0 +1,379 @@
+"""`voxelocity bench amp|compile|muon|...`: pairs of trainings that differ in one setting, compared as two runs are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from voxelocity.planning import Machine, survey
+from voxelocity.report import (
+    RunFacts,
+    comparison_document,
+    highest_common_target,
+    label_run,
+    median_run,
+    paired_trainings,
+    read_run,
+    scores_to_compare,
+    unlearned_notices,
+)
+from voxelocity.report.summary import mean_dice
+from voxelocity_lab.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
+from voxelocity_lab.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work_folder
+from voxelocity_lab.bench.processes import run_python
+from voxelocity_observe.core.environment import environment
+from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.core.quantities import signed_text
+from voxelocity_observe.document.blocks import Section, Table, Text
+
+TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
+"""Trains on a data set into a folder with these keys of the plan and these variables of its process."""
+
+_NUM_STRETCHES = 8
+_QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One setting, off and on; everything else of the two trainings is equal.
+
+    Attributes:
+        name: as in `voxelocity bench NAME`.
+        title: what is compared, in words.
+        labels: of the training without it and of the one with it.
+        keys: of the plan, each with its values off and on.
+        on_environ: variables of the process that trains with it.
+        published: what others have published about it, and where; empty where we know of nothing.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, str]
+    keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    on_environ: Mapping[str, str] = field(default_factory=dict)
+    published: str = ""
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """Keys of the plan without the setting."""
+        return {key: values[0] for key, values in self.keys.items()}
+
+    @property
+    def on(self) -> dict[str, Any]:
+        """Keys of the plan with it."""
+        return {key: values[1] for key, values in self.keys.items()}
+
+
+NEED_CUDA = {
+    "tf32": "TF32 is a format of its matrix units",
+    "cudnn-benchmark": "cuDNN is its library",
+    "allocator": "the setting is about its memory",
+}
+"""Switches that only make sense on a GPU, and why."""
+
+_SWITCHES = (
+    Switch(
+        "amp",
+        "mixed precision: bfloat16 against float32",
+        ("float32", "bfloat16"),
+        # The plan takes another memory format with another number format, and only one of them is compared here.
+        {"precision.compute": ("float32", "bfloat16"), "precision.channels_last": (True, True)},
+        published=(
+            "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
+            "1.58 times less. That was another network on other hardware: the figures here are not to be compared "
+            "with it."
+        ),
+    ),
+    Switch("compile", "torch.compile against the uncompiled network", ("not compiled", "compiled"),
+           {"precision.compile": ("none", "default")}),
+    Switch("memory-format", "channels innermost (channels_last_3d) against channels outermost",
+           ("contiguous", "channels_last_3d"), {"precision.channels_last": (False, True)}),
+    Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
+           {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
+    Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
+           {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
+    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
+           {"data.augment.ramp_epochs": (0, 50)}),
+    Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
+           {"optimizer.average_decay": (0.0, 0.98)}),
+    # In float32, or there would be little for TF32 to do.
+    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
+           {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
+    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
+           {"backend.cudnn_benchmark": (False, True)}),
+    Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
+           ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+)  # fmt: skip
+SWITCHES = {switch.name: switch for switch in _SWITCHES}
+
+
+def make_switch(name: str, machine: Machine) -> Switch:
+    """The setting of this name on this machine.
+
+    Raises:
+        InputError: it means nothing without a CUDA device.
+    """
+    if machine.device != "cuda" and name in NEED_CUDA:
+        raise InputError(
+            f"bench: '{name}' needs a CUDA device ({NEED_CUDA[name]}), and torch sees none here; choose one of "
+            f"{', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
+        )
+    switch = SWITCHES[name]
+    if name == "amp" and machine.device == "cuda" and not machine.fast_bfloat16:
+        keys = {**switch.keys, "precision.compute": ("float32", "float16")}
+        title = switch.title.replace("bfloat16", "float16")
+        return replace(switch, title=title, labels=("float32", "float16"), keys=keys)
+    return switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSettings:
+    """Whole trainings of the planned network on CT-like volumes with six organs, a fresh process each."""
+
+    cases: PhantomSet = SIX_ORGANS
+    # The interval of the accuracy is over these.
+    num_held_out: int = 12
+    # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log).
+    steps: int = 320
+    # Few and on few cases: they are for the curve and for the time to a target, and cost training time.
+    num_validations: int = 4
+    num_cases_on_the_way: int = 4
+    rounds: int = 3
+    seed: int = 0
+    # Further keys of the plan.
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+    def keys(self) -> dict[str, Any]:
+        """Keys of the plan that hold in all trainings."""
+        return {
+            "train.steps": self.steps,
+            # Otherwise the measurements would differ from side to side, and make the first run longer.
+            "planner.measure": "never",
+            "planner.use_tuned": False,
+            "train.validate_every_steps": max(1, self.steps // self.num_validations),
+            "train.validation_cases": self.num_cases_on_the_way,
+            # The kidneys of these bodies are mirror images, which flipped patches could not tell apart.
+            "data.augment.flip_probability": [0.0, 0.0, 0.0],
+            # Each training prepares its cases itself, in a second or two; on a disk, one would do so for all.
+            "data.cache.tier": "memory",
+            **self.plan,
+        }
+
+
+_QUICK = SwitchSettings(
+    cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
+    num_held_out=3,
+    # With fewer, the trainings would have no scores to compare.
+    steps=12,
+    rounds=2,
+    plan={
+        "network.name": "unet",
+        "network.widths": [4, 8],
+        "network.strides": [[2, 2, 2]],
+        "data.patch.shape_voxel": [16, 16, 16],
+        "window.shape_voxel": [16, 16, 16],
+    },
+)
+"""In a minute: to see that it runs here."""
+
+
+def run_switch(
+    name: str,
+    *,
+    quick: bool,
+    work: Path | None = None,
+    machine: Machine | None = None,
+    train: TrainOnce | None = None,
+    on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
+) -> Record:
+    """Trains with the setting `name` off and on, alternating; `work` and `quick` are as in `run_scenario`.
+
+    `machine` is the one that a plan would see and `train` a fresh process, if not given. `on_run` is called with the
+    label of the side and each run when it is done.
+
+    Raises:
+        InputError: the setting means nothing on this machine.
+        OutputError: the work folder cannot be written.
+        VoxelocityError: a training failed.
+    """
+    assert name in SWITCHES, name
+    machine = machine or survey("auto", cache_folder=default_cache_folder())
+    switch, settings = make_switch(name, machine), _QUICK if quick else SwitchSettings()
+    speed, off, on = train_both(switch, settings, work_folder(work), train=train or train_afresh, on_run=on_run)
+    comparisons = (speed, *_measured(switch, off, on))
+    losses = [_mean_losses(runs) for runs in (off, on)]
+    command = f"voxelocity bench {name}" + (" --quick" if quick else "")
+    words = machine.device_name if machine.device == "cuda" else str(environment()["cpu"])
+    target = highest_common_target([run.best_validation for run in (*off, *on)])
+    # Medians over the rounds, curves and settings of the first round.
+    labeled = [
+        median_run([label_run(run, label, target_dice=target) for run in runs])
+        for runs, label in zip((off, on), switch.labels, strict=True)
+    ]
+    page = comparison_document(
+        labeled,
+        switch.title[:1].upper() + switch.title[1:],
+        target_dice=target,
+        target_reason="the highest that all runs reached on the way, rounded down",
+        parity=paired_trainings(*([scores_to_compare(run) for run in runs] for runs in (off, on))),
+        notices=(*unlearned_notices(labeled), *((_QUICK_NOTICE,) if quick else ())),
+        sections=[
+            Section(title="Published", blocks=[Text(text=switch.published)] if switch.published else []),
+            *(comparison_section(comparison, ratio=f"{switch.labels[1]} better by") for comparison in comparisons),
+            Section(title="Mean loss", blocks=[_loss_table(switch, settings.steps, *losses)]),
+        ],
+        summary=(
+            f"The same {settings.steps} steps of the planned network on {settings.cases.words}, "
+            f"{settings.num_held_out} of them held out, on {words}; {len(on)} rounds, each with one seed for both "
+            "sides and a fresh process for each. Figures are medians over the rounds, curves those of the first round."
+        ),
+        command=command,
+    )
+    return Record(
+        name=name,
+        command=command,
+        settings=asdict(settings) | {"off": switch.off, "on": switch.on, "on_environ": dict(switch.on_environ)},
+        comparisons=comparisons,
+        details={"losses": dict(zip(("off", "on"), losses, strict=True)), "comparison": page.to_plain()},
+        page=page,
+    )
+
+
+def train_both(
+    switch: Switch,
+    settings: SwitchSettings,
+    work: Path,
+    *,
+    train: TrainOnce,
+    on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
+) -> tuple[Comparison, tuple[RunFacts, ...], tuple[RunFacts, ...]]:
+    """The speed, the setting first, and the runs without and with it, alternating; runs of one round have one seed.
+
+    `work` keeps the phantoms; runs are made below it and removed.
+
+    Raises:
+        VoxelocityError: a training failed.
+    """
+    off_label, on_label = switch.labels
+    runs: dict[str, list[RunFacts]] = {off_label: [], on_label: []}
+    with tempfile.TemporaryDirectory(prefix="switched-", dir=work) as name:
+        place = Path(name)
+        dataset = phantom_table(settings.cases, work, place / "phantoms.csv", num_held_out=settings.num_held_out)
+
+        def once(label: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
+            number = len(runs[label])
+            out = place / f"{'off' if label == off_label else 'on'}-{number}"
+            train(dataset, out, {**settings.keys(), **keys, "seed": settings.seed + number}, environ)
+            run = read_run(out)
+            shutil.rmtree(out)
+            runs[label].append(run)
+            on_run(label, run)
+            return steady_images_per_s(run)
+
+        speed = compare(
+            f"{switch.title}: training on {settings.cases.words}",
+            "images/s",
+            [
+                BenchSide(name=on_label, once=partial(once, on_label, switch.on, switch.on_environ)),
+                BenchSide(name=off_label, once=partial(once, off_label, switch.off, {})),
+            ],
+            repeats=settings.rounds,
+            warmup=0,
+            note="once under way: without the first stretch of a run, in which code is compiled and chosen",
+        )
+    return speed, tuple(runs[off_label]), tuple(runs[on_label])
+
+
+def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """Trains in a process of its own, as a user does.
+
+    Raises:
+        VoxelocityError: the training failed.
+    """
+    config = out.with_suffix(".yaml")
+    # JSON is YAML.
+    config.write_text(json.dumps(dict(keys)))
+    run_python("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
+
+
+def steady_images_per_s(run: RunFacts) -> float:
+    """Images a second over all but the first stretch of steps."""
+    stretches = run.steps[1:] or run.steps
+    return sum(stretch.num_images for stretch in stretches) / sum(stretch.seconds for stretch in stretches)
+
+
+def warm_up_s(run: RunFacts) -> float:
+    """Seconds that the first stretch of steps took longer than as many later ones."""
+    if len(run.steps) < 2:
+        return 0.0
+    first = run.steps[0]
+    return max(0.0, first.seconds - first.num_images / steady_images_per_s(run))
+
+
+def _peak_mib(run: RunFacts, name: str) -> float | None:
+    num_bytes = getattr(run.finish, name, None)
+    return None if num_bytes is None else num_bytes / 2**20
+
+
+_MEASURES: tuple[tuple[str, str, Better, Callable[[RunFacts], float | None]], ...] = (
+    ("More time for the first steps", "s", "smaller", warm_up_s),
+    ("Whole training", "s", "smaller", lambda run: run.seconds),
+    ("Peak main memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_host_bytes")),
+    ("Peak device memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_device_bytes")),
+    ("Final Dice", "mean Dice", "larger", mean_dice),
+)
+
+
+def _measured(switch: Switch, off: Sequence[RunFacts], on: Sequence[RunFacts]) -> list[Comparison]:
+    """What else all runs know, the setting first."""
+    found = []
+    for title, unit, better, measure in _MEASURES:
+        figures = [
+            Figure(name=label, note="", values=tuple(value for run in runs if (value := measure(run)) is not None))
+            for label, runs in zip(switch.labels[::-1], (on, off), strict=True)
+        ]
+        if all(len(figure.values) == len(off) for figure in figures):
+            found.append(Comparison(title=title, unit=unit, better=better, figures=tuple(figures)))
+    return found
+
+
+def _loss_edges(num_steps: int) -> list[int]:
+    """Steps at which the stretches of `losses_by_stretch` begin and end."""
+    num_stretches = min(_NUM_STRETCHES, num_steps)
+    return [round(num_steps * index / num_stretches) for index in range(num_stretches + 1)]
+
+
+def losses_by_stretch(run: RunFacts) -> tuple[float, ...]:
+    """Mean loss of each of eight equal stretches of steps; the log's own stretches are of equal time.
+
+    A stretch of the log that reaches over an edge counts on both sides, each by its steps there.
+    """
+    means = []
+    for begin, end in itertools.pairwise(_loss_edges(run.step)):
+        weights = [max(0, min(each.step, end) - max(each.step - each.num_steps, begin)) for each in run.steps]
+        weighted = (each.loss * weight for each, weight in zip(run.steps, weights, strict=True) if weight)
+        means.append(sum(weighted) / sum(weights))
+    return tuple(means)
+
+
+def _mean_losses(runs: Sequence[RunFacts]) -> list[float]:
+    """Of each stretch, the mean over the runs."""
+    return [statistics.fmean(values) for values in zip(*map(losses_by_stretch, runs), strict=True)]
+
+
+def _loss_table(switch: Switch, num_steps: int, off: list[float], on: list[float]) -> Table:
+    rows = [
+        [f"{begin + 1} to {end}", f"{a:.4f}", f"{b:.4f}", signed_text(b - a, digits=4)]
+        for (begin, end), a, b in zip(itertools.pairwise(_loss_edges(num_steps)), off, on, strict=True)
+    ]
+    heads = ["Steps", *switch.labels, "Difference"]
+    return Table(caption="Mean loss", heads=heads, rows=rows, hides_caption=True)

@@ -1,0 +1,98 @@
+"""`voxelocity recipe`."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from voxelocity.cli import options, phases
+from voxelocity_observe.cli import interrupt
+from voxelocity_observe.core.errors import InterruptedRunError
+
+if TYPE_CHECKING:
+    from voxelocity_lab.recipes.call import Recipe
+
+Name = Literal["brain", "pathology", "spleen", "tractography"]
+Action = Literal["train", "predict", "both", "benchmark"]
+
+
+def recipe(
+    name: Annotated[Name, typer.Argument(help="Which example.")],
+    action: Annotated[Action, typer.Argument(help="Train, predict with what was trained, both, or compare.")],
+    data: Annotated[Path, typer.Argument(help="The data set; each recipe's page says what it takes.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
+    time_budget: Annotated[str, typer.Option("--time-budget", help="Train until then: 90s, 15m, 1h.")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
+    device: options.Device = "auto",
+    config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
+    log: Annotated[list[str] | None, typer.Option("--log", help="Also log to tensorboard, wandb or mlflow.")] = None,
+) -> None:
+    """Run a complete example: a task from data to results, by one command."""
+    overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
+    from voxelocity.parallel import read_place
+    from voxelocity.planning.machine import survey
+    from voxelocity_lab.recipes.call import Call
+    from voxelocity_observe.core.clock import process_age_s
+    from voxelocity_observe.core.console import PlainConsole
+    from voxelocity_observe.core.host import default_cache_folder
+    from voxelocity_observe.sinks import choose_sinks
+
+    machine = survey(chosen, cache_folder=default_cache_folder())
+    call = Call(
+        data=data,
+        out=out,
+        device=machine.torch_device,
+        fast_bfloat16=machine.fast_bfloat16,
+        console=PlainConsole(),
+        seed=seed,
+        time_budget_s=options.read_budget_s(time_budget),
+        overrides=overrides,
+        resume=resume,
+        overwrite=overwrite,
+        sinks=choose_sinks(log or []),
+        spent_s=process_age_s(),
+    )
+    chosen_recipe = _imported(name)
+    phases.start_up_is_over()
+    if action == "benchmark":
+        with interrupt.is_raised():
+            chosen_recipe.benchmark(call)
+        return
+    if action != "predict":
+        chosen_recipe.train(call)
+    if action != "train" and read_place().rank == 0:
+        try:
+            with interrupt.is_raised():
+                chosen_recipe.predict(call)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and "
+                f"`{shlex.join(['voxelocity', 'recipe', name, 'predict', str(data), '-o', str(out)])}` continues",
+                signal_number=signal.SIGINT,
+            ) from None
+
+
+def _imported(name: Name) -> Recipe:
+    """The recipe of that name; others are not imported."""
+    if name == "brain":
+        from voxelocity_lab.recipes.brain import recipe as brain
+
+        return brain
+    if name == "pathology":
+        from voxelocity_lab.recipes.pathology import recipe as pathology
+
+        return pathology
+    if name == "spleen":
+        from voxelocity_lab.recipes.spleen import recipe as spleen
+
+        return spleen
+    from voxelocity_lab.recipes.tractography import recipe as tractography
+
+    return tractography

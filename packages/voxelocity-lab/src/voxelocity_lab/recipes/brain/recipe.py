@@ -1,0 +1,159 @@
+"""What `voxelocity recipe brain` does: `voxelocity train` on overlapping classes, predictions, and a race."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import voxelocity
+from voxelocity.core.cases import Cases
+from voxelocity.core.learning import read_mark
+from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
+from voxelocity_lab.recipes.brain.dataset import brain_dataset
+from voxelocity_lab.recipes.call import Call
+from voxelocity_lab.recipes.pages import unlearned_verdict
+from voxelocity_lab.recipes.results import is_same, results_call, trained_on
+from voxelocity_lab.recipes.segmentation import (
+    check_trained,
+    division_of,
+    predict_with_pictures,
+    race,
+    train_on,
+    unseen_cases,
+)
+from voxelocity_observe.core.plain import read_mapping, table_cell
+from voxelocity_observe.core.whole_file import write_whole
+from voxelocity_observe.document import TableView
+from voxelocity_observe.document.blocks import Table
+
+KEYS: dict[str, Any] = {
+    "network.name": "segresnet",
+    "network.widths": [16, 32, 64, 128],
+    "network.strides": [[2, 2, 2]] * 3,
+    # For small classes next to large ones.
+    "loss.name": "dice_focal",
+    "optimizer.name": "novograd",
+    "optimizer.learning_rate": 5e-3,
+    # A small class lies more often in the middle of some window.
+    "window.overlap": 0.6,
+}
+"""Of the plan; the rules choose the rest, `call.overrides` change any."""
+TARGET_DICE = 0.85
+
+
+def train(call: Call) -> None:
+    """Trains on a folder as BraTS has it, or on any data set with overlapping classes, with fold 0 held out."""
+    train_on(call, _cases(call), KEYS)
+
+
+def predict(call: Call) -> None:
+    """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules.
+
+    Of other data than the run's, it predicts all scans into a folder of their own, without scores.
+    """
+    check_trained(call.out)
+    results = results_call(call, _origin(call))
+    is_own = results is call
+    # Files of the challenge do not say by their names which channel they are.
+    listed = results.out / ("held_out.csv" if is_own else "scans.csv")
+    if is_own:
+        refs = unseen_cases(call, _cases(call))
+    else:
+        refs = list(voxelocity.open(brain_dataset(call.data, results.out / "data")).refs)
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
+    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in refs)
+    write_whole(listed, text.getvalue().encode())
+    predict_with_pictures(call, [listed], results=results)
+    if not is_own:
+        return
+    if mark := read_mark(call.out / "scores.json"):
+        call.console.print(f"warning: {unlearned_verdict(mark)}", style="yellow", highlight=False, soft_wrap=True)
+        return
+    held_out = division_of(call).held_out
+    scores = json.loads((call.out / "scores.json").read_text())["cases"]
+    if dice := [case["dice"] for case in scores if case["case_id"] in held_out]:
+        call.console.print(TableView(score_table(dice, num_held_out=len(held_out))))
+
+
+def _cases(call: Call) -> Cases:
+    return voxelocity.open(brain_dataset(call.data, _described(call)))
+
+
+def _described(call: Call) -> Path:
+    """Where a folder of the challenge is described for the run."""
+    # The current folder has no name of its own.
+    out = call.out.absolute()
+    return out.with_name(f"{out.name}-data")
+
+
+def _origin(call: Call) -> Path | None:
+    """The data that the run was trained on; of a description, the folder of the cases in it."""
+    data = trained_on(call.out)
+    if data is None or not is_same(_described(call), data):
+        return data
+    cases = read_mapping(data / "dataset.json", where="brain", holds="the description of a data set").get("dataset")
+    return next((Path(case["images"][0]).parent.parent for case in cases.values()), None) if cases else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMean:
+    """Mean Dice of a class by two rules.
+
+    Attributes:
+        dice: by ours, which leaves out cases where neither truth nor prediction have the class; None if all are such.
+        dice_of_challenge: those cases count as right (1). A prediction where there is nothing counts as 0 by both.
+        num_without: cases in which the rules differ.
+    """
+
+    dice: float | None
+    dice_of_challenge: float
+    num_without: int
+
+
+def class_means(dice: Sequence[Mapping[str, float | None]]) -> dict[str, ClassMean]:
+    """The mean Dice of each class over cases, each of which has the Dice of all classes."""
+    means = {}
+    for name in dice[0]:
+        found = [case[name] for case in dice]
+        known = [value for value in found if value is not None]
+        means[name] = ClassMean(
+            dice=fmean(known) if known else None,
+            dice_of_challenge=fmean(1.0 if value is None else value for value in found),
+            num_without=len(found) - len(known),
+        )
+    return means
+
+
+def score_table(dice: Sequence[Mapping[str, float | None]], *, num_held_out: int | None = None) -> Table:
+    """What `class_means` finds, as it is printed; with how many of the held-out cases have scores, if not all have."""
+    rows = [
+        (name, "n/a" if one.dice is None else f"{one.dice:.3f}", f"{one.dice_of_challenge:.3f}", str(one.num_without))
+        for name, one in class_means(dice).items()
+    ]
+    heads = ("class", "Dice", "Dice by BraTS' rule", "cases with neither")
+    part = "" if num_held_out in (None, len(dice)) else f"{len(dice)} of "
+    num = "" if num_held_out is None else f"{num_held_out} "
+    return Table(caption=f"Mean Dice over {part or 'the '}{num}held-out cases", heads=heads, rows=rows)
+
+
+def benchmark(call: Call) -> None:
+    """Races MONAI's fast recipe and its plain script to Dice 0.85 of the held-out cases; the page is `race.html`."""
+    keys = {**LIMITS, **KEYS, "window.overlap": LIMITS["window.overlap"], **call.overrides}
+    race(
+        call,
+        brain_dataset(call.data, call.out / "data"),
+        title=f"Three overlapping classes to a Dice of {TARGET_DICE:g}: MONAI and Voxelocity",
+        summary="The same SegResNet, loss, optimizer, patches and split, one after another on this machine.",
+        name="brain",
+        target_dice=TARGET_DICE,
+        keys=keys,
+        peer_keys={key: value for key, value in PEER_KEYS.items() if key not in keys},
+    )

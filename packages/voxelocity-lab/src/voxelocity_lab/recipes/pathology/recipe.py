@@ -1,0 +1,306 @@
+"""What `voxelocity recipe pathology` does: train, predict whole slides, and compare with the usual way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.infer import SPEC_NAME
+from voxelocity.training.run_folder import RunFolder
+from voxelocity_lab.recipes.call import Call
+from voxelocity_lab.recipes.pages import write_report
+from voxelocity_lab.recipes.pathology.annotations import Mask
+from voxelocity_lab.recipes.pathology.baselines import Baselines, spots
+from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
+from voxelocity_lab.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
+from voxelocity_lab.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
+from voxelocity_lab.recipes.pathology.model import TrainedPatches, find_models, load_patches
+from voxelocity_lab.recipes.pathology.page import (
+    MOST_DRAWN,
+    PICTURE_SIDE,
+    Figures,
+    PieceScore,
+    SlidePicture,
+    slides_document,
+)
+from voxelocity_lab.recipes.pathology.score import patch_scores, pooled_auc, roc_auc, square_scores
+from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig, settings
+from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity_lab.recipes.pathology.train import train_fold
+from voxelocity_lab.recipes.results import is_same, name_of, results_call, trained_on
+from voxelocity_observe.core.clock import Stopwatch
+from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.events import events_path, read_events
+from voxelocity_observe.core.host import cpu_budget
+from voxelocity_observe.core.plain import table_cell
+from voxelocity_observe.core.quantities import count_text
+from voxelocity_observe.core.whole_file import put_in_place
+
+_HEAT = "heat"
+# Where lesions are found in annotations: as fine as squares of a heat map.
+_TRUTH_DOWNSAMPLE = 32.0
+
+
+def train(call: Call) -> None:
+    """Trains one network for each fold that is held out, each in a folder of its own below `call.out`."""
+    watch = Stopwatch()
+    pieces = find_pieces(call.data)
+    check_annotated(call.data, pieces)
+    known = sorted({piece.fold for piece in pieces if piece.annotation is not None})
+    first = settings(call)
+    folds: Sequence[int | None] = known if first.folds == "all" else [int(fold) for fold in first.folds] or [None]
+    if unknown := [fold for fold in folds if fold is not None and fold not in known]:
+        raise ConfigError(
+            f"pathology: folds names fold {unknown[0]}, which no annotated piece of {call.data} has; it has "
+            f"{', '.join(map(str, known))}"
+        )
+    _check_folder(call.out)
+    # The time is shared out evenly.
+    config = first.model_copy(
+        update={"fit": first.fit.model_copy(update={"time_budget_s": first.fit.time_budget_s / len(folds)})}
+    )
+    for number, fold in enumerate(folds):
+        out = call.out / _name(fold)
+        if call.resume and (out / SPEC_NAME).exists():
+            call.console.print(f"{out.name} is finished", highlight=False)
+            continue
+        call.console.rule(f"{out.name}, {number + 1} of {len(folds)}")
+        train_fold(call, out, pieces, config, fold, spent_s=call.spent_s + watch.elapsed_s if number == 0 else 0.0)
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder with a run of another recipe, or with other files.
+
+    Raises:
+        InputError: it is one, or cannot be written.
+    """
+    folder = RunFolder(out)
+    if folder.holds_run:
+        raise ConfigError(f"pathology: {out} holds the run of another recipe; choose another folder with -o")
+    if not any(out.glob(f"{_name(None)}/")) and not any(out.glob("fold_*/")):
+        folder.check()
+    folder.open()
+
+
+def _name(fold: int | None) -> str:
+    return "all_folds" if fold is None else f"fold_{fold}"
+
+
+def predict(call: Call) -> None:
+    """Predicts heat maps of the slides of `call.data` with the networks in `call.out`.
+
+    What is annotated is predicted by the networks that have not seen it, and scored; what is not, by all of them.
+    Writes `heat/SLIDE.tiff`, `lesions.csv`, `scores.json` and `report.html`.
+    """
+    watch = Stopwatch()
+    folders = find_models(call.out)
+    models = [load_patches(folder) for folder in folders]
+    config = models[0].config
+    for one in models:
+        one.network.to(call.device)
+    pieces = find_pieces(call.data)
+    unseen, notices = _unseen(models, pieces)
+    chosen = [piece for piece in pieces if _unseen_by(models, piece, unseen)]
+    if not chosen:
+        raise InputError(
+            f"pathology: all pieces of {call.data} were trained on, or are of slides or patients that were, so none "
+            "can be predicted and scored; name other slides, or train with a fold held out"
+        )
+    opened, blocks = OpenPieces(chosen), Blocks(config.cache_bytes)
+    if left := len(pieces) - len(chosen):
+        notices.append(
+            f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
+            "patients; they are not scored."
+        )
+    call, is_own = results_call(call, trained_on(folders[0])), is_same(call.data, trained_on(folders[0]))
+    baselines = Baselines(models[0], device=call.device, blocks=blocks)
+    maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
+    scores: list[PieceScore] = []
+    of_patches, of_squares = [], []
+    for piece in chosen:
+        slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
+        networks = [one.network for one in _unseen_by(models, piece, unseen)]
+        heat = predict_slide(
+            networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
+        )
+        maps[piece.slide].append((piece, heat))
+        notices += heat.unread
+        if annotation is None:
+            continue
+        patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
+        squares = square_scores(heat, annotation)
+        baselines.add(heat, slide, annotation, box)
+        of_patches.append(patches)
+        of_squares.append(squares)
+        scores.append(
+            PieceScore(
+                name=piece.name, num_patches=len(patches[0]), patch_auc=roc_auc(*patches), square_auc=roc_auc(*squares),
+                tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
+            )
+        )  # fmt: skip
+    found, by_intensity, listed, drawn = _written(
+        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
+    )
+    put_in_place(call.out / "lesions.csv", _csv(listed))
+    figures = Figures(
+        patch_auc=pooled_auc(of_patches),
+        square_auc=pooled_auc(of_squares),
+        froc=froc(found),
+        froc_of_intensity=froc(by_intensity),
+        num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
+        seconds=watch.elapsed_s,
+        baselines=baselines.aucs(),
+        unlearned="; ".join(f"{_name(one.fold)}: {one.unlearned}" for one in models if one.unlearned),
+        data="" if is_own else name_of(call.data),
+    )
+    document = slides_document(
+        scores, figures, drawn, read_events(events_path(folders[0])),
+        settings=_in_words(call, config, models), notices=notices,
+    )  # fmt: skip
+    write_report(call, document, call.out / _HEAT)
+
+
+def _unseen(models: Sequence[TrainedPatches], pieces: Sequence[Piece]) -> tuple[set[tuple[int | None, str]], list[str]]:
+    """Folds of networks with the names of annotated pieces that they have not seen, and what to know about that.
+
+    What a network has seen is kept with it; folds of today's table may be others.
+    """
+    parts = identify([piece for piece in pieces if piece.annotation is not None])
+    unseen: set[tuple[int | None, str]] = set()
+    near: set[str] = set()
+    is_known = False
+    for one in models:
+        knows = one.division.knows(parts.values())
+        is_known |= knows
+        for name, part in parts.items():
+            if not one.division.has(part, by_patient=knows):
+                unseen.add((one.fold, name))
+                if one.division.is_near(part, by_patient=knows):
+                    near.add(name)
+    notices = []
+    if near:
+        notices.append(
+            f"{count_text(len(near), 'piece')} of {len(parts)} were held out, but other pieces of their slides or "
+            "patients were trained on, so scores are higher than on new slides."
+        )
+    if parts and not is_known:
+        names = {part.name for one in models for part in one.division.trained} & parts.keys()
+        same = f", although {count_text(len(names), 'name')} are the same" if names else ""
+        notices.append(f"By its content, no slide here is one that the networks were trained on{same}.")
+    return unseen, notices
+
+
+def _unseen_by(
+    models: Sequence[TrainedPatches], piece: Piece, unseen: Collection[tuple[int | None, str]] = ()
+) -> list[TrainedPatches]:
+    """The networks that may predict a piece: those known not to have seen it, or all if there is nothing to score."""
+    return [one for one in models if piece.annotation is None or (one.fold, piece.name) in unseen]
+
+
+def _written(
+    out: Path,
+    data: Path,
+    config: PathologyConfig,
+    opened: OpenPieces,
+    maps: dict[Path, list[tuple[Piece, HeatMap]]],
+    *,
+    is_darker: bool,
+) -> tuple[list[SlideHits], list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
+    """Writes a heat map a slide; returns what was found in annotated ones, also by intensity alone, all lesions, and
+    pictures. `is_darker` says whether tumor is darker than other tissue.
+    """
+    (out / _HEAT).mkdir(exist_ok=True)
+    found: list[SlideHits] = []
+    by_intensity: list[SlideHits] = []
+    listed: list[tuple[str, Detection]] = []
+    drawn: list[SlidePicture] = []
+    stems = Counter(path.stem for path in maps)
+    for path, each in maps.items():
+        slide = opened.slide(each[0][0])
+        heat = merged([one for _, one in each], slide)
+        # Slides of one name lie in different folders, or have different endings.
+        name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
+        write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
+        width = slide.micrometers
+        apart_pixels = config.heat.lesion_micrometers / width if width else 0.0
+        detections = heat.lesions(least_probability=config.heat.least_probability, apart_pixels=apart_pixels)
+        listed += [(name, one) for one in detections]
+        truth = _truth(opened, [piece for piece, _ in each])
+        if truth is not None and width:
+            lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
+            found.append(match(detections, lesions))
+            trivial = spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
+            by_intensity.append(match(trivial, lesions))
+        if len(drawn) < MOST_DRAWN:
+            drawn.append(_picture(name, slide, heat, opened, each[0][0]))
+    return found, by_intensity, listed, drawn
+
+
+def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:
+    """The tumor of a slide within some of its pieces; None where that is not known of one of them."""
+    height, width = (int(side / _TRUTH_DOWNSAMPLE) for side in opened.slide(pieces[0]).shapes[0])
+    truth = np.zeros((height, width), bool)
+    for piece in pieces:
+        annotation, box = opened.annotation(piece), opened.box(piece)
+        if annotation is None:
+            return None
+        y, x, rows, columns = (int(n / _TRUTH_DOWNSAMPLE) for n in (box.y, box.x, box.height, box.width))
+        low = Box(y=y, x=x, height=rows, width=columns).clip(height, width)
+        truth[low.slices] |= annotation.mask(low, _TRUTH_DOWNSAMPLE)
+    return truth
+
+
+def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> SlidePicture:
+    height, width = slide.shapes[0]
+    factor = max(1.0, max(height, width) / PICTURE_SIDE)
+    level = slide.level_of(factor)
+    rows, columns = (np.arange(int(side / factor)) for side in (height, width))
+    whole = slide.read(Box(y=0, x=0, height=slide.shapes[level][0], width=slide.shapes[level][1]), level)
+    places = [
+        np.minimum(((at + 0.5) * factor / slide.downsamples[level]).astype(int), side - 1)
+        for at, side in zip((rows, columns), slide.shapes[level], strict=True)
+    ]
+    squares = [
+        ((at + 0.5) * factor / heat.step).astype(int).clip(0, side - 1)
+        for at, side in zip((rows, columns), heat.probability.shape, strict=True)
+    ]
+    annotation = opened.annotation(piece)
+    box = Box(y=0, x=0, height=len(rows), width=len(columns))
+    return SlidePicture(
+        title=title,
+        pixels=np.ascontiguousarray(whole[:, places[0]][:, :, places[1]]),
+        probability=heat.probability[np.ix_(*squares)],
+        truth=None if annotation is None else annotation.mask(box, factor),
+    )
+
+
+def _csv(listed: Sequence[tuple[str, Detection]]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["slide", "probability", "x", "y"])
+    rows.writerows([table_cell(name), f"{probability:.4f}", round(x), round(y)] for name, (probability, x, y) in listed)
+    return text.getvalue().encode()
+
+
+def _in_words(call: Call, config: PathologyConfig, models: Sequence[TrainedPatches]) -> dict[str, str]:
+    patch = config.patch
+    return {
+        "data": str(call.data),
+        "network": f"ResNet-18, {sum(one.numel() for one in models[0].network.parameters()) / 1e6:.1f} million weights",
+        "trained": ", ".join(_name(one.fold) for one in models),
+        "patches": f"{patch.side} x {patch.side} pixels of level {patch.level}, tumor by the central {SQUARE}",
+        "heat map": "dense" if config.heat.is_dense else "one patch a square",
+    }
+
+
+def benchmark(call: Call) -> None:
+    """Compares reading, augmenting, training and predicting with MONAI's pipeline, by the models in `call.out`."""
+    from voxelocity_lab.recipes.pathology.benchmark import benchmark as compare
+
+    compare(call)

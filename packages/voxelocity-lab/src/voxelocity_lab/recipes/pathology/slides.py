@@ -1,0 +1,272 @@
+"""Slides of tissue: levels, regions of pixels, and blocks that are read once. Only this module knows OpenSlide.
+
+Arrays are (3, y, x) uint8, red, green and blue; what lies beyond a slide, or is transparent, is white.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity_observe.core.errors import InputError, ScanError
+
+Pixels = npt.NDArray[np.uint8]
+_WHITE = 255
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp"})
+SLIDES = frozenset({".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".dcm", *_IMAGES})
+"""Endings of files that are taken for slides."""
+# Reads the first tile and one in the middle of each level, within an address space that no real tile needs.
+_TRIAL = """
+import sys
+import openslide
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+except (ImportError, ValueError, OSError):
+    pass
+slide = openslide.OpenSlide(sys.argv[1])
+width, height = slide.dimensions
+for level in range(slide.level_count):
+    for corner in ((0, 0), (width // 2, height // 2)):
+        slide.read_region(corner, level, (16, 16))
+"""
+_TRIAL_BYTES, _TRIAL_S = 8 << 30, 60.0
+# Python's own status after an exception.
+_PYTHON_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A rectangle of pixels of one level, which may reach beyond the slide."""
+
+    y: int
+    x: int
+    height: int
+    width: int
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """Of an array (y, x) of the level."""
+        return slice(self.y, self.y + self.height), slice(self.x, self.x + self.width)
+
+    def clip(self, height: int, width: int) -> Box:
+        """The part within a level of this size; empty if there is none."""
+        y, x = min(max(self.y, 0), height), min(max(self.x, 0), width)
+        bottom, right = min(max(self.y + self.height, y), height), min(max(self.x + self.width, x), width)
+        return Box(y=y, x=x, height=bottom - y, width=right - x)
+
+
+class Slide:
+    """A slide, open for reading; safe from several threads.
+
+    Args:
+        path: of a format that OpenSlide reads, or a photograph (JPEG, PNG), which has one level.
+
+    Attributes:
+        shapes: (height, width) of each level, the finest first.
+        downsamples: of each level; 1 for the finest.
+        micrometers: width of a pixel of the finest level; None where the file does not say.
+
+    Raises:
+        InputError: the file cannot be opened, or OpenSlide is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._photograph: Pixels | None = None
+        if path.suffix.lower() in _IMAGES:
+            self._photograph = _photograph(path)
+            self.shapes: tuple[tuple[int, int], ...] = (self._photograph.shape[1:],)
+            self.downsamples: tuple[float, ...] = (1.0,)
+            self.micrometers: float | None = None
+            return
+        _try_in_another_process(path)
+        self._slide = _opened(path)
+        self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
+        self.downsamples = tuple(map(float, self._slide.level_downsamples))
+        width = self._slide.properties.get("openslide.mpp-x")
+        self.micrometers = float(width) if width else None
+
+    def level_of(self, downsample: float) -> int:
+        """The coarsest level that is at most this coarse.
+
+        Raises:
+            InputError: there is none, as for a value below 1.
+        """
+        fitting = [level for level, value in enumerate(self.downsamples) if value <= downsample * 1.01]
+        if not fitting:
+            raise InputError(f"pathology: {self.path} has no level of downsample {downsample:g}; the finest is 1")
+        return fitting[-1]
+
+    def downsample_of(self, level: int) -> float:
+        """Pixels of the finest level along one of this level.
+
+        Raises:
+            InputError: the slide lacks the level.
+        """
+        if not 0 <= level < len(self.shapes):
+            raise InputError(
+                f"pathology: {self.path} has no level {level}; it has {len(self.shapes)} (0 to {len(self.shapes) - 1})"
+            )
+        return self.downsamples[level]
+
+    def read(self, box: Box, level: int = 0) -> Pixels:
+        """(3, height, width) of a level.
+
+        Raises:
+            InputError: the slide lacks the level.
+            ScanError: the pixels there cannot be read.
+        """
+        self.downsample_of(level)
+        pixels = np.full((3, box.height, box.width), _WHITE, np.uint8)
+        inside = box.clip(*self.shapes[level])
+        if inside.height and inside.width:
+            rows, columns = Box(y=inside.y - box.y, x=inside.x - box.x, height=inside.height, width=inside.width).slices
+            pixels[:, rows, columns] = self._inside(inside, level)
+        return pixels
+
+    def _inside(self, box: Box, level: int) -> Pixels:
+        if self._photograph is not None:
+            return self._photograph[(slice(None), *box.slices)]
+        factor = self.downsamples[level]
+        corner = round(box.x * factor), round(box.y * factor)
+        try:
+            region = self._slide.read_region(corner, level, (box.width, box.height))
+        except _errors() as error:
+            # OpenSlide answers nothing more once something could not be read.
+            with self._lock:
+                self._slide = _opened(self.path)
+            raise ScanError(
+                f"pathology: {self.path}: {box.width} x {box.height} pixels at x {box.x}, y {box.y} of level {level} "
+                f"cannot be read ({error}); copy the slide again from its source"
+            ) from None
+        pixels = np.asarray(region)
+        color: Pixels = np.ascontiguousarray(pixels[..., :3].transpose(2, 0, 1))
+        if (pixels[..., 3] == 0).any():
+            color[:, pixels[..., 3] == 0] = _WHITE
+        return color
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import openslide
+
+    return openslide.OpenSlideError, OSError
+
+
+def _try_in_another_process(path: Path) -> None:
+    """Refuses a slide that ends the process that reads it.
+
+    OpenSlide's libraries abort where memory cannot be had, as for tiles that claim 2^30 pixels along a side, and no
+    Python code can catch that. A slide that merely cannot be opened is reported by the process that opens it next.
+    """
+    if not path.is_file():
+        raise InputError(f"pathology: the slide {path} does not exist")
+    command = [sys.executable, "-c", _TRIAL, os.fspath(path.absolute()), str(_TRIAL_BYTES)]
+    try:
+        status = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TRIAL_S
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            f"pathology: {path} could not be read within {_TRIAL_S:.0f} s; convert it to a pyramidal TIFF with JPEG or "
+            "deflate compression, or leave it out"
+        ) from None
+    if status < 0 or status > _PYTHON_FAILED:
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        raise InputError(
+            f"pathology: {path} ends the program that reads it ({name}), as a damaged or crafted file may; copy the "
+            "slide again from its source, or leave it out"
+        )
+
+
+def _opened(path: Path) -> Any:
+    try:
+        import openslide
+    except ImportError:
+        raise InputError(
+            f"pathology: reading {path} needs OpenSlide, which is not installed; pip install 'voxelocity[slides]'"
+        ) from None
+    try:
+        return openslide.OpenSlide(path)
+    except (openslide.OpenSlideError, OSError) as error:
+        raise InputError(
+            f"pathology: {path} cannot be opened as a slide ({error}); convert it to a pyramidal TIFF with JPEG or "
+            "deflate compression, or leave it out"
+        ) from None
+
+
+def _photograph(path: Path) -> Pixels:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+    except FileNotFoundError:
+        raise InputError(f"pathology: the image {path} does not exist") from None
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"pathology: the image {path} has more pixels than are read at once; convert it to a pyramidal TIFF"
+        ) from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
+
+
+class Blocks:
+    """Square blocks of slides that are read once and kept, the ones used longest ago making room.
+
+    Args:
+        max_bytes: of pixels that are kept.
+        side: of a block.
+    """
+
+    def __init__(self, max_bytes: int, side: int = 512) -> None:
+        self._side = side
+        self._most = max(1, max_bytes // (3 * side * side))
+        self._kept: OrderedDict[tuple[Path, int, int, int], Pixels] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, slide: Slide, box: Box, level: int = 0) -> Pixels:
+        """As `Slide.read`."""
+        pixels = np.full((3, box.height, box.width), _WHITE, np.uint8)
+        height, width = slide.shapes[level]
+        inside = box.clip(height, width)
+        side = self._side
+        for row in range(inside.y // side, -(-(inside.y + inside.height) // side)):
+            for column in range(inside.x // side, -(-(inside.x + inside.width) // side)):
+                block = self._block(slide, level, row, column)
+                part = Box(y=row * side, x=column * side, height=block.shape[1], width=block.shape[2])
+                top, left = max(part.y, inside.y), max(part.x, inside.x)
+                bottom = min(part.y + part.height, inside.y + inside.height)
+                right = min(part.x + part.width, inside.x + inside.width)
+                pixels[:, top - box.y : bottom - box.y, left - box.x : right - box.x] = block[
+                    :, top - part.y : bottom - part.y, left - part.x : right - part.x
+                ]
+        return pixels
+
+    def _block(self, slide: Slide, level: int, row: int, column: int) -> Pixels:
+        key = (slide.path, level, row, column)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+        side = self._side
+        box = Box(y=row * side, x=column * side, height=side, width=side).clip(*slide.shapes[level])
+        found = slide.read(box, level)
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return found

@@ -1,0 +1,222 @@
+"""The same model the plain way, as scripts do it, next to ours: trained, and sampled with 250 steps.
+
+All ways train the same network on the same pairs from the same start, and sample from the same weights. The plain way
+is measured one streamline after another, with a copy to the host in each step, and with batches as large as ours.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxelocity.core.learning import UNLEARNED
+from voxelocity.parallel import ALONE
+from voxelocity.step import TrainingStep
+from voxelocity_lab.bench.comparison import BenchSide, Comparison, compare
+from voxelocity_lab.recipes.call import Call
+from voxelocity_lab.recipes.pages import write_benchmark
+from voxelocity_lab.recipes.tractography.bundles import Bundles
+from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
+from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Frame
+from voxelocity_lab.recipes.tractography.generate import generate, untrained_streamlines
+from voxelocity_lab.recipes.tractography.judge import space_shared
+from voxelocity_lab.recipes.tractography.model import Denoiser, pack
+from voxelocity_lab.recipes.tractography.settings import TractographyConfig
+from voxelocity_lab.recipes.tractography.shapes import Points, resample
+from voxelocity_lab.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divided, load_tracts
+from voxelocity_observe.core.clock import Stopwatch
+from voxelocity_observe.core.errors import InputError
+
+PLAIN_STEPS = 250
+_ROUNDS = 3
+_WARM_UP_STEPS, _STEPS = 3, 20
+# Of each of the largest bundles; so few, because one after another takes a second or so for each.
+_NUM_BUNDLES, _NUM_EACH = 3, 20
+
+
+def benchmark(call: Call) -> None:
+    """Measures all ways with the model in `call.out`; writes `bench_tractography.json` and its page there."""
+    trained = load_tracts(call.out)
+    config = trained.config
+    training, real, notices = divided(trained, call.data)
+    for notice in notices:
+        call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
+    if not len(training):
+        raise InputError(
+            f"tractography: the model in {call.out} was not trained on {call.data}, and trainings are compared on what "
+            "it was trained on; name that data"
+        )
+    if not len(real):
+        raise InputError(
+            f"tractography: the model in {call.out} was trained on all streamlines of {call.data}, so none are left to "
+            "compare with; train with split.held_out above 0"
+        )
+    f1: dict[str, list[float | None]] = {}
+    comparisons = (
+        _compare_training(call, config, training),
+        _compare_sampling(call, trained, real, f1),
+    )
+    settings = {
+        "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
+        "streamlines": _NUM_BUNDLES * _NUM_EACH,
+    }  # fmt: skip
+    details: dict[str, Any] = {UNLEARNED: trained.unlearned}
+    if not trained.unlearned:
+        details["f1"] = f1
+    write_benchmark(call, "tractography", comparisons, settings, details)
+
+
+def _compare_training(call: Call, config: TractographyConfig, training: Bundles) -> Comparison:
+    pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=call.seed)
+    items = _PlainPairs(config, training, pairs)
+    size = config.fit.batch_size
+    sides = [
+        BenchSide(name="Voxelocity", once=lambda: _our_training(call, config, training, pairs)),
+        BenchSide(name=f"A loop with batches of {size}", once=lambda: _plain_training(call, config, items, size)),
+        BenchSide(name="One streamline after another", once=lambda: _plain_training(call, config, items, 1)),
+    ]
+    return compare("Training", "streamlines/s", sides, repeats=_ROUNDS, warmup=0)
+
+
+def _compare_sampling(
+    call: Call, trained: TrainedTracts, real: Bundles, f1: dict[str, list[float | None]]
+) -> Comparison:
+    num_real = np.bincount(real.bundle, minlength=len(trained.names))
+    largest = np.argsort(num_real)[::-1][:_NUM_BUNDLES]
+    counts = [min(_NUM_EACH, num) if number in largest else 0 for number, num in enumerate(num_real.tolist())]
+    bundle = np.repeat(np.arange(len(counts)), counts)
+
+    def judge(name: str, made: Points) -> None:
+        shared = [
+            space_shared(made[bundle == number], real.of(number)[: counts[number]])[2] for number in np.unique(bundle)
+        ]
+        mean = float(np.mean(shared))
+        f1.setdefault(name, []).append(None if math.isnan(mean) else mean)
+
+    def side(name: str, make: Callable[[], Points]) -> BenchSide:
+        def once() -> float:
+            watch = Stopwatch()
+            made = make()
+            seconds = watch.elapsed_s
+            judge(name, made)
+            return 1000.0 * seconds / len(bundle)
+
+        return BenchSide(name=name, once=once)
+
+    judge("Untrained network", untrained_streamlines(trained, bundle, seed=call.seed))
+
+    sides = [
+        side("Voxelocity", lambda: _our_samples(trained, counts, call)),
+        side("Batches of 250 steps", lambda: _plain_samples(trained, counts, call, len(bundle))),
+        side("One streamline after another, 250 steps", lambda: _plain_samples(trained, counts, call, 1)),
+    ]
+    return compare("Sampling", "s per 1,000", sides, repeats=_ROUNDS, warmup=0)
+
+
+def _our_samples(trained: TrainedTracts, counts: list[int], call: Call) -> Points:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made.trx"
+        return generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=print).streamlines
+
+
+def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_once: int) -> Points:
+    """In float32; each step's result goes to NumPy and back."""
+    device, config = call.device, trained.config
+    network = trained.network.to(device).eval()
+    numbers = np.random.default_rng(call.seed)
+    factors, scale = signal_and_noise().float().to(device), network.scale_mm.cpu().numpy()
+    bundle = np.repeat(np.arange(len(counts)), counts)
+    around = trained.exemplars.drawn(bundle, seed=call.seed)
+    made = []
+    with torch.no_grad():
+        for start in range(0, len(bundle), at_once):
+            members, exemplars = bundle[start : start + at_once], around[start : start + at_once]
+            current = config.sample.spread * numbers.standard_normal(exemplars.shape).astype(np.float32)
+            for time, of_current, of_clean, _ in weights_of(PLAIN_STEPS, "ddim"):
+                noisy = torch.from_numpy(current).to(device)
+                times = torch.full((len(members),), time, device=device)
+                packed = pack(
+                    noisy, torch.from_numpy(exemplars).to(device), times, torch.from_numpy(members).to(device)
+                )
+                answer = network(packed).transpose(1, 2)
+                clean = clean_of(answer, noisy, factors[:, times], config.prediction).cpu().numpy()
+                current = (of_current * current + of_clean * clean).astype(np.float32)
+            made.append(current * scale[members, None, None] + exemplars)
+    return np.concatenate(made).astype(np.float32)
+
+
+def _our_training(call: Call, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> float:
+    frame, device = Frame.of(training, pairs), call.device
+    torch.manual_seed(call.seed)
+    step = TrainingStep(
+        Denoiser(config.network, frame).to(device),
+        TractLoss(config, frame, device, ALONE),
+        optimizer=config.fit.optimizer,
+        precision=config.precision,
+        device=device,
+    )
+    batches = StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
+    return _timed(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
+
+
+class _PlainPairs(torch.utils.data.Dataset[Any]):
+    """As scripts make them: a streamline, resampled, put in relation to an exemplar and noised when it is asked for."""
+
+    def __init__(self, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> None:
+        self._lines, self._bundle = training.streamlines[pairs.index], training.bundle[pairs.index]
+        self._num_points, self._pairs = config.network.num_points, pairs
+        self.frame = Frame.of(training, pairs)
+        self._factors = signal_and_noise().numpy().astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        points, number = self._lines[index], int(self._bundle[index])
+        line = resample(points, np.array([0, len(points)]), self._num_points)[0]
+        near = np.random.choice(self._pairs.nearest[index])  # noqa: NPY002 - as scripts do it
+        exemplar = self._pairs.exemplars.streamlines[near]
+        clean = ((line - exemplar) / self.frame.scale_mm[number]).astype(np.float32)
+        time = int(np.random.randint(NUM_TIMES))  # noqa: NPY002
+        signal, sigma = self._factors[:, time]
+        noise = np.random.standard_normal(clean.shape).astype(np.float32)  # noqa: NPY002
+        return signal * clean + sigma * noise, signal * noise - sigma * clean, exemplar, time, number
+
+
+def _plain_training(call: Call, config: TractographyConfig, items: _PlainPairs, batch_size: int) -> float:
+    """A loop as scripts have it: a DataLoader of single streamlines, float32, AdamW, the loss read in each step."""
+    torch.manual_seed(call.seed)
+    device = call.device
+    network = Denoiser(config.network, items.frame).to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
+    loader = iter(torch.utils.data.DataLoader(items, batch_size=batch_size, shuffle=True))
+
+    def one(_: int) -> None:
+        noisy, wanted, exemplar, time, bundle = (part.to(device) for part in next(loader))
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(network(pack(noisy, exemplar, time, bundle)).transpose(1, 2), wanted)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        loss.item()
+
+    num_steps = min(_STEPS, len(items) // batch_size - _WARM_UP_STEPS)
+    return _timed(one, batch_size, device, num_steps)
+
+
+def _timed(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int = _STEPS) -> float:
+    """Streamlines a second."""
+    seconds = []
+    for number in range(_WARM_UP_STEPS + max(1, num_steps)):
+        watch = Stopwatch()
+        one(number)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(watch.elapsed_s)
+    return batch_size / median(seconds[_WARM_UP_STEPS:])

@@ -1,0 +1,96 @@
+"""What `voxelocity recipe tractography` does: train, predict, and compare with the plain way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity_lab.recipes.call import Call
+from voxelocity_lab.recipes.pages import write_report
+from voxelocity_lab.recipes.results import results_call, trained_on
+from voxelocity_lab.recipes.tractography.baselines import baselines_of
+from voxelocity_lab.recipes.tractography.bundles import Bundles
+from voxelocity_lab.recipes.tractography.generate import Generated, generate, wanted_counts
+from voxelocity_lab.recipes.tractography.judge import Judgment, judge
+from voxelocity_lab.recipes.tractography.page import least_real, tract_document
+from voxelocity_lab.recipes.tractography.settings import settings
+from voxelocity_lab.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
+from voxelocity_lab.recipes.tractography.volume import inside_of
+from voxelocity_observe.core.events import events_path, read_events
+from voxelocity_observe.core.quantities import count_text
+
+_NUM_DRAWN = 4
+
+
+def train(call: Call) -> None:
+    """Trains on the streamlines of `call.data`; the model stays in `call.out`."""
+    train_tracts(call, settings(call))
+
+
+def predict(call: Call) -> None:
+    """Makes streamlines with the model in `call.out`, and judges them by those of `call.data` that it has not seen.
+
+    Writes `generated.trx` (or another format), `scores.json` and `report.html` there.
+    """
+    trained = load_tracts(call.out)
+    config = trained.config
+    training, real, notices = divided(trained, call.data)
+    results = results_call(call, trained_on(call.out))
+    path = results.out / f"generated.{config.sample.format}"
+    counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
+    made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
+    judgments = judge_all(trained, made, training, real)
+    least = least_real(judgments)
+    counted = [
+        number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
+    ]
+    drawn = {
+        name: (made.streamlines[made.bundle == number], real.of(number))
+        for number, name in enumerate(trained.names)
+        if name in sorted(judgments, key=lambda one: -judgments[one].num_real)[:_NUM_DRAWN]
+    }
+    document = tract_document(
+        judgments,
+        drawn,
+        read_events(events_path(call.out)),
+        settings=_in_words(trained, call.data),
+        made=made,
+        baselines=baselines_of(trained, made.bundle, training, real, counted, seed=call.seed),
+        unlearned=trained.unlearned,
+        notices=notices,
+    )
+    write_report(results, document, path)
+
+
+def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:
+    """The bundles of which there are streamlines that the model has not seen."""
+    mask = trained.config.mask
+    judgments = {}
+    for number, name in enumerate(trained.names):
+        members, known = made.streamlines[made.bundle == number], real.of(number)
+        if len(known) and len(members):
+            inside = inside_of(Path(mask), members) if mask else None
+            judgments[name] = judge(members, known, training.of(number), is_inside=inside)
+    return judgments
+
+
+def _in_words(trained: TrainedTracts, data: Path) -> dict[str, str]:
+    config = trained.config
+    num_weights = sum(one.numel() for one in trained.network.parameters())
+    steps = config.sample.num_steps
+    return {
+        "data": str(data),
+        "trained on": f"{len(trained.division.trained):,} streamlines in {count_text(len(trained.names), 'bundle')}",
+        "network": f"{num_weights / 1e6:.1f} million weights, {config.network.depth} blocks of {config.network.width}",
+        "predicts": config.prediction,
+        "sampled by": f"{config.sample.sampler}, {count_text(steps, 'step')}",
+        "held out": f"{100 * config.split.held_out:.0f} % by {config.split.by}",
+    }
+
+
+def benchmark(call: Call) -> None:
+    """Compares training and sampling with the plain way, by the model in `call.out`."""
+    from voxelocity_lab.recipes.tractography.benchmark import benchmark as compare
+
+    compare(call)

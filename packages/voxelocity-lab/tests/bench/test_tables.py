@@ -1,0 +1,150 @@
+"""What `benchmarks/tables.py` makes of records; `tests/docs` compares the pages with those of the repository."""
+
+import importlib
+import json
+import subprocess
+
+import pytest
+
+from voxelocity_observe.core.environment import CHECKOUT
+
+SCRIPT = CHECKOUT / "packages" / "voxelocity-lab" / "benchmarks" / "tables.py"
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The script, with its result files in a folder of the test's own."""
+    tables = importlib.import_module("tables")
+    monkeypatch.setattr("tables_of.results.RESULTS", tmp_path)
+    monkeypatch.setattr("tables_of.results.is_in_history", lambda commit: commit != "unheard of")
+    return tables
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A record of `voxelocity bench transforms`, written where the script looks."""
+    sides = [
+        {"name": "Voxelocity", "note": "", "n": 5, "median": 70.0, "low": 60.0, "high": 1234.5},
+        {"name": "MONAI", "note": "two workers", "n": 5, "median": 7.0, "low": 6.0, "high": 8.0,
+         "ours_better_by": {"median": 10.0, "low": 9.0, "high": 11.0}},
+        {"name": "TorchIO", "note": "not installed: torchio", "n": 0},
+    ]  # fmt: skip
+    comparison = {"title": "patches", "unit": "patches/s", "better": "larger", "note": "crop", "sides": sides}
+    record = {"benchmark": "transforms", "command": "voxelocity bench transforms", "date": "2026-01-02"}
+    environment = dict.fromkeys(("cpu", "gpu", "torch", "monai", "commit"), "x") | {"num_cpus": 2, "memory_bytes": 1}
+    (tmp_path / "bench_transforms.json").write_text(
+        json.dumps({**record, "environment": environment, "comparisons": [comparison]})
+    )
+    return tmp_path / "bench_transforms.json"
+
+
+def test_a_concept_page_shows_the_comparisons_of_its_own_scenarios_in_short(tables, record):
+    lines = tables.page_tables("augmentation.md").splitlines()
+    assert lines[0] == "**patches**"
+    assert "| Voxelocity | 70 | 60 to 1,234 | 5 | n/a |" in lines
+    assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in lines
+    assert "| TorchIO | n/a |  | 0 | not installed: torchio |" in lines
+    assert lines[-1].startswith("`voxelocity bench transforms`, 2026-01-02, commit x, x, 2 cores, 1 B, GPU: x.")
+    assert tables.page_tables("patches.md") == "Not measured at a clean commit yet: no result file"
+
+
+@pytest.mark.parametrize(
+    ("commit", "reason"),
+    [
+        ("a" * 40 + "-dirty", "measured with uncommitted changes"),
+        ("unheard of", "measured at commit unheard of, which this repository does not hold"),
+    ],
+)
+def test_a_record_that_nobody_could_repeat_stands_in_no_table_but_is_named(tables, record, commit, reason):
+    kept = json.loads(record.read_text())
+    kept["environment"]["commit"] = commit
+    record.write_text(json.dumps(kept))
+    assert tables.page_tables("augmentation.md").endswith(f"bench_transforms.json: {reason}")
+    page = tables.measured_page()
+    assert f"- bench_transforms.json: {reason}" in page
+    assert "MONAI | 7 |" not in page
+
+
+def test_a_commit_is_known_if_it_leads_to_the_checkout(tables, monkeypatch):
+    monkeypatch.undo()
+    from tables_of.results import is_in_history
+
+    head = subprocess.run(["git", "-C", SCRIPT.parent, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    assert is_in_history(head.strip())
+    assert not is_in_history("0" * 40)
+    assert not is_in_history("x")
+
+
+def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
+    from tables_of.results import demo_words
+
+    seconds = {"MONAI": [60.0, None, None], "Voxelocity": [40.0, 30.0, 50.0]}
+    assert demo_words({"target_dice": 0.9, "limit_s": 120.0, "seconds_to_target": seconds}) == (
+        "Dice 0.9 after: MONAI not within 2 min in 2 of 3; Voxelocity 40 s (30 s to 50 s); n = 3 seeds"
+    )
+
+
+def test_a_page_without_the_marks_is_named(tables):
+    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures: made by"):
+        tables._filled("# Page\n", "", where="page.md")
+    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures of the curves: made by"):
+        tables._filled(f"{tables._BEGIN}\n{tables._END}\n", "", where="page.md", name="the curves")
+
+
+def test_tables_replace_what_stood_between_the_marks_and_nothing_else(tables):
+    page = f"before\n{tables._BEGIN}\nold\n{tables._END}\nafter\n"
+    assert tables._filled(page, "new", where="page") == f"before\n{tables._BEGIN}\nnew\n{tables._END}\nafter\n"
+
+
+def test_tables_of_the_named_page_that_are_not_measured_yet_say_so(tables, tmp_path):
+    page = tmp_path / "spans.md"
+    begin, end = (mark.replace("figures", "figures of the own cost") for mark in (tables._BEGIN, tables._END))
+    page.write_text(f"# Spans\n\n{begin}\n{end}\n")
+    assert (
+        tables._named_page(page, tables._NAMED_TABLES["spans.md"]).count("Not measured yet: run the commands above")
+        == 1
+    )
+
+
+ENVIRONMENT = dict.fromkeys(("cpu", "gpu", "torch", "monai", "commit"), "x") | {"num_cpus": 2, "memory_bytes": 1}
+
+
+def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(tables, tmp_path):
+    ran = {"kind": "finished", "seconds": 30.0, "patches": 60, "peak_bytes": 2**30}
+    theirs = {"trials": 8, "failed": 2, "seconds": 80.0, "chosen": {"training#num_images_per_batch": 7}}
+    ours = {"trials": 4, "failed": 0, "seconds": 40.0, "chosen": {"training#num_patches_per_iter": 3}, "runs": [ran]}
+    sides = {
+        "default": {"runs": [ran, {**ran, "kind": "out_of_memory"}]},
+        "theirs": {**theirs, "would_have_ended_at": 5, "runs": [ran, {**ran, "seconds": 36.0}]},
+        "ours": ours,
+    }
+    record = {"command": "python x.py", "environment": ENVIRONMENT, "found": {"dints": sides}}
+    (tmp_path / "auto3dseg.json").write_text(json.dumps(record))
+    none, theirs, ours = (line for line in tables.tuning.auto3dseg_lines() if line.startswith("| dints"))
+    assert "finished, out of memory" in none
+    assert "8 in 1 min 20 s, 2 failed, would have ended at trial 5" in theirs
+    assert "`num_images_per_batch` 7 | yes | 33 s (30 s to 36 s, n = 2) | 60 | 0.55 | 1.00 GiB |" in theirs
+    assert "`num_patches_per_iter` 3 | yes |" in ours
+    assert "| 0.5 | 1.00 GiB |" in ours
+
+
+def test_a_setting_off_and_on_is_not_called_ours_against_others(tables, record, tmp_path):
+    assert "ours better by" in tables.measured_page()
+    path = tmp_path / "bench_transforms.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "comparison": {}}))
+    assert "the first better by" in tables.measured_page()
+    assert "ours better by" not in tables.measured_page()
+
+
+def test_the_kernels_are_shown_by_name_over_forms_and_architectures(tables, record, tmp_path):
+    same = {"kernel": "crop", "shared_bytes": 0, "machine_code_bytes": 9, "spill_store_bytes": 0, "spill_load_bytes": 0}
+    rows = [
+        {**same, "form": "i16", "registers": 56, "accesses": {"load8": 2, "load16": 1, "store4": 1}},
+        {**same, "form": "u8", "registers": "56 64", "spill_load_bytes": "0 8", "accesses": {"load1": 2}},
+        {**same, "kernel": "touch", "form": "fp32", "registers": 8, "accesses": {"store4": 1}},
+    ]
+    made = {**json.loads(record.read_text()), "triton": "3.7", "architectures": ["sm_80", "sm_90"], "kernels": rows}
+    (tmp_path / "triton_kernels.json").write_text(json.dumps(made))
+    page = tables.measured_page().splitlines()
+    assert "| `crop` | 2 | 64 | 16 and 4 | 8 |" in page
+    assert "| `touch` | 1 | 8 | 0 and 4 | 0 |" in page

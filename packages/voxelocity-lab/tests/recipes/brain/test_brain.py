@@ -1,0 +1,142 @@
+"""The recipe of brain tumors: BraTS folders described, phantoms, scores by two rules, and a training."""
+
+import io
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from shared.recipe_call import call_of
+from voxelocity.data.source import open_cases
+from voxelocity.planning import make_plan
+from voxelocity.step import LossConfig
+from voxelocity.step import build_loss as our_loss
+from voxelocity_lab.bench.race.job import LIMITS, script_job
+from voxelocity_lab.bench.race.monai_script import ScriptSettings, _as_tuple, build_loss, build_network, build_optimizer
+from voxelocity_lab.recipes.brain import recipe
+from voxelocity_lab.recipes.brain.dataset import REGIONS, brain_dataset, make_brains
+from voxelocity_observe.core.errors import DatasetError
+
+SETS = {
+    "network.widths": [4, 8],
+    "network.strides": [[2, 2, 2]],
+    "data.patch.shape_voxel": [16, 16, 16],
+    "data.batch_size": 2,
+    "data.cache.tier": "memory",
+    "planner.measure": "never",
+    "precision.compute": "float32",
+    "train.steps": 10,
+    "window.shape_voxel": [16, 16, 16],
+}
+
+
+def write_case(root, name, endings, values=(0, 1, 2, 4)):
+    folder = root / name
+    folder.mkdir(parents=True)
+    for ending in endings:
+        image = np.resize(values, (6, 7, 8)) if "seg" in ending else np.ones((6, 7, 8))
+        nib.save(nib.Nifti1Image(image.astype(np.int16), np.eye(4)), folder / f"{name}{ending}.nii.gz")
+
+
+@pytest.mark.parametrize(
+    ("endings", "enhancing"),
+    [
+        (("_flair", "_t1", "_t1ce", "_t2", "_seg"), 4),
+        (("_flair", "_t1", "_t1c", "_t2", "_seg_auto_fused"), 4),
+        (("-t2f", "-t1n", "-t1c", "-t2w", "-seg"), 3),
+    ],
+)
+def test_folders_of_the_challenge_are_described_whatever_the_year(endings, enhancing, tmp_path):
+    for number in range(2):
+        write_case(tmp_path / "data", f"BraTS_{number}", endings, values=(0, 1, 2, enhancing))
+    cases = open_cases(brain_dataset(tmp_path / "data", tmp_path / "described"))
+    assert cases.channels == ("FLAIR", "T1", "T1Gd", "T2")
+    whole, core, bright = REGIONS
+    assert cases.regions == {whole: (1, 2, enhancing), core: (1, enhancing), bright: (enhancing,)}
+    assert cases.region_values == (2, 1, enhancing)
+    assert [path.name for path in cases.refs[0].images] == [f"BraTS_0{ending}.nii.gz" for ending in endings[:4]]
+
+
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(DatasetError, match=r"neither a dataset\.json nor folders of cases"):
+        brain_dataset(tmp_path, tmp_path / "out")
+    write_case(tmp_path / "a", "x", ("_flair", "_t1", "_t2", "_seg"))
+    with pytest.raises(DatasetError, match=r"x has 0 files of the contrast T1Gd, .* t1ce or t1c or t1gd; .*x_flair"):
+        brain_dataset(tmp_path / "a", tmp_path / "out")
+    write_case(tmp_path / "b", "x", ("_flair", "_t1", "_t1ce", "_t2"))
+    with pytest.raises(DatasetError, match=r"x has 0 labels \(\*seg\*"):
+        brain_dataset(tmp_path / "b", tmp_path / "out")
+    write_case(tmp_path / "c", "x", ("_flair", "_t1", "_t1ce", "_t2", "_seg"), values=(0, 1, 2, 7))
+    with pytest.raises(DatasetError, match=r"values \[0, 1, 2, 7\]; BraTS has 1, 2 and 4"):
+        brain_dataset(tmp_path / "c", tmp_path / "out")
+
+
+def test_phantoms_have_three_nested_classes_and_some_lack_one(tmp_path):
+    cases = open_cases(make_brains(tmp_path, 5, scale=0.15))
+    found = [set(np.unique(nib.load(ref.label).get_fdata())) for ref in cases]
+    assert found == [{0, 1, 2}, *[{0, 1, 2, 3}] * 3, {0, 1, 2}]
+    assert nib.load(cases.refs[0].images[0]).shape == (36, 36, 23)
+    before = (tmp_path / "imagesTr" / "brain_001_0002.nii.gz").read_bytes()
+    make_brains(tmp_path / "again", 2, scale=0.15)
+    assert (tmp_path / "again" / "imagesTr" / "brain_001_0002.nii.gz").read_bytes() == before
+
+
+def test_a_class_in_neither_counts_by_the_challenges_rule_alone():
+    table = recipe.score_table([{"whole": 0.8, "rim": None}, {"whole": 0.6, "rim": 0.5}, {"whole": 0.7, "rim": None}])
+    assert table.rows == [("whole", "0.700", "0.700", "0"), ("rim", "0.500", "0.833", "2")]
+    assert recipe.score_table([{"rim": None}]).rows == [("rim", "n/a", "1.000", "1")]
+
+
+def test_a_run_may_be_in_the_current_folder(brains, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(recipe._cases(call_of(brains, Path(".")))) == 5
+
+
+def test_scans_named_as_in_the_challenge_are_trained_on_predicted_and_scored_by_both_rules(brains, tmp_path):
+    endings = ("_flair", "_t1", "_t1ce", "_t2")
+    for label in sorted((brains / "labelsTr").iterdir()):
+        name = label.name.removesuffix(".nii.gz")
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for channel, ending in enumerate(endings):
+            scan = brains / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
+            scan.rename(tmp_path / "data" / name / f"{name}{ending}.nii.gz")
+        label.rename(tmp_path / "data" / name / f"{name}_seg.nii.gz")
+    said = io.StringIO()
+    call = call_of(tmp_path / "data", tmp_path / "run", console=Console(file=said, width=200), overrides=SETS)
+    recipe.train(call)
+    recipe.predict(call)
+    assert "Dice by BraTS' rule" in said.getvalue()
+    held_out = (tmp_path / "run" / "held_out.csv").read_text().splitlines()
+    assert held_out[0] == "case,image_0,image_1,image_2,image_3"
+    for case in json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]:
+        assert tuple(case["dice"]) == REGIONS
+        assert (tmp_path / "run" / "predictions" / f"{case['case_id']}.nii.gz").is_file()
+    # Scores of cases that the model does not count as held out are not shown as such.
+    model = json.loads((tmp_path / "run" / "model.json").read_text())
+    model["division"]["held_out"] = {}
+    (tmp_path / "run" / "model.json").write_text(json.dumps(model))
+    said.truncate(0)
+    recipe.predict(call)
+    assert "were not in the data of the training" in said.getvalue()
+    assert "Dice by BraTS' rule" not in said.getvalue()
+
+
+def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(brains):
+    cases = open_cases(brains)
+    planned = make_plan(cases, overrides={**LIMITS, **recipe.KEYS, **SETS, "window.overlap": 0.25,
+                                          "data.augment.ramp_epochs": 0, "network.stem_stride": [1, 1, 1],
+                                          "optimizer.average_decay": 0.0})  # fmt: skip
+    job = script_job(planned, recipe="fast", target_dice=0.5, budget_s=10.0, epochs_per_validation=1)
+    lists = {key: job.pop(key) for key in ("training", "held_out")}
+    settings = ScriptSettings(**lists, **{key: _as_tuple(value) for key, value in job.items()})
+    assert settings.regions == ((1, 2, 3), (1, 3), (3,))
+    network = build_network(settings, 4)
+    logits, label = network(torch.rand(1, 4, 16, 16, 16)), torch.randint(4, (1, 1, 16, 16, 16))
+    masks = torch.cat([torch.isin(label, torch.tensor(each)) for each in settings.regions], dim=1).float()
+    ours = our_loss(LossConfig(name="dice_focal"), regions=settings.regions)(logits, label[:, 0].to(torch.uint8))
+    torch.testing.assert_close(build_loss(settings)(logits, masks), ours, rtol=1e-5, atol=1e-6)
+    assert type(build_optimizer(network, settings)).__name__ == "Novograd"

@@ -1,0 +1,103 @@
+"""Streamlines led by an image, by one command: TRK and NIfTI in, TRK out, and images that do not fit."""
+
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from voxelocity_lab.recipes.tractography.files import Space, write_tracts
+
+SETS = {
+    "network.num_points": 8,
+    "network.points_per_token": 4,
+    "network.width": 8,
+    "network.depth": 1,
+    "network.num_heads": 1,
+    "fit.batch_size": 8,
+    "fit.steps": 3,
+    "sample.num_steps": 2,
+    "sample.format": "trk",
+}
+# The first axis runs to the left.
+AFFINE = np.array([[-5.0, 0, 0, 100], [0, 5, 0, -50], [0, 0, 5, -30], [0, 0, 0, 1]])
+
+
+def save(path, values, affine=AFFINE):
+    nib.save(nib.Nifti1Image(values.astype(np.float32), affine), path)
+    return path
+
+
+@pytest.fixture
+def images(tmp_path):
+    """FA and the main direction on one grid."""
+    numbers = np.random.default_rng(0)
+    direction = numbers.standard_normal((40, 20, 24, 3))
+    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+    return save(tmp_path / "FA.nii.gz", numbers.random((40, 20, 24))), save(tmp_path / "V1.nii.gz", direction)
+
+
+@pytest.fixture
+def tracts(bundles_file, images, tmp_path):
+    """A folder with a TRK file of each bundle, in the space of the images."""
+    with np.load(bundles_file) as found:
+        for number, name in enumerate(("left", "right")):
+            lines = found["points"][found["bundle"] == number]
+            (tmp_path / "trk").mkdir(exist_ok=True)
+            write_tracts(tmp_path / "trk" / f"{name}.trk", [(lines, name)], space=Space.of_image(images[0]))
+    return tmp_path / "trk"
+
+
+@pytest.fixture
+def both(voxelocity, tracts, tmp_path, monkeypatch):
+    """Calls the command with some images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(**images):
+        sets = [f"{key}={json.dumps(value)}" for key, value in SETS.items()]
+        sets += [f"{name}={path}" for name, path in images.items()]
+        words = [word for one in sets for word in ("--set", one)]
+        return voxelocity(
+            "recipe", "tractography", "both", tracts, "-o", tmp_path / "run", "--device", "cpu", *words
+        )  # fmt: skip
+
+    return call
+
+
+def test_one_command_leads_from_trk_and_images_to_streamlines_on_their_grid(both, images, tmp_path):
+    told = both(image=images[0], direction=images[1])
+    assert told.status == 0, told.err
+    made = nib.streamlines.load(tmp_path / "run" / "generated.trk")
+    assert np.allclose(made.header["voxel_to_rasmm"], AFFINE)
+    assert made.header["dimensions"].tolist() == [40, 20, 24]
+    assert len(made.streamlines) > 0
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert weights["volume.channels"].shape == (1, 7, 40, 20, 24), "FA, and six products of a direction"
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_trk_in_another_space_than_its_image_is_named_before_the_training(both, images, tmp_path):
+    moved = AFFINE.copy()
+    moved[:3, 3] += 500.0
+    told = both(image=save(tmp_path / "moved.nii.gz", np.ones((40, 20, 24)), moved))
+    assert told.status == 2
+    for words in ("left.trk", "moved.nii.gz", "100 % of the points", "register them first"):
+        assert words in told.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["image", "direction", "mask"])
+def test_an_image_that_is_missing_is_named_before_the_training(both, name, tmp_path):
+    told = both(**{name: tmp_path / "none.nii.gz"})
+    assert told.status == 2
+    assert "none.nii.gz" in told.err
+    assert "the file does not exist" in told.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_on_different_grids_are_named_before_the_training(both, images, tmp_path):
+    told = both(image=save(tmp_path / "small.nii.gz", np.ones((20, 10, 12))), direction=images[1])
+    assert told.status == 2
+    assert "resample one to the other" in told.err
+    assert not (tmp_path / "run").exists()

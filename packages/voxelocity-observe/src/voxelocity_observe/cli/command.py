@@ -1,0 +1,78 @@
+"""What a command is to the command line, and where those of each distribution are listed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import typer
+
+TABLES = (
+    "voxelocity.cli.commands",
+    "voxelocity_observe.cli.commands",
+    "voxelocity_lab.cli.commands",
+)
+"""Modules with `COMMANDS`, in the order of `--help`; those that are not installed are left out.
+
+A list of names rather than entry points: it also works from PYTHONPATH, without an installation, and reading the
+metadata of all installed packages would take `--help` longer than everything else it does.
+"""
+
+Panel = Literal["Start here", "Train and predict", "Find what is slow", "Results and caches"]
+PANELS: tuple[Panel, ...] = ("Start here", "Train and predict", "Find what is slow", "Results and caches")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of `voxelocity`.
+
+    Attributes:
+        name: as users type it.
+        run: the function whose signature has its options, or a group of commands.
+        panel: under which `--help` lists it.
+        settings: of click's context.
+        starts: whose programs it starts: "program" for the user's own, with the user's own environment variables,
+            "peers" for peers' scripts, whose threads must wait as they do when the user starts them.
+    """
+
+    name: str
+    run: Callable[..., Any] | typer.Typer
+    panel: Panel
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    starts: Literal["", "program", "peers"] = ""
+
+
+def installed_commands() -> Iterator[Command]:
+    """The commands of all installed distributions, panel by panel."""
+    tables = [importlib.import_module(table) for table in TABLES if importlib.util.find_spec(table.partition(".")[0])]
+    for panel in PANELS:
+        yield from (command for table in tables for command in table.COMMANDS if command.panel == panel)
+
+
+def add_commands(app: typer.Typer) -> dict[str, Command]:
+    """The commands by name, after adding them to a command line."""
+    commands = {command.name: command for command in installed_commands()}
+    for command in commands.values():
+        if isinstance(command.run, typer.Typer):
+            app.add_typer(command.run, name=command.name, rich_help_panel=command.panel)
+        else:
+            add = app.command(command.name, context_settings=dict(command.settings), rich_help_panel=command.panel)
+            add(command.run)
+    return commands
+
+
+def engine_function(module: str, name: str) -> Callable[..., Any] | None:
+    """A function of the engine, by the name of its module; None if only the observer is installed."""
+    if importlib.util.find_spec("voxelocity") is None:
+        return None
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave this option rather than relying on its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"

@@ -1,0 +1,71 @@
+"""The observed program, as plain records. Nothing here judges; rules do, and they read nothing else.
+
+A recorder inside the program writes one JSON object per line. A record holds the object of the event that its
+docstring names, field by field. Seconds are the host's unless a name says otherwise.
+"""
+
+from voxelocity_observe.diagnose.facts.program import (
+    OWN_FEED,
+    CallFacts,
+    CompileFacts,
+    FetchFacts,
+    FileFacts,
+    HeldFacts,
+    KernelGroup,
+    LoaderFacts,
+    MemoryFacts,
+    NetworkFacts,
+    OperatorTime,
+    OptimizerFacts,
+    ProfileFacts,
+    SettingFacts,
+    StackFacts,
+    SyncFacts,
+    TransformFacts,
+)
+from voxelocity_observe.diagnose.facts.read import read_facts
+from voxelocity_observe.diagnose.facts.whole import (
+    PARTS,
+    CoreWait,
+    Ending,
+    ExperimentFacts,
+    Facts,
+    HostFacts,
+    OwnCost,
+    Pass,
+    ProcessFacts,
+    RankFacts,
+    Step,
+)
+
+__all__ = [
+    "OWN_FEED",
+    "PARTS",
+    "CallFacts",
+    "CompileFacts",
+    "Ending",
+    "ExperimentFacts",
+    "Facts",
+    "FetchFacts",
+    "FileFacts",
+    "HeldFacts",
+    "HostFacts",
+    "KernelGroup",
+    "LoaderFacts",
+    "MemoryFacts",
+    "NetworkFacts",
+    "OperatorTime",
+    "OptimizerFacts",
+    "CoreWait",
+    "OwnCost",
+    "Pass",
+    "ProcessFacts",
+    "ProfileFacts",
+    "RankFacts",
+    "SettingFacts",
+    "StackFacts",
+    "Step",
+    "SyncFacts",
+    "TransformFacts",
+    "read_facts",
+]

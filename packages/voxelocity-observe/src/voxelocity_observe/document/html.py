@@ -1,0 +1,86 @@
+"""A document as one HTML file that explains itself, works offline and runs no script."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxelocity_observe.core.whole_file import write_whole
+from voxelocity_observe.document.blocks import Document
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_BEFORE_UNIT_OR_SMALLER_PART = re.compile(
+    r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
+)
+_BETWEEN_NAMES = re.compile(r"(?<=\w[./_])(?=[A-Za-z])|(?<=/)(?=[A-Za-z])")
+
+
+def write_page(document: Document, path: str | Path) -> Path:
+    """The path, which now holds the document. The same document gives the same bytes.
+
+    Bytes of names of files that are not UTF-8 are shown as escapes.
+
+    Args:
+        document: to show.
+        path: file to write; it is replaced in one move.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    text = _environment().get_template("document.html.j2").render(page=document)
+    # The name of a file may have bytes that are not UTF-8; a page must not.
+    return write_whole(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_figures(document: Document, path: str | Path) -> Path:
+    """The path, which now holds the document's figures as JSON, for programs.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    return write_whole(path, (json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n").encode())
+
+
+def unbroken(text: str) -> str:
+    """The text with its numbers tied to their units, so that no line ends between them."""
+    return _BEFORE_UNIT_OR_SMALLER_PART.sub("\N{NO-BREAK SPACE}", text)
+
+
+def breakable(text: str) -> Markup:
+    """The text as HTML in which paths and dotted names may be broken between their parts, and nowhere else."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(_BETWEEN_NAMES.split(text))
+
+
+def with_code(text: str) -> Markup:
+    """The text as HTML, with what stands between backticks as code; numbers are tied to their units."""
+    from markupsafe import Markup
+
+    words = [Markup("<code>{}</code>").format(part) if n % 2 else Markup.escape(unbroken(part))
+             for n, part in enumerate(text.split("`"))]  # fmt: skip
+    return Markup("").join(words)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("voxelocity_observe.document"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["unbroken"] = unbroken
+    environment.filters["breakable"] = breakable
+    environment.filters["with_code"] = with_code
+    return environment

@@ -1,0 +1,137 @@
+"""A document for a terminal: tables that stay readable at 60 columns, in a pipe and without color.
+
+Meaning is never in color alone, and text from data is never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from voxelocity_observe.core.terminal_text import printable, wrapped
+from voxelocity_observe.document import blocks
+from voxelocity_observe.document.html import unbroken
+
+_INDENT_COLUMNS = 4
+_GAP_COLUMNS = 2
+
+
+def document_view(shown: blocks.Document) -> RenderableType:
+    """A document in short: the verdict, the notices, and the tables, findings and sentences of its sections."""
+    lines: list[RenderableType] = [Wrapped(shown.verdict, style="bold")]
+    lines += [Wrapped(f"note: {notice}") for notice in shown.notices]
+    for section in shown.sections:
+        if not section.is_detail and (views := _section_views(section)):
+            lines += ["", *views]
+    return Group(*lines)
+
+
+def section_view(section: blocks.Section) -> RenderableType:
+    """A section of a document: its title, tables, findings and sentences."""
+    return Group(*_section_views(section))
+
+
+def _section_views(section: blocks.Section) -> list[RenderableType]:
+    views = [view for block in section.blocks for view in _block_views(block)]
+    return [Wrapped(section.title, style="bold"), *views] if views else []
+
+
+def _block_views(block: blocks.Block) -> list[RenderableType]:
+    """What a terminal shows of a block; nothing of charts, pictures, hints and what is folded."""
+    match block:
+        case blocks.Table():
+            return [TableView(block)]
+        case blocks.TimeBars(table=blocks.Table() as table):
+            return [TableView(table)]
+        case blocks.Text(is_hint=False):
+            return [Wrapped(block.text)]
+        case blocks.FindingCard():
+            return [Wrapped(f"{block.code} {block.title}; {block.gain}")]
+    return []
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table of a document, as wide as the terminal."""
+
+    table: blocks.Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from table_lines(self.table, options.max_width)
+
+
+def table_lines(table: blocks.Table, columns: int) -> list[Text]:
+    """The table in lines of at most `columns`, its caption first; a longer word gets its own line. A table that is too
+    wide has one value per line.
+    """
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    heads = [printable(head) for head in table.heads]
+    widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    fits = sum(widths) + _GAP_COLUMNS * (len(widths) - 1) <= columns
+    body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
+    caption = prose(table.caption, columns, style="underline")
+    return [*([] if table.hides_caption else caption), *body]
+
+
+def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: blocks.Table) -> Iterator[Text]:
+    for number, row in enumerate([heads, *rows]):
+        cells = [
+            _padded(cell, width, is_left=column == 0 or column in table.text_columns)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield Text((" " * _GAP_COLUMNS).join(cells).rstrip(), style="dim" if number == 0 else "")
+
+
+def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
+    if len(heads) == 2:
+        for name, cell in rows:
+            yield from prose(f"{name}: {cell}", columns, hanging="  ")
+        return
+    for row in rows:
+        yield from prose(row[0], columns, hanging="  ")
+        for head, cell in zip(heads[1:], row[1:], strict=True):
+            if cell:
+                yield from prose(f"{head}: {cell}", columns, indent="  ", hanging="  ")
+
+
+def prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
+    """The text in lines of at most `columns`, without control codes, no number apart from its unit.
+
+    `indent` is that of all lines, `hanging` comes on top of it after the first.
+    """
+    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent + hanging)
+    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style, overflow="fold") for line in lines)
+
+
+def _padded(cell: str, width: int, *, is_left: bool) -> str:
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if is_left else blanks + cell
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """Words wrapped without the blanks that fill up lines in a pipe."""
+
+    words: str
+    indent_columns: int = 0
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from prose(self.words, options.max_width, indent=" " * self.indent_columns, style=self.style)
+
+
+def indented(words: str) -> Wrapped:
+    """Words below a head."""
+    return Wrapped(words, indent_columns=_INDENT_COLUMNS)
+
+
+def open_table() -> Table:
+    """A table without rows, for what a document has no block for."""
+    # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from matplotlib.image import imread
+
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe, assert_shown
+from voxelocity_observe.monitor.files import MonitorFiles
+from voxelocity_observe.monitor.page import draw_again, render_monitor_page, render_monitor_png
+from voxelocity_observe.monitor.samples import HostSample, RankSample, Sample
+
+
+def draw(record, folder):
+    return Page(render_monitor_page(record, folder / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def full(record, gpu, mark):
+    """A record with everything a page can show."""
+    phases = [mark("cache", 0.0, 20.0), mark("train", 20.0, 30.0), mark("validate", 50.0, 8.0, color="#cc3366")]
+    return record(60, gpus=[gpu(0), gpu(1, busy_share=0.4)], phases=phases, missing=["NVML: no PCIe counters"])
+
+
+def test_the_page_reads_as_agreed(full, tmp_path):
+    assert_golden(draw(full, tmp_path), "monitor")
+
+
+def test_a_gpu_looks_the_same_in_line_and_legend(record, gpu, tmp_path):
+    text = render_monitor_page(record(20, gpus=[gpu(i) for i in range(8)]), tmp_path / "p.html").read_text("utf-8")
+    legend = re.findall(r'<span class="swatch([^"]*)" style="--swatch: ([^"]+)"></span>(GPU \d)', text)[:8]
+    assert [look for *look, _ in legend[:4]] == [
+        ["", "var(--accent)"], ["", "var(--class-1)"], ["", "var(--class-2)"], [" dashed", "var(--accent)"],
+    ]  # fmt: skip
+    assert legend[6][0] == " dotted"
+    assert len({(stroke, color) for stroke, color, _ in legend}) == 8
+
+
+def test_a_phase_that_others_fill_is_in_the_table_and_not_in_the_legend(record, mark, tmp_path):
+    marks = [mark("epoch", 0.0, 20.0), mark("training", 0.0, 15.0), mark("validation", 15.0, 5.0)]
+    text = render_monitor_page(record(20, phases=marks), tmp_path / "p.html").read_text("utf-8")
+    legend = re.findall(r"</span>(epoch|training|validation)</li>", text)
+    assert legend == ["training", "validation"]
+    assert '<th scope="row" role="rowheader">epoch</th>' in text
+
+
+def test_a_cost_too_small_for_a_digit_is_not_called_none(record, tmp_path):
+    words = draw(record(600, own_cpu_s=0.05), tmp_path).words
+    assert "cost 50 ms of CPU time, less than 0.1 % of one core while it watched." in words
+
+
+def test_the_page_is_safe_and_a_reader_without_eyes_or_mouse_finds_everything(full, tmp_path):
+    page = draw(full, tmp_path)
+    assert_safe(page)
+    assert_accessible(page)
+    assert_colored(page.source)
+    assert len([one for one in page.all("figure") if one["class"] == "chart"]) == 4 + 6
+
+
+def test_a_color_that_was_given_is_taken_and_none_of_the_stand_ins_is_left(full, tmp_path):
+    text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "#cc3366" in text
+    assert not re.search(r"#010[123]", text)
+
+
+def test_without_a_gpu_the_page_has_no_word_and_no_chart_of_one(record, tmp_path):
+    page = draw(record(30), tmp_path)
+    assert "GPU" not in page.words
+    assert "Phases" not in page.words
+    assert len(page.all("figure")) == 4
+    assert "Everything that was asked for was measured." in page.words
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_shortest_records_have_a_page(record, gpu, tmp_path, count):
+    page = draw(record(count, gpus=[gpu()]), tmp_path)
+    assert not page.misnested
+    assert bool(page.all("figure")) == (count > 0)
+    assert ("No sample was taken" in page.words) == (count == 0)
+
+
+def test_a_program_that_was_killed_and_one_that_goes_on_are_told_apart(record, tmp_path):
+    assert "Voxelocity monitor was ended by SIGKILL" in draw(record(3, status=-9), tmp_path).words
+    assert "Voxelocity monitor unfinished" in draw(record(3, status=None), tmp_path).words
+    assert "Voxelocity monitor Monitor In 3.0 s" in draw(record(3, command=(), status=None), tmp_path).words
+
+
+def test_many_thousand_samples_make_a_page_no_larger_than_a_few_hundred_do(record, tmp_path):
+    few, many = (draw(record(count), tmp_path) for count in (400, 10_000))
+    assert len(many.source) < 1.2 * len(few.source)
+
+
+def test_many_cores_and_gpus_are_drawn(record, gpu, tmp_path):
+    page = draw(record(300, core_shares=(0.5,) * 128, gpus=[gpu(i) for i in range(8)]), tmp_path)
+    assert "64.0 of 128 cores were busy" in page.words
+    assert page.words.count("GPU 7") == 6 + 1
+
+
+def test_names_from_a_program_cannot_break_out(record, gpu, mark, tmp_path):
+    evil = "\"'><script>alert(1)</script><b>&amp;"
+    made = record(
+        5,
+        gpus=[gpu(name=evil, throttle_reasons=(evil,))],
+        phases=[mark(evil, 0.0, 2.0, color=evil)],
+        command=(evil,),
+        missing=[evil],
+        environment={evil: evil},
+    )
+    page = draw(made, tmp_path)
+    assert not page.misnested
+    assert not page.all("script", "b")
+    assert page.text.count(evil) >= 6
+
+
+def test_only_the_first_of_several_ranks_is_shown_and_that_is_said(record, mark, tmp_path):
+    marks = [mark("train", 0.0, 2.0, rank=rank) for rank in range(3)]
+    assert "Phases of the first of 3 ranks." in draw(record(5, phases=marks), tmp_path).words
+
+
+def test_the_same_record_gives_the_same_bytes(full, tmp_path):
+    first = render_monitor_page(full, tmp_path / "a.html").read_bytes()
+    assert render_monitor_page(full, tmp_path / "b.html").read_bytes() == first
+
+
+def test_a_machine_that_answers_nothing_has_a_page_without_charts(record, tmp_path):
+    silent = replace(record(0), samples=[Sample(time_s=1.0, period_s=1.0, host=HostSample())])
+    page = draw(silent, tmp_path)
+    assert not page.all("figure")
+    assert "Host" not in page.words
+
+
+def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(full, tmp_path):
+    pixels = assert_shown(render_monitor_page(full, tmp_path / "page.html"), tmp_path, width=500, height=4500)
+    assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the color of the page alone"
+
+
+def test_a_picture_has_a_row_for_each_chart(record, gpu, mark, tmp_path):
+    host, both = tmp_path / "host.png", tmp_path / "both.png"
+    assert render_monitor_png(record(30), host) == host
+    ranks = tuple(RankSample(rank=rank, cores=1.0, memory_bytes=2**30) for rank in range(2))
+    render_monitor_png(record(30, gpus=[gpu()], ranks=ranks, phases=[mark("$train$", 0.0, 9.0)]), both)
+    rows = [imread(path).shape[0] for path in (host, both)]
+    assert rows[1] - rows[0] == (6 + 2) * 220
+    assert imread(both).std() > 0.05
+
+
+def test_a_command_with_a_name_that_is_not_utf_8_has_page_and_picture(record, tmp_path):
+    made = record(3, command=("python", "M\udcfcller's\ntrain.py"))
+    render_monitor_png(made, tmp_path / "p.png")
+    assert "M?ller" in draw(made, tmp_path).words
+
+
+def test_a_record_without_samples_has_a_picture_that_says_so(record, tmp_path):
+    assert imread(render_monitor_png(record(0), tmp_path / "empty.png")).shape[0] < 400
+
+
+def test_a_phase_is_seen_in_the_picture(record, mark, tmp_path):
+    plain, shaded = record(30), record(30, phases=[mark("train", 0.0, 30.0, color="#ff0000")])
+    pictures = [imread(render_monitor_png(made, tmp_path / "p.png"))[:, :, :3] for made in (plain, shaded)]
+    reddish = [((p[:, :, 0] - p[:, :, 1]) > 0.15).mean() for p in pictures]
+    assert reddish[1] > reddish[0] + 0.3
+
+
+@pytest.fixture
+def folder(record, tmp_path):
+    made = record(5)
+    files = MonitorFiles(tmp_path / "watched", pytest.fail)
+    for sample in made.samples:
+        files.add(sample, [])
+    files.describe(made, begin_s=0.0, gpus=[], is_over=True)
+    files.close()
+    return tmp_path / "watched"
+
+
+def test_page_and_picture_are_drawn_again_from_the_files(folder):
+    assert draw_again(folder) == folder / "monitor.html"
+    assert (folder / "monitor.png").read_bytes().startswith(b"\x89PNG")
+    assert "mean of 2 cores" in (folder / "monitor.html").read_text()
+
+
+def test_elsewhere_only_the_page_is_drawn(folder, tmp_path):
+    assert draw_again(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
+    assert sorted(path.name for path in folder.iterdir()) == ["monitor.json", "samples.csv"]

@@ -1,0 +1,104 @@
+"""`voxelocity evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from voxelocity.core.records import CaseScore
+    from voxelocity.evaluation import Evaluation
+
+
+def evaluate(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PREDICTIONS... TRUTH",
+            help="Folders of predictions, such as one per fold, then the true labels: a folder or a data set. "
+            "Or finished runs alone, whose final validations are pooled.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for evaluation.html, .json and .csv.")],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels",
+            "--run",
+            help="What the values mean: a finished run, a dataset.json, or a JSON file of values and names.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", help="Of the normalized surface distance, in mm; 3 as in TotalSegmentator."),
+    ] = None,
+) -> None:
+    """Compare PREDICTIONS with TRUTH: Dice, surface distances and volumes of every class and case.
+
+    Exits with 1 if a case could not be compared.
+    """
+    from voxelocity.evaluation import evaluation_view, write_evaluation
+    from voxelocity.evaluation.page import PAGE
+    from voxelocity_observe.core.console import PlainConsole
+
+    console = PlainConsole()
+    with console.status("comparing") as status:
+        num_cases, num_done = 0, 0
+
+        def start(num: int) -> None:
+            nonlocal num_cases
+            num_cases = num
+
+        def show(_: CaseScore) -> None:
+            nonlocal num_done
+            num_done += 1
+            status.update(f"compared case {num_done} of {num_cases}")
+
+        evaluation = _evaluated(folders, labels, tolerance, start=start, show=show)
+    write_evaluation(evaluation, out)
+    console.print(evaluation_view(evaluation), highlight=False)
+    console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
+    if evaluation.refused:
+        raise typer.Exit(1)
+
+
+def _evaluated(
+    folders: list[Path],
+    labels: Path | None,
+    tolerance_mm: float | None,
+    *,
+    start: Callable[[int], None],
+    show: Callable[[CaseScore], None],
+) -> Evaluation:
+    """The runs pooled, or the predictions compared with the last folder.
+
+    Raises:
+        InputError: the folders are neither, or an option is for the other.
+    """
+    from voxelocity.evaluation import evaluate as compare
+    from voxelocity.evaluation import pool_runs
+    from voxelocity.metrics import NSD_TOLERANCE_MM
+    from voxelocity.report import folder_kind
+    from voxelocity_observe.core.errors import InputError
+
+    runs = [folder for folder in folders if folder_kind(folder) == "run"]
+    if len(runs) == len(folders):
+        given = [name for name, value in (("--labels", labels), ("--tolerance", tolerance_mm)) if value is not None]
+        if given:
+            raise InputError(
+                f"evaluate: {' and '.join(given)} is for folders of predictions, but only runs were given, which are "
+                "scored already; leave it out, or predict their cases and name the predictions and the truth"
+            )
+        return pool_runs(runs)
+    if runs:
+        raise InputError(
+            f"evaluate: {runs[0]} is a run and {next(f for f in folders if f not in runs)} is none; name only runs, or "
+            "only folders of predictions and the truth"
+        )
+    if len(folders) < 2:
+        raise InputError(f"evaluate: only {folders[0]} was given; name the predictions, then the truth")
+    tolerance_mm = NSD_TOLERANCE_MM if tolerance_mm is None else tolerance_mm
+    return compare(folders[:-1], folders[-1], labels=labels, tolerance_mm=tolerance_mm, on_start=start, on_case=show)

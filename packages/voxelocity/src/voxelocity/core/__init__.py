@@ -1,0 +1,9 @@
+"""Value types and contracts that travel between the stages. Imports nothing else of this package, and no torch.
+
+- What travels: `volume`, `region`, `batch`, `cases`, `records`, `axis_order`, `laterality` (left/right pairs of
+  classes).
+- What stages promise: `contracts`, `config` (the base of every configuration), `rng`, `learning`.
+- Files: `remote` (URLs, lost connections), `staging`.
+- Loops and kernels: `jit` and `waiting` (Numba), `numba_interpolation`, `memory_order`, `kernels` and `compiling`
+  (Triton), `first_use` (names imported at their first use).
+"""

@@ -1,0 +1,179 @@
+"""A data set as a value: its cases, the names of their channels and classes, and how they split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from voxelocity.core.volume import VolumeRef
+from voxelocity_observe.core.errors import DatasetError
+from voxelocity_observe.core.quantities import count_text
+
+Fold = int | Literal["all"]
+MAX_CLASSES = 256
+"""Background included: class indices are uint8 everywhere."""
+MAX_LABEL_VALUE = 65_535
+"""Of a label file; predictions are written in the data set's own values, as uint8 or uint16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The training cases and the validation cases. `held_out` is False if both are the same cases."""
+
+    training: tuple[VolumeRef, ...]
+    validation: tuple[VolumeRef, ...]
+    held_out: bool
+
+    @property
+    def num_shared_patients(self) -> int:
+        """Patients with scans on both sides; their scores are too optimistic."""
+        return len({_patient(ref) for ref in self.training} & {_patient(ref) for ref in self.validation})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """The cases of one data set. No voxel has been read.
+
+    Attributes:
+        name: what the data set calls itself.
+        root: the folder or file it was opened from.
+        layout: the form it was found in ("msd", "nnunet", "csv").
+        channels: one name per image channel.
+        labels: file value to class name, background (0) included; empty if the form does not declare classes
+            (`data.pipeline` then reads them from the label files).
+        refs: every case, sorted by case id.
+        num_folds: folds the data set declares, or the default number of folds.
+        regions: of overlapping classes, the file values of each by its name, in the order in which predictions are
+            drawn, later ones over earlier ones; empty if classes exclude each other.
+        region_values: the file value that each of them is drawn with.
+        ignore_value: the file value of voxels without a known class, which are neither learned from nor scored; the
+            highest of all. Its index follows those of the classes.
+    """
+
+    name: str
+    root: Path
+    layout: str
+    channels: tuple[str, ...]
+    labels: Mapping[int, str]
+    refs: tuple[VolumeRef, ...]
+    num_folds: int = 5
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    region_values: tuple[int, ...] = ()
+    ignore_value: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+    def __repr__(self) -> str:
+        """One line that describes the data set."""
+        num_labeled = sum(ref.label is not None for ref in self.refs)
+        classes = ", ".join(self.scored) or "not declared"
+        return (
+            f"Cases({self.name!r}, {self.layout}: {count_text(len(self.refs), 'case')}, {num_labeled} labeled; "
+            f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
+        )
+
+    def __iter__(self) -> Iterator[VolumeRef]:
+        return iter(self.refs)
+
+    @property
+    def num_patients(self) -> int:
+        """Patients among the cases; a case of unknown patient counts as one patient."""
+        return len({_patient(ref) for ref in self.refs})
+
+    @property
+    def num_channels(self) -> int:
+        return len(self.channels)
+
+    @property
+    def label_values(self) -> tuple[int, ...]:
+        """File values in order of class index: class index i stands for `label_values[i]`."""
+        return tuple(sorted(self.labels))
+
+    @property
+    def stored_values(self) -> tuple[int, ...]:
+        """Every value that label files may hold, in order of index: those of the classes, then the ignored one."""
+        return self.label_values if self.ignore_value is None else (*self.label_values, self.ignore_value)
+
+    @property
+    def ignored(self) -> int | None:
+        """The index of ignored voxels; None if none are."""
+        return None if self.ignore_value is None else len(self.labels)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Class names in order of class index, background first."""
+        return tuple(self.labels[value] for value in self.label_values)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes, including the background."""
+        return len(self.labels)
+
+    @property
+    def scored(self) -> dict[str, tuple[int, ...]]:
+        """Names of what is learned and scored, with the class indices that each covers: regions, or single classes."""
+        return scored_classes(self.class_names, self.region_indices)
+
+    @property
+    def region_indices(self) -> dict[str, tuple[int, ...]]:
+        """`regions` in class indices."""
+        index = {value: number for number, value in enumerate(self.label_values)}
+        return {name: tuple(index[value] for value in values) for name, values in self.regions.items()}
+
+    @property
+    def region_order(self) -> tuple[int, ...]:
+        """`region_values` in class indices."""
+        return tuple(self.label_values.index(value) for value in self.region_values)
+
+    def training(self, fold: Fold) -> Cases:
+        """Only the training cases when `fold` is held out.
+
+        Raises:
+            DatasetError: as `split`.
+        """
+        return replace(self, refs=self.split(fold).training)
+
+    def split(self, fold: Fold) -> Split:
+        """The labeled cases, divided by `fold`; "all" puts every case on both sides, with `held_out` False.
+
+        Raises:
+            DatasetError: there are no labeled cases, or the fold holds no case to validate or to train on.
+        """
+        labeled = tuple(ref for ref in self.refs if ref.label is not None)
+        if not labeled:
+            raise DatasetError(f"source: {self.root}: no case has a label, so nothing can be trained; add labels")
+        if fold == "all":
+            return Split(training=labeled, validation=labeled, held_out=False)
+        validation = tuple(ref for ref in labeled if ref.fold == fold)
+        training = tuple(ref for ref in labeled if ref.fold != fold)
+        known = sorted({ref.fold for ref in labeled if ref.fold is not None})
+        if not validation and not known:
+            raise DatasetError(
+                f"source: {self.root}: no fold holds out any of the {len(labeled)} labeled cases; list some under "
+                '"val" in splits_final.json, or remove that file to hold out every fifth, or give --fold all'
+            )
+        if not validation:
+            raise DatasetError(
+                f"source: {self.root}: fold {fold} holds zero of the {len(labeled)} labeled cases; "
+                f"folds with cases: {known}; choose one of them or --fold all"
+            )
+        if not training:
+            raise DatasetError(
+                f"source: {self.root}: fold {fold} holds all {len(labeled)} labeled cases, none is left to train on; "
+                "choose --fold all to train and validate on the same cases"
+            )
+        return Split(training=training, validation=validation, held_out=True)
+
+
+def scored_classes(class_names: Sequence[str], regions: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """What is scored, by name: the class indices of each region, or each foreground class by itself."""
+    return {name: tuple(each) for name, each in regions.items()} or {
+        name: (index,) for index, name in enumerate(class_names) if index > 0
+    }
+
+
+def _patient(ref: VolumeRef) -> str:
+    return ref.case_id if ref.patient is None else ref.patient

@@ -1,0 +1,149 @@
+"""From stored voxels to an augmented batch, with the engine that computes it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.region import Region
+from voxelocity.data.augment.config import EngineName
+from voxelocity.data.augment.params import AugmentParams
+from voxelocity.data.augment.placement import ResidentSource, Source
+from voxelocity_observe.core.errors import ConfigError
+
+Engine = Literal["numba", "triton", "torch"]
+_SLOWLY = "in plain torch, many times slower"
+
+
+def augment(
+    sources: Sequence[Source | ResidentSource],
+    regions: Sequence[Region],
+    params: AugmentParams,
+    image: torch.Tensor,
+    label: torch.Tensor,
+    *,
+    engine: EngineName = "auto",
+) -> None:
+    """Fills a batch. A sample comes out the same, bit for bit, whatever else is in the batch; engines agree closely.
+
+    Safe to use from several threads; "numba" holds no GIL while it computes, "triton" works on the current stream of
+    the batch's device and does not wait for it.
+
+    Args:
+        sources: one per sample, the box from `needed_box`. Resident ones must lie on the batch's device.
+        regions: one per sample, where its patch lies in the volume.
+        params: of b samples and c channels.
+        image: (b, c, x, y, z) float32, bfloat16 or float16, in C order or channels_last_3d, written as a whole. Every
+            engine computes in float32 and rounds the result; only "triton" does so without a copy.
+        label: (b, x, y, z) uint8 in C order, on the same device, written as a whole.
+        engine: as in `AugmentConfig`.
+
+    Raises:
+        ConfigError: the engine is not available here.
+    """
+    assert image.is_floating_point(), f"image {image.dtype}"
+    assert label.dtype == torch.uint8, f"label {label.dtype}"
+    assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
+    chosen = chosen_engine(engine, image.device)
+    if chosen == "triton":
+        # Compiled kernels are loaded on first use: a command that needs none does not wait for them.
+        from voxelocity.data.augment.triton_engine import augment_batch
+
+        augment_batch(sources, regions, params, image, label)
+        return
+    work = image
+    if image.dtype != torch.float32 or not image.is_contiguous():
+        work = torch.empty(image.shape, dtype=torch.float32, device=image.device)
+    if chosen == "numba":
+        with kernel_imports:
+            from voxelocity.data.augment import numba_engine
+    else:
+        from voxelocity.data.augment import torch_engine
+    for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
+        if chosen == "torch":
+            torch_engine.augment_sample(source, region, params, row, work[row], label[row])
+        else:
+            assert isinstance(source, Source), "voxels on a device are not for a CPU"
+            numba_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
+    if work is not image:
+        image.copy_(work)
+
+
+def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
+    """The engine that this name means for batches on this device.
+
+    Raises:
+        ConfigError: it is not available here.
+    """
+    if engine == "torch":
+        return "torch"
+    if engine == "triton" or (engine == "auto" and device.type == "cuda"):
+        return _triton(engine, device)
+    if engine == "auto" and device.type != "cpu":
+        return "torch"
+    return _numba(engine, device)
+
+
+def filling_device(engine: EngineName, device: torch.device) -> torch.device:
+    """Where the engine fills batches for this device: there, or on the CPU, to be copied afterwards.
+
+    Raises:
+        ConfigError: the engine is not available here.
+    """
+    cpu = torch.device("cpu")
+    if engine == "triton" or (engine == "auto" and device.type == "cuda" and _has_triton()):
+        chosen_engine(engine, device)
+        return device
+    if engine == "auto" and device.type == "cuda":
+        _warn_of_missing("triton", "on the CPU and not on the CUDA device", "numba")
+    chosen_engine(engine, cpu)
+    return cpu
+
+
+def _triton(engine: EngineName, device: torch.device) -> Engine:
+    if device.type != "cuda" and not _is_interpreted():
+        raise ConfigError(f"augment: engine 'triton' fills batches on CUDA, not on {device}; choose engine: auto")
+    if _has_triton():
+        return "triton"
+    if engine == "triton":
+        raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
+    _warn_of_missing("triton", _SLOWLY, "torch")
+    return "torch"
+
+
+def _numba(engine: EngineName, device: torch.device) -> Engine:
+    if device.type != "cpu":
+        raise ConfigError(f"augment: engine 'numba' cannot fill a batch on {device}; choose engine: auto")
+    if has_numba():
+        return "numba"
+    if engine == "numba":
+        raise ConfigError("augment: engine 'numba' needs the package numba; install it, or choose engine: torch")
+    _warn_of_missing("numba", _SLOWLY, "torch")
+    return "torch"
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton runs its kernels in Python on the CPU, as in tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _warn_of_missing(package: str, how: str, engine: Engine) -> None:
+    """Warns once of a missing package, of how patches are augmented without it, and of the engine that does that."""
+    warnings.warn(
+        f"augment: {package} is not installed, so patches are augmented {how}; install {package}, or choose engine: "
+        f"{engine} to accept that",
+        stacklevel=4,
+    )

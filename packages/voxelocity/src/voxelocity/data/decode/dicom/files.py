@@ -1,0 +1,397 @@
+"""One DICOM file as a plain record, and its pixels. Only this module imports pydicom; `series` makes the volume."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from voxelocity.core.volume import Array
+from voxelocity.data.decode.dicom.deflate import check_deflated
+from voxelocity.data.decode.gunzip import unreadable
+from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.plain import excerpt, shortened
+
+DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
+_MARK_AT, _MARK = 128, b"DICM"
+# Files without the mark and the 128 bytes before it begin with an element of the file's meta information, or of the
+# group that says what the file is, such as its character set or the type of its image.
+_FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x08")
+_LONGEST_FIRST_ELEMENT = 1 << 10
+# What these hold besides pixels, or instead of them, is not a scan.
+_OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
+_TAGS = (
+    *(
+        "PatientID",
+        "Modality",
+        "SeriesDescription",
+        "SeriesInstanceUID",
+        "SeriesNumber",
+        "SOPInstanceUID",
+        "InstanceNumber",
+    ),
+    *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
+    *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
+    *("RescaleSlope", "RescaleIntercept", "PhotometricInterpretation", "ImageType"),
+)
+# By (is implicit, is little-endian), for files that do not name theirs.
+_SYNTAXES = {
+    (True, True): "1.2.840.10008.1.2",
+    (False, True): "1.2.840.10008.1.2.1",
+    (False, False): "1.2.840.10008.1.2.2",
+}
+_UNDEFINED_LENGTH = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What one file says about its image; numbers that it does not give are None.
+
+    Attributes:
+        position_mm: of the first pixel, in LPS.
+        directions: along a row, then along a column: six cosines in LPS.
+        spacing_mm: between rows, then between columns.
+        step_mm: "SpacingBetweenSlices", else "SliceThickness": used only where a series has one slice.
+        bits: allocated, stored.
+        photometric: "MONOCHROME2" where large values are bright.
+        image_type: words such as "ORIGINAL" or "MOSAIC".
+        syntax: UID of the transfer syntax.
+        cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
+    """
+
+    path: Path
+    uid: str
+    patient_id: str
+    modality: str
+    series_uid: str
+    series_number: str
+    description: str
+    position_mm: tuple[float, ...] | None
+    directions: tuple[float, ...] | None
+    spacing_mm: tuple[float, ...] | None
+    step_mm: float | None
+    shape: tuple[int, int]
+    num_frames: int
+    num_samples: int
+    bits: tuple[int, int]
+    is_signed: bool
+    slope: float
+    inter: float
+    photometric: str
+    image_type: tuple[str, ...]
+    syntax: str
+    cannot_decode: str
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"{'int' if self.is_signed else 'uint'}{self.bits[0]}")
+
+    @property
+    def stored_range(self) -> tuple[int, int]:
+        """Smallest and largest value that the stored bits can hold."""
+        num_bits = self.bits[1]
+        return (-(1 << num_bits - 1), (1 << num_bits - 1) - 1) if self.is_signed else (0, (1 << num_bits) - 1)
+
+
+def damage_errors() -> tuple[type[Exception], ...]:
+    """What pydicom and its plugins raise on damaged bytes, also later, when a field is used for the first time."""
+    from pydicom.errors import BytesLengthException, InvalidDicomError
+
+    builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError, EOFError, OSError)
+    return (*builtin, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
+
+
+@contextlib.contextmanager
+def named_damage(path: Path) -> Iterator[None]:
+    """Turns what a missing or garbled attribute raises into an error that names the file."""
+    try:
+        yield
+    except ScanError:
+        raise
+    except damage_errors() as error:
+        raise ScanError(
+            f"decode: {path}: the DICOM file lacks an attribute, or has a wrong one ({excerpt(error)}); export it again"
+        ) from None
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file is DICOM: it has the mark, or begins as a file does from which the mark was removed.
+
+    Raises:
+        ScanError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MARK_AT + len(_MARK))
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return start[_MARK_AT:] == _MARK or _begins_without_mark(start)
+
+
+def _begins_without_mark(start: bytes) -> bool:
+    """Whether the first bytes are an element of the first groups, with its type in letters or without (implicit)."""
+    if len(start) < 8 or start[:2] not in _FIRST_GROUPS:
+        return False
+    order: Literal["little", "big"] = "big" if start[:2] == _FIRST_GROUPS[2] else "little"
+    is_explicit = start[4:6].isalpha() and start[4:6].isupper()
+    length = int.from_bytes(start[6:8] if is_explicit else start[4:8], order)
+    # Of an even length, as all elements are; the element number is that of a text, a date or a length.
+    return length % 2 == 0 and 0 < length <= _LONGEST_FIRST_ELEMENT and int.from_bytes(start[2:4], order) < 0x1000
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder, not below it, sorted; without hidden ones, which file managers leave there.
+
+    Raises:
+        ScanError: the folder cannot be read.
+    """
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    except OSError as error:
+        raise ScanError(f"decode: {folder} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def read_slice(path: Path) -> Slice | None:
+    """What the file says about its image, or None if it holds no image of a scan. Reads no pixels.
+
+    Raises:
+        ScanError: pydicom is not installed, or the file is damaged.
+    """
+    with named_damage(path):
+        return _slice(path, read_dataset(path, tags=_TAGS))
+
+
+def _slice(path: Path, dataset: Any) -> Slice | None:
+    fields = _Fields(path, dataset)
+    modality = fields.text("Modality")
+    if modality in _OTHER_MODALITIES or "Rows" not in dataset:
+        return None
+    syntax = str(dataset.file_meta.TransferSyntaxUID)
+    steps = [fields.numbers(name) for name in ("SpacingBetweenSlices", "SliceThickness")]
+    return Slice(
+        path=path,
+        uid=fields.text("SOPInstanceUID"),
+        patient_id=fields.text("PatientID"),
+        modality=modality or "image",
+        series_uid=fields.text("SeriesInstanceUID"),
+        series_number=fields.text("SeriesNumber"),
+        description=fields.text("SeriesDescription"),
+        position_mm=fields.numbers("ImagePositionPatient", 3),
+        directions=fields.numbers("ImageOrientationPatient", 6),
+        spacing_mm=fields.numbers("PixelSpacing", 2),
+        step_mm=next((abs(step[0]) for step in steps if step and step[0]), None),
+        shape=(fields.whole("Rows", 0), fields.whole("Columns", 0)),
+        num_frames=int((fields.numbers("NumberOfFrames", 1) or (1,))[0]),
+        num_samples=fields.whole("SamplesPerPixel", 1),
+        bits=(fields.whole("BitsAllocated", 16), fields.whole("BitsStored", fields.whole("BitsAllocated", 16))),
+        is_signed=fields.whole("PixelRepresentation", 0) == 1,
+        slope=(fields.numbers("RescaleSlope", 1) or (1.0,))[0],
+        inter=(fields.numbers("RescaleIntercept", 1) or (0.0,))[0],
+        photometric=fields.text("PhotometricInterpretation"),
+        image_type=tuple(word.strip() for word in fields.text("ImageType").split("\\")),
+        syntax=syntax,
+        cannot_decode=_missing_plugin(syntax),
+    )
+
+
+def read_pixels(slice_: Slice) -> Array:
+    """The stored values (rows, columns), before rescaling, in the dtype that the header announces.
+
+    Raises:
+        ScanError: the pixels are missing, truncated or damaged.
+    """
+    with named_damage(slice_.path):
+        return _pixels(slice_)
+
+
+def _pixels(slice_: Slice) -> Array:
+    from pydicom.uid import UID
+
+    dataset = read_dataset(slice_.path, tags=("PixelData",) if not UID(slice_.syntax).is_compressed else ())
+    if "PixelData" not in dataset:
+        raise ScanError(f"decode: {slice_.path}: the file holds no pixels (PixelData); copy or export it again")
+    if UID(slice_.syntax).is_compressed:
+        try:
+            stored = dataset.pixel_array
+        except damage_errors() as error:
+            raise ScanError(
+                f"decode: {slice_.path}: the compressed pixels cannot be read ({excerpt(error)}); copy or export the "
+                "file again"
+            ) from None
+        pixels: Array = np.asarray(stored, dtype=slice_.stored_dtype).reshape(slice_.shape)
+        return pixels
+    element = dataset.get_item("PixelData")
+    if element.length == _UNDEFINED_LENGTH:
+        raise ScanError(
+            f"decode: {slice_.path}: the pixels are compressed, but the file does not say how (transfer syntax "
+            f"{shortened(slice_.syntax)}); export it again with its file meta information"
+        )
+    content: bytes = element.value or b""
+    dtype = slice_.stored_dtype.newbyteorder("<" if UID(slice_.syntax).is_little_endian else ">")
+    num_expected = slice_.shape[0] * slice_.shape[1] * dtype.itemsize
+    if len(content) < num_expected:
+        raise ScanError(
+            f"decode: {slice_.path}: the file is truncated: {num_expected:,} bytes of pixels expected, "
+            f"{len(content):,} found; copy or export it again"
+        )
+    pixels = np.frombuffer(content, dtype=dtype, count=slice_.shape[0] * slice_.shape[1]).reshape(slice_.shape)
+    allocated, stored_bits = slice_.bits
+    if stored_bits < allocated:
+        # The bits above those stored may hold an overlay, or no sign.
+        unused = allocated - stored_bits
+        pixels = (pixels << unused) >> unused
+    return pixels
+
+
+def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = True) -> Any:
+    """The pydicom data set of a file; only these tags, where any are named.
+
+    Raises:
+        ScanError: pydicom is not installed, or the file is damaged.
+    """
+    try:
+        import pydicom
+        from pydicom.uid import UID
+    except ImportError:
+        raise ScanError(
+            f"decode: {path}: reading DICOM needs pydicom, which is not installed; pip install 'voxelocity[formats]'"
+        ) from None
+    try:
+        check_deflated(path)
+        wants_pixels = with_pixels and (not tags or "PixelData" in tags)
+        # By force, files without a mark are read too; others are never taken for DICOM (`is_dicom`).
+        dataset = pydicom.dcmread(
+            path, stop_before_pixels=not wants_pixels, specific_tags=list(tags) or None, force=is_dicom(path)
+        )
+        if "TransferSyntaxUID" not in dataset.file_meta:
+            dataset.file_meta.TransferSyntaxUID = UID(_SYNTAXES[dataset.original_encoding])
+        return dataset
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except damage_errors() as error:
+        reason = str(error) or type(error).__name__
+    raise ScanError(f"decode: {path}: the DICOM file cannot be read ({excerpt(reason)}); copy or export it again")
+
+
+class _Fields:
+    """Values of a data set, parsed from their bytes: pydicom's own conversion warns about harmless ones."""
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self._path, self._dataset = path, dataset
+
+    def text(self, keyword: str) -> str:
+        value = self._value(keyword)
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+        return text.strip(" \0")
+
+    def numbers(self, keyword: str, count: int | None = None) -> tuple[float, ...] | None:
+        """The decimal numbers of a text field; None if it is missing or empty."""
+        text = self.text(keyword)
+        if not text:
+            return None
+        try:
+            values = tuple(float(part) for part in text.split("\\"))
+        except ValueError:
+            values = ()
+        if not np.isfinite(values or (np.nan,)).all() or (count is not None and len(values) != count):
+            raise ScanError(
+                f"decode: {self._path}: {keyword} is {shortened(text)}, which is not {count or 'a list of'} finite "
+                "number(s); export the file again"
+            )
+        return values
+
+    def whole(self, keyword: str, default: int) -> int:
+        """The number of a binary field."""
+        value = self._value(keyword)
+        if not value:
+            return default
+        if isinstance(value, bytes):
+            is_little_endian = self._dataset.get_item(keyword).is_little_endian
+            return int.from_bytes(value[:2], "little" if is_little_endian else "big")
+        return int(value)
+
+    def _value(self, keyword: str) -> Any:
+        return self._dataset.get_item(keyword).value if keyword in self._dataset else None
+
+
+def _missing_plugin(syntax: str) -> str:
+    """The name of the compression if no installed plugin can undo it."""
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import UID
+
+    if not UID(syntax).is_transfer_syntax:
+        return f"transfer syntax {shortened(syntax)}"
+    if not UID(syntax).is_compressed:
+        return ""
+    try:
+        is_available = bool(get_decoder(UID(syntax)).is_available)
+    except NotImplementedError:
+        is_available = False
+    return "" if is_available else str(UID(syntax).name)
+
+
+def numbers_of(path: Path, dataset: Any, keyword: str, count: int | None = None) -> tuple[float, ...]:
+    """The decimal numbers of a field, also of one inside a sequence.
+
+    Raises:
+        ScanError: the field is missing or holds other numbers.
+    """
+    values = _Fields(path, dataset).numbers(keyword, count)
+    if values is None:
+        raise ScanError(f"decode: {path}: {keyword} is missing; export the file again")
+    return values
+
+
+def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
+    """The frames (rows, columns) of a segmentation, one after the other; nonzero where a segment is.
+
+    Raises:
+        ScanError: the pixels are missing or damaged, or their number is not that of the frames that are described.
+    """
+    from pydicom.uid import UID
+
+    shape = (int(dataset.Rows), int(dataset.Columns))
+    num_described = len(dataset.PerFrameFunctionalGroupsSequence)
+    num_frames = int(dataset.get("NumberOfFrames") or (1 if num_described == 1 else 0))
+    if num_frames != num_described or num_frames < 1:
+        raise ScanError(
+            f"decode: {path}: the file says that it has {excerpt(dataset.get('NumberOfFrames', 'no'))} frames "
+            f"(NumberOfFrames), and describes {num_described}; it is incomplete or damaged: export it again"
+        )
+    is_compressed, num_bits = UID(dataset.file_meta.TransferSyntaxUID).is_compressed, int(dataset.BitsAllocated)
+    num_bytes, num_expected = len(dataset.PixelData), -(-num_frames * shape[0] * shape[1] * num_bits // 8)
+    # A byte may follow, as lengths are even.
+    if not is_compressed and not num_expected <= num_bytes <= num_expected + 1:
+        raise ScanError(
+            f"decode: {path}: {num_frames} frames take {num_expected:,} bytes of pixels, and the file holds "
+            f"{num_bytes:,}; it is truncated or damaged: copy or export it again"
+        )
+    if num_bits == 1 and not is_compressed:
+        return _packed_frames(dataset.PixelData, num_frames, shape)
+    return _frames(path, dataset, (num_frames, *shape))
+
+
+def _frames(path: Path, dataset: Any, shape: tuple[int, int, int]) -> Iterator[Array]:
+    try:
+        frames = np.asarray(dataset.pixel_array).reshape(shape)
+    except damage_errors() as error:
+        raise ScanError(f"decode: {path}: the frames cannot be read ({excerpt(error)}); export it again") from None
+    # Of probabilities and occupancies, what is more likely inside than outside.
+    least = int(dataset.get("MaximumFractionalValue", 255)) / 2
+    is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
+    yield from (frame >= least if is_fractional else frame for frame in frames)
+
+
+def _packed_frames(pixels: bytes, num_frames: int, shape: tuple[int, int]) -> Iterator[Array]:
+    """Frames that follow each other bit by bit; one at a time takes an eighth of the memory of all."""
+    packed = np.frombuffer(pixels, dtype=np.uint8)
+    num_bits = shape[0] * shape[1]
+    for start in range(0, num_frames * num_bits, num_bits):
+        bits = np.unpackbits(packed[start // 8 : -(-(start + num_bits) // 8)], bitorder="little")
+        yield bits[start % 8 : start % 8 + num_bits].reshape(shape)

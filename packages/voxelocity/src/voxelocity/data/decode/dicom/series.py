@@ -1,0 +1,343 @@
+"""The files of a folder as series, and the slices of one series as a volume: sorted, checked, placed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
+from voxelocity.data.decode.gunzip import check_memory
+from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.notes import warn_once
+from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.plain import excerpt, shortened
+from voxelocity_observe.core.quantities import listed
+
+_BITS = (8, 16, 32)
+_WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
+# Rounding of direction cosines, and of a spacing relative to itself.
+_COSINE_TOLERANCE, _SPACING_TOLERANCE = 1e-4, 1e-3
+# How far the lengths of two directions may be from 1, and their product from 0: more is no rounding.
+_MOST_SKEWED = 1e-2
+# Shares of a step: two slices at one place, a step that skips a slice, and a slice that is off its place.
+_SAME_PLACE, _SKIPS, _OFF_PLACE = 0.05, 1.5, 0.1
+# Of a pixel: how far the last slice may be shifted from the normal through the first one.
+_MOST_SHIFT_PIXEL = 0.25
+_LISTED, _NAME = 6, 80
+_STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesHeader(ScanHeader):
+    """What the files of a series say about their volume: x along rows, y along columns, z along the normal.
+
+    Attributes:
+        slices: from the first plane of the volume to the last.
+    """
+
+    slices: tuple[Slice, ...]
+
+
+def read_series_header(path: Path) -> SeriesHeader:
+    """The checked header of a DICOM series; opens every file of its folder, up to the pixels.
+
+    Args:
+        path: a folder that holds one series, or a file of the series, which then is chosen among those in its folder.
+
+    Raises:
+        ScanError: the folder holds no series or several, or the files are not the slices of one volume: one is missing,
+            there twice, of another size, spacing or orientation, or the slices are shifted against each other.
+    """
+    slices = _check_alike(path, _series_of(path))
+    ordered, axes_lps, spacing_mm = _in_order(path, slices)
+    first = ordered[0]
+    shape = (first.shape[1], first.shape[0], len(ordered))
+    check_shape(path, shape)
+    affine = ras_affine(axes_lps, spacing_mm, np.array(first.position_mm))
+    return SeriesHeader(
+        path=path,
+        grid=Grid.of(shape, check_affine(path, affine)),
+        num_channels=1,
+        dtype=_dtype(ordered),
+        slope=1.0,
+        inter=0.0,
+        num_bytes=sum(slice_.path.stat().st_size for slice_ in ordered),
+        placement=Placement(fields=(), form="patient", forms_apart_mm=0.0),
+        slices=ordered,
+    )
+
+
+def read_series_voxels(header: SeriesHeader) -> Array:
+    """The voxels (1, x, y, z), rescaled: whole numbers where slope and intercept are, else float32 by way of float64.
+
+    Raises:
+        ScanError: the pixels of a file are missing, truncated or damaged, or the volume does not fit into memory.
+    """
+    check_memory(header.path, header.data_bytes)
+    x, y, z = header.grid.shape
+    voxels_zyx = np.empty((z, y, x), dtype=header.dtype)
+    for plane, slice_ in zip(voxels_zyx, header.slices, strict=True):
+        pixels = read_pixels(slice_)
+        if (slice_.slope, slice_.inter) == (1.0, 0.0):
+            plane[...] = pixels
+        else:
+            with np.errstate(over="ignore"):
+                plane[...] = pixels.astype(np.float64) * slice_.slope + slice_.inter
+    voxels: Array = voxels_zyx.transpose(2, 1, 0)[None]
+    return voxels
+
+
+def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
+    """The images in a folder, not below it, by the UID of their series.
+
+    Files that are not DICOM are left out, with a warning if their names are like those of the images.
+
+    Raises:
+        ScanError: a file is named as DICOM and is not, is damaged, or pydicom is not installed.
+    """
+    found: dict[str, list[Slice]] = defaultdict(list)
+    others: list[Path] = []
+    for file in files_in(folder):
+        if is_dicom(file):
+            slice_ = read_slice(file)
+            if slice_ is not None:
+                found[slice_.series_uid].append(slice_)
+        elif file.name.lower().endswith(DICOM_ENDINGS):
+            raise ScanError(
+                f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
+                "copy or export it again"
+            )
+        else:
+            others.append(file)
+    endings = {slice_.path.suffix for slices in found.values() for slice_ in slices}
+    # Slices are often numbered in place of an ending.
+    doubtful = [file.name for file in others if file.suffix in endings or file.suffix[1:].isdecimal()]
+    if doubtful and found:
+        warn_once(
+            f"left out {folder}",
+            f"decode: {folder}: {len(doubtful)} files are no DICOM files, as far as their content shows, and were left "
+            f"out ({listed(doubtful)}); if they are slices, copy or export them again",
+        )
+    return found
+
+
+def holds_series(folder: Path) -> bool:
+    """Whether a file in the folder, not below it, is DICOM with an image of a scan, or one too damaged to know.
+
+    Opens the files in order of their names until one is found.
+
+    Raises:
+        ScanError: the folder cannot be read.
+    """
+    for file in files_in(folder):
+        try:
+            if is_dicom(file) and read_slice(file) is not None:
+                return True
+        except ScanError:
+            # Reading the series says what is wrong.
+            return True
+    return False
+
+
+def series_text(slices: Sequence[Slice]) -> str:
+    """One series in a few words: what it is, how many slices it has, and the name of a file to choose it by."""
+    first = slices[0]
+    parts = (excerpt(first.modality, _NAME), excerpt(first.series_number, _NAME), shortened(first.description))
+    title = " ".join(part for part in parts if part)
+    return f"{title} with {len(slices)} slices, such as {first.path.name}"
+
+
+def _series_of(path: Path) -> Sequence[Slice]:
+    is_folder = path.is_dir()
+    found = series_in(path if is_folder else path.parent)
+    if not is_folder:
+        chosen = [series for series in found.values() if any(slice_.path == path for slice_ in series)]
+        if not chosen:
+            raise ScanError(f"decode: {path}: the DICOM file holds no image of a scan; name a slice of a series")
+        return chosen[0]
+    if not found:
+        raise ScanError(f"decode: {path}: the folder holds no DICOM images; name one that holds a series")
+    if len(found) > 1:
+        named = [series_text(series) for series in list(found.values())[:_LISTED]]
+        named += ["..."] if len(found) > _LISTED else []
+        raise ScanError(
+            f"decode: {path}: the folder holds {len(found)} series: {'; '.join(named)}; "
+            "choose one by naming one of its files instead of the folder, or move each into a folder of its own"
+        )
+    return next(iter(found.values()))
+
+
+def _check_alike(path: Path, slices: Sequence[Slice]) -> Sequence[Slice]:
+    """Refuses files that cannot be planes of one volume, whatever their place."""
+    first = slices[0]
+    for slice_ in slices:
+        problem = _problem_of(slice_)
+        if problem:
+            raise ScanError(f"decode: {slice_.path}: {problem}")
+        for what, value, expected, tolerance in (
+            ("size (rows, columns)", slice_.shape, first.shape, 0.0),
+            (
+                "pixel spacing",
+                slice_.spacing_mm,
+                first.spacing_mm,
+                _SPACING_TOLERANCE * min(first.spacing_mm or (1.0,)),
+            ),
+            ("orientation", slice_.directions, first.directions, _COSINE_TOLERANCE),
+            ("bits and sign", (*slice_.bits, slice_.is_signed), (*first.bits, first.is_signed), 0.0),
+        ):
+            if np.abs(np.array(value, dtype=float) - np.array(expected, dtype=float)).max() > tolerance:
+                raise ScanError(
+                    f"decode: {path}: the slices differ in {what}: {first.path.name} has {expected}, "
+                    f"{slice_.path.name} has {value}; move the files that do not belong to the volume, such as a "
+                    "localizer, elsewhere"
+                )
+    patients = {slice_.patient_id for slice_ in slices}
+    if len(patients) > 1:
+        warn_once(
+            f"patients of {path}",
+            f"decode: {path}: the slices of the series name {len(patients)} patients (PatientID); check that they are "
+            "those of one scan",
+        )
+    return slices
+
+
+def _problem_of(slice_: Slice) -> str:
+    missing = [
+        name
+        for name, value in (
+            ("ImagePositionPatient", slice_.position_mm),
+            ("ImageOrientationPatient", slice_.directions),
+            ("PixelSpacing", slice_.spacing_mm),
+        )
+        if value is None
+    ]
+    if "MOSAIC" in slice_.image_type:
+        return f"the file is a mosaic, a whole volume as tiles of one picture; {_STRAIGHTEN}"
+    if slice_.num_frames > 1:
+        return f"the file holds {slice_.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
+    if missing:
+        return (
+            f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
+        )
+    if min(slice_.spacing_mm or ()) <= 0.0:
+        return f"PixelSpacing is {slice_.spacing_mm} mm; export the series again"
+    if _skewness(slice_.directions or ()) > _MOST_SKEWED:
+        return (
+            f"ImageOrientationPatient is {slice_.directions}, which are not two directions at a right angle, each of "
+            "length 1; export the series again"
+        )
+    if slice_.slope == 0.0:
+        return "RescaleSlope is 0, which would make all values equal; export the series again"
+    if slice_.num_samples != 1:
+        return f"a pixel has {slice_.num_samples} values, as in a color picture; name a series of gray values"
+    if slice_.photometric == "MONOCHROME1":
+        return (
+            "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if they "
+            "mean what they mean in other scans, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
+            "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
+        )
+    if slice_.photometric not in ("", "MONOCHROME2"):
+        return f"its values are no intensities ({excerpt(slice_.photometric, _NAME)}); name a series of gray values"
+    if slice_.bits[0] not in _BITS or not 0 < slice_.bits[1] <= slice_.bits[0]:
+        return (
+            f"pixels have {slice_.bits[1]} of {slice_.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: "
+            f"{_STRAIGHTEN}"
+        )
+    if slice_.cannot_decode:
+        return (
+            f"the pixels are compressed ({slice_.cannot_decode}), and no installed package can decompress them; "
+            "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or decompress the files with `dcmdjpeg` or "
+            "`gdcmconv --raw`"
+        )
+    return ""
+
+
+def _skewness(directions: Sequence[float]) -> float:
+    axes = np.array(directions).reshape(2, 3)
+    return float(np.abs(axes @ axes.T - np.eye(2)).max())
+
+
+def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], Array, Array]:
+    """The slices along their normal, the axes (3, 3) of the volume in columns, and its spacing (3,)."""
+    first = slices[0]
+    assert first.directions is not None, "checked for every slice"
+    assert first.spacing_mm is not None, "checked for every slice"
+    row, column = np.array(first.directions[:3]), np.array(first.directions[3:])
+    normal = np.cross(row, column)
+    positions = np.array([slice_.position_mm for slice_ in slices])
+    order = np.argsort(positions @ normal, kind="stable")
+    ordered = tuple(slices[place] for place in order)
+    positions = positions[order]
+    row_spacing, column_spacing = first.spacing_mm
+    if len(ordered) == 1:
+        if first.step_mm is None:
+            raise ScanError(
+                f"decode: {path}: the series has one slice without a thickness, so it is not a volume; name a "
+                "complete series"
+            )
+        return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
+    _check_steps(path, ordered, positions @ normal)
+    whole = positions[-1] - positions[0]
+    shift_mm = float(np.linalg.norm(whole - (whole @ normal) * normal))
+    if shift_mm > _MOST_SHIFT_PIXEL * min(first.spacing_mm):
+        tilt = np.degrees(np.arctan2(shift_mm, whole @ normal))
+        raise ScanError(
+            f"decode: {path}: the slices are sheared: from {ordered[0].path.name} to {ordered[-1].path.name} they "
+            f"shift sideways by {shift_mm:.4g} mm ({tilt:.1f} degrees), as with a tilted gantry; {_STRAIGHTEN}"
+        )
+    step_mm = float(whole @ normal) / (len(ordered) - 1)
+    return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, step_mm])
+
+
+def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None:
+    """Refuses slices that are there twice, missing, or unevenly spaced."""
+    steps = np.diff(places_mm)
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
+    for index in np.flatnonzero(steps <= _SAME_PLACE * usual)[:1]:
+        slice_, other = ordered[index], ordered[index + 1]
+        num_twice = int((steps <= _SAME_PLACE * usual).sum())
+        cause = (
+            "they are copies: remove one of each"
+            if slice_.uid and slice_.uid == other.uid
+            else "the series holds several images of one position, such as time points, echoes, or copies: move each "
+            "volume into a folder of its own; `dcm2niix` does so by writing each as .nii.gz"
+        )
+        raise ScanError(
+            f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
+            f"{slice_.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
+        )
+    for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
+        num_missing = round(float(steps[index]) / usual) - 1
+        raise ScanError(
+            f"decode: {path}: {max(1, num_missing)} slice(s) are missing between {ordered[index].path.name} at "
+            f"{places_mm[index]:.4g} mm and {ordered[index + 1].path.name} at {places_mm[index + 1]:.4g} mm along the "
+            f"normal, where all others are {usual:.4g} mm apart; copy or export the series again"
+        )
+    even = np.linspace(places_mm[0], places_mm[-1], len(places_mm))
+    if np.abs(places_mm - even).max() > _OFF_PLACE * usual:
+        worst = int(np.abs(places_mm - even).argmax())
+        off_mm = abs(float(places_mm[worst] - even[worst]))
+        raise ScanError(
+            f"decode: {path}: the slices are unevenly spaced, {steps.min():.4g} to {steps.max():.4g} mm apart, so that "
+            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its place on a regular grid; "
+            f"{_STRAIGHTEN}, or resample them"
+        )
+
+
+def _dtype(slices: Sequence[Slice]) -> str:
+    """Of the rescaled values: the smallest whole type that holds whatever the files could store, else float32."""
+    scalings = {(slice_.slope, slice_.inter) for slice_ in slices}
+    slope, inter = next(iter(scalings))
+    if len(scalings) > 1 or not (slope.is_integer() and inter.is_integer()):
+        return "float32"
+    ends = [value * slope + inter for value in slices[0].stored_range]
+    for name in _WHOLE_DTYPES:
+        limits = np.iinfo(name)
+        if limits.min <= min(ends) and max(ends) <= limits.max:
+            return name
+    return "float32"

@@ -1,0 +1,139 @@
+"""NRRD and MHA/MHD, through SimpleITK, which only this module imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.detached import voxel_files
+from voxelocity.data.decode.gunzip import check_memory
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.itk_text import HeaderText, read_header_text
+from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.plain import excerpt, shortened
+
+_READERS = {".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO", ".mha": "MetaImageIO", ".mhd": "MetaImageIO"}
+ITK_ENDINGS = tuple(_READERS)
+
+
+class _Opened(NamedTuple):
+    """SimpleITK's reader of a file, what the text of its header says, and its files, the voxels' last."""
+
+    reader: Any
+    text: HeaderText
+    files: tuple[Path, ...]
+
+
+def read_itk_header(path: Path) -> ScanHeader:
+    """The checked header of an .nrrd, .nhdr, .mha or .mhd file. No voxels are read.
+
+    Raises:
+        ScanError: SimpleITK is not installed or cannot read the file, or as `read_header`.
+    """
+    reader, text, files = _open(path)
+    size, num_axes = tuple(int(n) for n in reader.GetSize()), int(reader.GetDimension())
+    check_shape(path, size)
+    directions = np.array(reader.GetDirection()).reshape(num_axes, num_axes)[:3, :3]
+    affine = ras_affine(directions, np.array(reader.GetSpacing()[:3]), np.array(reader.GetOrigin()[:3]))
+    of_space, of_axes = text.millimeters()
+    affine[:3] *= np.append(of_axes, 1.0)
+    affine[:3] *= of_space[:, None]
+    return ScanHeader(
+        path=path,
+        grid=Grid.of(size[:3], check_affine(path, affine)),
+        num_channels=int(np.prod(size[3:], dtype=np.int64)) * int(reader.GetNumberOfComponents()),
+        dtype=_dtype(path, reader),
+        slope=1.0,
+        inter=0.0,
+        num_bytes=sum(file.stat().st_size for file in files),
+        placement=Placement(fields=(), form="patient" if text.is_placed else "none", forms_apart_mm=0.0),
+    )
+
+
+def read_itk_voxels(header: ScanHeader) -> Array:
+    """The voxels (c, x, y, z), in the stored dtype.
+
+    Raises:
+        ScanError: the file is truncated or damaged, or does not fit into memory.
+    """
+    import SimpleITK
+
+    reader, text, files = _open(header.path)
+    num_components, shape = int(reader.GetNumberOfComponents()), tuple(int(n) for n in reader.GetSize())
+    if text.is_packed:
+        array_czyx = text.unpacked(files, header.dtype, shape, num_components)
+    else:
+        check_memory(header.path, 2 * header.data_bytes)
+        text.warn_of_rest(files, header.data_bytes)
+        try:
+            array_czyx = SimpleITK.GetArrayFromImage(reader.Execute())
+        except RuntimeError as error:
+            raise _unreadable(header.path, error, "it may be truncated: copy or export it again") from None
+        if num_components > 1:
+            # The components of a voxel lie next to each other.
+            array_czyx = np.moveaxis(array_czyx, -1, 0)
+    x, y, z = header.grid.shape
+    stored: Array = np.ascontiguousarray(array_czyx).reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
+    return stored
+
+
+def _open(path: Path) -> _Opened:
+    try:
+        import SimpleITK
+    except ImportError:
+        raise ScanError(
+            f"decode: {path}: reading {path.suffix} needs SimpleITK, which is not installed; "
+            "pip install 'voxelocity[formats]'"
+        ) from None
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # SimpleITK ends the whole process on such a name.
+        raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
+    files = voxel_files(path)
+    if not files[-1].is_file():
+        raise ScanError(
+            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; copy both files of "
+            "the scan into one folder"
+        )
+    text = read_header_text(path)
+    text.check()
+    reader = SimpleITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    # Fixed by the name, so that the content cannot choose another reader.
+    reader.SetImageIO(_READERS[path.suffix.lower()])
+    try:
+        reader.ReadImageInformation()
+    # SimpleITK raises this class alone, whatever is wrong with a file.
+    except RuntimeError as error:
+        raise _unreadable(
+            path, error, f"its header is damaged or not supported: export it again, or {HOW_TO_CONVERT}"
+        ) from None
+    return _Opened(reader, text, files)
+
+
+def _dtype(path: Path, reader: Any) -> str:
+    import SimpleITK
+
+    name = SimpleITK.GetPixelIDValueAsString(reader.GetPixelID())
+    words = name.removeprefix("vector of ").split()
+    kinds = {"unsigned integer": "uint", "signed integer": "int", "float": "float"}
+    kind = kinds.get(" ".join(words[1:]))
+    if kind is None or not words[0].endswith("-bit"):
+        raise ScanError(
+            f"decode: {path}: the voxel type is {excerpt(name)}; save it with a plain integer or float type of at "
+            "most 64 bits"
+        )
+    return f"{kind}{words[0].removesuffix('-bit')}"
+
+
+def _unreadable(path: Path, error: RuntimeError, cure: str) -> ScanError:
+    # SimpleITK has one class of errors, and MetaImage's reason is that of the last failed system call.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Reason:")]
+    reason = lines[-1].rpartition("): ")[2] if lines else "no reason given"
+    if "domain axes" in reason:
+        cure = "say in its header which axis holds the channels, for example with `kinds: list domain domain domain`"
+    return ScanError(f"decode: {path}: SimpleITK cannot read the file ({excerpt(reason)}); {cure}")

@@ -1,0 +1,177 @@
+"""Labels of a file as class indices, and the values that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.staging import staged
+from voxelocity.core.volume import Array, Grid, slabs
+from voxelocity.data.decode.dicom.structures import needed_names, read_structures_header
+from voxelocity.data.decode.formats import format_of, read_scan_with_header
+from voxelocity.data.decode.notes import Note, notes_about
+from voxelocity_observe.core.errors import ScanError
+
+_SLAB_VALUES = 1 << 20
+# How far values may be from whole numbers in files that compute with them, for example by averaging equal ones.
+_NOISE = 1e-3
+_UNDECLARED = 65_535
+_LISTED = 8
+
+
+def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
+    """The distinct values of a label file, ascending.
+
+    Args:
+        path: of the file.
+        note: called if values were rounded to whole numbers; by default a warning says so once for each data set.
+
+    Raises:
+        ScanError: as `read_scan`; or a value is not a whole number, or the file has names in place of values.
+    """
+    note = note or notes_about([path])
+    path = staged(path)
+    if format_of(path) == "dicom" and path.is_file() and (found := read_structures_header(path)) is not None:
+        raise ScanError(f"decode: {path}: {needed_names(found.names)}")
+    labels, _ = read_labels(path, where=f"decode: {path}", note=note)
+    values: set[int] = set()
+    for (slab,) in slabs(labels, max_values=_SLAB_VALUES):
+        # Counting is six times faster than sorting for the few values that a label file has.
+        low = int(slab.min())
+        if int(slab.max()) - low < 65_536:
+            signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
+            counts = np.bincount((signed_safe - low).ravel(order="K").astype(np.intp, copy=False))
+            values.update((np.flatnonzero(counts) + low).tolist())
+        else:
+            values.update(np.unique(slab).tolist())
+    return tuple(sorted(values))
+
+
+def read_labels(path: Path, *, where: str, note: Note) -> tuple[Array, Grid]:
+    """The values (c, x, y, z) of a label file as integers, and their grid.
+
+    Integers that a file stores scaled (NIfTI's scl_slope) lose up to half of a step: each stands for the whole number
+    within that distance. Values of other files may be off by 0.001. Rounding is noted.
+
+    Args:
+        path: of a scan, not of structures with names.
+        where: start of the error text.
+        note: called if values were rounded.
+
+    Raises:
+        ScanError: as `read_scan`; or a value is not a whole number.
+    """
+    labels, header = read_scan_with_header(path)
+    is_scaled = header.is_scaled and np.dtype(header.dtype).kind in "iu"
+    return whole_numbers(labels, where=where, step=abs(header.slope) if is_scaled else 0.0, note=note), header.grid
+
+
+def whole_numbers(labels: Array, *, where: str, step: float = 0.0, note: Note = lambda kind, text: None) -> Array:
+    """The nearest whole numbers; integer arrays are returned unchanged.
+
+    Args:
+        labels: of any shape.
+        where: start of the error text.
+        step: between neighboring values that the file can store, if these are scaled integers; else 0.
+        note: called if values were rounded.
+
+    Raises:
+        ScanError: a value is NaN, infinite or has a fraction.
+    """
+    if labels.dtype.kind in "iu":
+        return labels
+    # Steps of 1 and more cannot come near to most whole numbers, so that a fraction is not a rounding.
+    tolerance = max(_NOISE, step / 2 * (1 + _NOISE)) if step < 1.0 else _NOISE
+    # Later, small numbers are looked up in a table, wide ones are searched for.
+    is_small = labels.min() >= -(2**15) and labels.max() < 2**15 - 1
+    whole = np.empty_like(labels, dtype=np.int16 if is_small else np.int64)
+    num_bad, first_bad, farthest = 0, 0.0, 0.0
+    for source, target in slabs(labels, whole, max_values=_SLAB_VALUES):
+        nearest = np.rint(source)
+        with np.errstate(invalid="ignore"):
+            off = np.abs(source - nearest)
+        bad = ~(np.abs(source) < 2.0**53) | (off > tolerance)
+        if bad.any():
+            first_bad = first_bad if num_bad else float(source[bad][0])
+            num_bad += int(bad.sum())
+            continue
+        farthest = max(farthest, float(off.max()))
+        target[...] = nearest
+    scaled = f"stores whole numbers scaled by {step:g} (scl_slope)"
+    if num_bad:
+        cause = f"the file {scaled}; if those are the classes, set scl_slope to 1 and scl_inter to 0. Otherwise " * (
+            step > 0.0
+        )
+        raise ScanError(
+            f"{where}: the label holds {num_bad:,} values that are not whole numbers, the first is {first_bad:g}; "
+            f"{cause}it may have been resampled with interpolation: save it with one whole number per class"
+        )
+    if farthest > 0.0:
+        cause = f"the file {scaled}" if step > 0.0 else "a program computed with them"
+        note("rounded", f"{where}: the values are up to {farthest:.2g} away from whole numbers, to which they were "
+             f"rounded: {cause}")  # fmt: skip
+    return whole
+
+
+def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> Array:
+    """uint8 class indices: index i where the file holds `label_values[i]`. Keeps shape and order in memory.
+
+    Returns the argument itself where it is uint8 and its values are their own indices.
+
+    Args:
+        labels: file values, of any number type.
+        label_values: distinct, at most 256.
+        where: start of the error text.
+
+    Raises:
+        ScanError: a value is not declared or not a whole number, or more than 256 classes are declared.
+    """
+    if len(label_values) > MAX_CLASSES or len(set(label_values)) != len(label_values):
+        raise ScanError(
+            f"{where}: {len(label_values)} label values are declared, {len(set(label_values))} of them distinct; "
+            f"at most {MAX_CLASSES} distinct ones are supported: merge classes in the data set's labels"
+        )
+    whole = whole_numbers(labels, where=where)
+    are_indices = list(label_values) == list(range(len(label_values)))
+    if are_indices and whole.dtype.kind == "u" and int(whole.max()) < len(label_values):
+        return whole.astype(np.uint8, copy=False)
+    indices = _look_up(whole, label_values) if whole.itemsize <= 2 else _search(whole, label_values)
+    undeclared = indices == _UNDECLARED
+    if undeclared.any():
+        values, counts = np.unique(whole[undeclared], return_counts=True)
+        raise ScanError(f"{where}: {_undeclared_in_words(values, counts, label_values)}")
+    return indices.astype(np.uint8)
+
+
+def _look_up(whole: Array, label_values: Sequence[int]) -> Array:
+    # As unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
+    size = 1 << (8 * whole.itemsize)
+    table = np.full(size, _UNDECLARED, dtype=np.uint16)
+    limits = np.iinfo(whole.dtype)
+    for index, value in enumerate(label_values):
+        if limits.min <= value <= limits.max:
+            table[value % size] = index
+    found: Array = table[whole.view(f"u{whole.itemsize}")]
+    return found
+
+
+def _search(whole: Array, label_values: Sequence[int]) -> Array:
+    order = np.argsort(np.array(label_values, dtype=np.int64), kind="stable")
+    ordered = np.array(label_values, dtype=np.int64)[order]
+    signed = whole.astype(np.int64)
+    place = np.minimum(np.searchsorted(ordered, signed), len(ordered) - 1)
+    return np.where(ordered[place] == signed, order[place], _UNDECLARED).astype(np.uint16)
+
+
+def _undeclared_in_words(values: Array, counts: Array, label_values: Sequence[int]) -> str:
+    pairs = [f"{value} ({count:,} voxels)" for value, count in zip(values, counts, strict=True)]
+    more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
+    declared = ", ".join(str(value) for value in label_values[:_LISTED])
+    declared += ", ..." if len(label_values) > _LISTED else ""
+    return (
+        f"the label holds values that are not declared: {', '.join(pairs[:_LISTED])}{more}; declared are {declared}: "
+        "add them to the labels of the data set or correct the file"
+    )

@@ -1,0 +1,223 @@
+"""NIfTI: the header, checked before any voxel is read, and the voxels. nibabel parses; the checks are ours."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.spatialimages import HeaderDataError
+
+from voxelocity.core.volume import Array, Grid, slabs
+from voxelocity.data.decode.gunzip import read_start, read_unpacked
+from voxelocity.data.decode.header import (
+    HOW_TO_CONVERT,
+    Placement,
+    ScanHeader,
+    check_affine,
+    check_shape,
+    check_spacing,
+    mm_per_unit,
+)
+from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.plain import excerpt
+
+_NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
+# The four bytes after the header say whether extensions follow; voxels cannot start before their end.
+_EXTENSION_FLAG_BYTES = 4
+_MAX_AXES = 7
+_MAX_VALUE_BYTES = 8
+# Limit on header and extensions: no real file starts its voxels later.
+_MOST_DATA_START = 1 << 30
+_SLAB_VALUES = 1 << 20
+_PLACEMENT_FIELDS = (
+    *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
+)
+
+# Of the lowest three bits of `xyzt_units`; the others say what the unit of time is.
+_LENGTH_BITS, _UNITS = 0b111, {0: "", 1: "m", 2: "mm", 3: "um"}
+
+# nibabel repairs small faults on loading; we check the ones that matter ourselves and name the case.
+_QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
+_NEVER_RAISE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiftiHeader(ScanHeader):
+    """What a NIfTI file's header says about it; its grid is that of the sform, then the qform, then nibabel's fallback.
+
+    Attributes:
+        is_big_endian: byte order of the stored values.
+        data_start: where the voxels start among the unpacked bytes.
+    """
+
+    is_big_endian: bool
+    data_start: int
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Of the values in the file, including byte order."""
+        return np.dtype(self.dtype).newbyteorder(">" if self.is_big_endian else "<")
+
+
+def read_nifti_header(path: Path) -> NiftiHeader:
+    """The checked header of a .nii or .nii.gz file. Reads the first bytes only.
+
+    Raises:
+        ScanError: the file is missing, a folder or a pipe, or not NIfTI, is 2-D or empty, its voxel type is not a plain
+            number, its spacing is zero, negative, NaN or implausible, or its affine is singular.
+    """
+    path = Path(path)
+    raw = _parse(path, read_start(path, _NIFTI2_BYTES))
+    shape = _shape(path, raw)
+    slope, inter = _scaling(path, raw)
+    unit_mm = _unit_mm(path, raw)
+    grid = Grid.of(shape[:3], _affine(path, raw, unit_mm))
+    return NiftiHeader(
+        path=path,
+        grid=grid,
+        num_channels=math.prod(shape[3:]),
+        dtype=_dtype(path, raw),
+        slope=slope,
+        inter=inter,
+        num_bytes=path.stat().st_size,
+        is_big_endian=raw.endianness == ">",
+        data_start=_data_start(path, raw),
+        placement=_placement(raw, grid, unit_mm),
+    )
+
+
+def read_nifti_voxels(header: NiftiHeader) -> Array:
+    """The voxels (c, x, y, z) of the file, exactly as nibabel gives them, copied only where needed.
+
+    The stored dtype is kept if the header has no scaling (big-endian values come in this machine's order); scaled
+    values are computed in float64 and returned as float32. Without scaling or byte swapping the array is a read-only
+    view on the unpacked bytes.
+
+    Raises:
+        ScanError: the file is truncated or damaged.
+    """
+    data = read_unpacked(header.path, num_expected=header.data_start + header.data_bytes)
+    num_values = header.num_channels * header.grid.num_voxels
+    flat = np.frombuffer(data, dtype=header.stored_dtype, count=num_values, offset=header.data_start)
+    x, y, z = header.grid.shape
+    stored = flat.reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
+    if not header.is_scaled:
+        return stored.astype(np.dtype(header.dtype), copy=False)
+    scaled = np.empty_like(stored, dtype=np.float32)
+    # What float32 cannot hold becomes infinite, and is refused by those who use it.
+    with np.errstate(over="ignore"):
+        for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
+            target[...] = source.astype(np.float64) * header.slope + header.inter
+    return scaled
+
+
+def _parse(path: Path, start: bytes) -> Any:
+    if not start:
+        raise ScanError(f"decode: {path}: the file is empty; copy or download it again")
+    for kind, num_bytes, magic_at, single in (
+        (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",)),
+        (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0")),
+    ):
+        for endianness, name in (("<", "little"), (">", "big")):
+            if len(start) < num_bytes or int.from_bytes(start[:4], name) != num_bytes:  # type: ignore[arg-type]
+                continue
+            if start[magic_at:].startswith((b"ni1\0", b"ni2\0")):
+                raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
+            if start[magic_at:].startswith(single):
+                return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
+    if path.suffix.lower() == ".img" and path.with_suffix(".hdr").is_file():
+        raise ScanError(f"decode: {path}: these are the voxels of a .hdr/.img pair; save it as one .nii.gz file")
+    raise ScanError(
+        f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
+        f"{HOW_TO_CONVERT}"
+    )
+
+
+def _shape(path: Path, raw: Any) -> tuple[int, ...]:
+    num_axes = int(raw["dim"][0])
+    shape = tuple(int(n) for n in raw["dim"][1 : num_axes + 1])
+    if not 0 <= num_axes <= _MAX_AXES:
+        raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
+    check_shape(path, shape)
+    return shape
+
+
+def _dtype(path: Path, raw: Any) -> str:
+    try:
+        dtype = raw.get_data_dtype()
+    except KeyError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iuf" or dtype.itemsize > _MAX_VALUE_BYTES:
+        raise ScanError(
+            f"decode: {path}: the voxel type is {dtype if dtype is not None else 'unknown'} (NIfTI code "
+            f"{int(raw['datatype'])}); save it with a plain integer or float type of at most 64 bits"
+        )
+    return str(dtype.newbyteorder("="))
+
+
+def _scaling(path: Path, raw: Any) -> tuple[float, float]:
+    slope, inter = float(raw["scl_slope"]), float(raw["scl_inter"])
+    if slope == 0.0 or not math.isfinite(slope):
+        return 1.0, 0.0
+    if not math.isfinite(inter):
+        raise ScanError(
+            f"decode: {path}: scl_slope is {slope} but scl_inter is {inter}; set scl_inter in the header, 0 for none"
+        )
+    return slope, inter
+
+
+def _data_start(path: Path, raw: Any) -> int:
+    least = int(raw["sizeof_hdr"]) + _EXTENSION_FLAG_BYTES
+    start = float(raw["vox_offset"])
+    if start == 0.0:
+        return least
+    if not least <= start <= _MOST_DATA_START or start != int(start):
+        where = f"inside the header of {least} bytes" if start < least else "beyond any plausible header"
+        raise ScanError(
+            f"decode: {path}: the header places the voxels at byte {start:.15g}, {where}; export the file again"
+        )
+    return int(start)
+
+
+def _unit_mm(path: Path, raw: Any) -> float:
+    code = int(raw["xyzt_units"]) & _LENGTH_BITS
+    return mm_per_unit(path, _UNITS.get(code, f"code {code}"), "xyzt_units")
+
+
+def _affine(path: Path, raw: Any, unit_mm: float) -> Array:
+    for axis, step in zip("xyz", raw["pixdim"][1:4], strict=True):
+        check_spacing(path, axis, float(step) * unit_mm, "pixdim")
+    fixed = raw.copy()
+    fixed.check_fix(logger=_QUIET, error_level=_NEVER_RAISE)
+    try:
+        affine = np.asarray(fixed.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise ScanError(f"decode: {path}: the orientation is not valid ({excerpt(error)}); set a valid one") from None
+    affine[:3] *= unit_mm
+    return check_affine(path, affine)
+
+
+def _placement(raw: Any, grid: Grid, unit_mm: float) -> Placement:
+    values = [("pixdim", raw["pixdim"][:4]), *((name, raw[name]) for name in _PLACEMENT_FIELDS)]
+    has_sform, has_qform = int(raw["sform_code"]) > 0, int(raw["qform_code"]) > 0
+    x, y, z = raw["pixdim"][1:4]
+    apart_mm = 0.0
+    if has_sform and has_qform:
+        try:
+            qform_mm = np.diag([unit_mm, unit_mm, unit_mm, 1.0]) @ raw.get_qform()
+            apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, qform_mm))
+        except (HeaderDataError, ValueError):
+            # The qform is not a valid rotation.
+            apart_mm = math.inf
+    return Placement(
+        fields=tuple((name, tuple(np.atleast_1d(value).astype(float).tolist())) for name, value in values),
+        form="sform" if has_sform else "qform" if has_qform else "none",
+        forms_apart_mm=apart_mm,
+        pixdim_mm=(float(x) * unit_mm, float(y) * unit_mm, float(z) * unit_mm),
+    )

@@ -1,0 +1,343 @@
+"""An evaluation as a `Document`, and its files: the page, every figure as JSON, and a table with a row a class."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from voxelocity.core.records import CaseScore, mean_where_known
+from voxelocity.evaluation.evaluate import Evaluation
+from voxelocity.evaluation.pairs import EVALUATION_FILES
+from voxelocity.metrics import summarize
+from voxelocity.report import score_table
+from voxelocity.report.summary import (
+    absent_text,
+    mean_hd95_mm,
+    summarize_classes,
+    volume_difference_ml,
+    volume_difference_share,
+    without_surface_text,
+    worst_first,
+)
+from voxelocity.report.tables import case_table, class_table
+from voxelocity_observe.core.plain import table_cell
+from voxelocity_observe.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
+from voxelocity_observe.core.whole_file import write_whole
+from voxelocity_observe.document import Document, document_view, write_figures, write_page
+from voxelocity_observe.document.blocks import Block, Card, Folded, Lines, Section, Table, Text, fact_table
+
+PAGE, FIGURES, TABLE = EVALUATION_FILES
+_NUM_WORST_CASES = 10
+_ABOUT_SCORES = (
+    "Each case on its own grid. HD95 is the 95th percentile of the distance between the surfaces; it does not exist "
+    "where a class is missing from truth or prediction, which the column Without HD95 counts. NSD is the share of both "
+    "surfaces that lies within the tolerance of the other; it is 0 where a class is in only one of the two. The volume "
+    "difference is predicted minus true. A class in neither has no score and counts in no mean, as in nnU-Net; the "
+    "column Absent counts these cases."
+)
+_LEFT_OUT = {
+    "missing": "Without a prediction",
+    "extra": "Predicted, without a truth",
+    "others": "Not scans",
+}
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path | str) -> Document:
+    """The evaluation as a document, which the folder now holds as `evaluation.html`, `.json` and `.csv`.
+
+    Files of these names are replaced.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    document, folder = evaluation_document(evaluation), Path(folder)
+    write_figures(document, folder / FIGURES)
+    write_whole(folder / TABLE, _csv(evaluation).encode())
+    write_page(document, folder / PAGE)
+    return document
+
+
+def evaluation_document(evaluation: Evaluation) -> Document:
+    """Scores by class, folder and case, and what could not be compared."""
+    scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
+    # A network that has not learned has no headline.
+    mean_dice = None if evaluation.unlearned else summarize(scores).mean_dice
+    ordered = worst_first(_marked(evaluation))
+    worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
+    others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
+    return Document(
+        kind="evaluation",
+        title="Predictions and truth" if evaluation.truth else "Final validations, pooled",
+        verdict=_verdict(evaluation, mean_dice),
+        notices=_notices(evaluation),
+        cards=_cards(evaluation, mean_dice),
+        sections=[
+            Section(
+                title="Scores by class",
+                blocks=[class_table(scores).without_caption(), Text(text=_ABOUT_SCORES, is_hint=True)],
+                is_detail=True,
+            ),
+            Section(title="Surfaces and volumes by class", blocks=[_surfaces_and_volumes(scores, tolerance_mm)]),
+            Section(title="Scores by folder", blocks=_by_folder(evaluation)),
+            Section(title="Trained on, and not", blocks=_by_division(evaluation)),
+            Section(
+                title="Cases, worst first",
+                is_detail=True,
+                blocks=[
+                    case_table(worst, "The worst cases" if rest else "All cases").without_caption(),
+                    *([Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[others])] if others else []),
+                ],
+            ),
+            Section(title="What could not be compared", blocks=_left_out(evaluation), is_detail=True),
+            Section(title="What was compared", blocks=[_sources(evaluation)], is_detail=True),
+        ],
+        footer=f"All figures are in `{FIGURES}`, and with a row for each class of each case in `{TABLE}`.",
+        values=_values(evaluation, mean_dice),
+    )
+
+
+def evaluation_view(evaluation: Evaluation) -> RenderableType:
+    """The evaluation for a terminal."""
+    document = document_view(evaluation_document(evaluation))
+    return Group(document, "", score_table(_marked(evaluation)))
+
+
+def _marked(evaluation: Evaluation) -> list[CaseScore]:
+    """The scores as they are shown, with a word after the names of cases that were trained on."""
+    seen = evaluation.trained_on
+    return [
+        replace(score, case_id=f"{score.case_id} (trained on)") if score.case_id in seen else score
+        for score in evaluation.scores
+    ]
+
+
+def _unseen(evaluation: Evaluation) -> list[CaseScore]:
+    return [score for score in evaluation.scores if score.case_id not in evaluation.trained_on]
+
+
+def _unseen_dice(evaluation: Evaluation) -> float | None:
+    """The mean over cases that the model has not seen; None without any, and where a training was too short."""
+    unseen = _unseen(evaluation)
+    return summarize(unseen).mean_dice if unseen and not evaluation.unlearned else None
+
+
+def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
+    """With the mean of the cases that the model has not seen, where it has seen some."""
+    num, num_cases = len(evaluation.scores), evaluation.num_cases
+    if evaluation.unlearned:
+        return f"No score over {count_text(num, 'case')}: a training was too short to be scored."
+    part = f"{num:,} of " if num < num_cases else ""
+    text = f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}"
+    seen = len(evaluation.trained_on)
+    if num_others := evaluation.num_not_held_out:
+        return f"{text}; these runs did not hold out the other {num_others:,} of the data set."
+    if not seen:
+        return f"{text}."
+    if seen == num:
+        return f"{text}, all of which the model was trained on."
+    mean_text = dice_text(_unseen_dice(evaluation))
+    return f"{text}, {seen:,} of which the model was trained on; {mean_text} over the other {num - seen:,}."
+
+
+def _notices(evaluation: Evaluation) -> list[str]:
+    notices = [f"{run} has no score: {why}." for run, why in evaluation.unlearned.items()]
+    notices += evaluation.notices
+    if seen := len(evaluation.trained_on):
+        text = f"{seen:,} of {count_text(len(evaluation.scores), 'case')} were trained on"
+        if not evaluation.unlearned:
+            held_out = (
+                f"held-out mean {dice_text(_unseen_dice(evaluation))}" if _unseen(evaluation) else "none was held out"
+            )
+            text = f"{text}, so means over all cases are too high; {held_out}"
+        notices.append(f"{text}.")
+    if evaluation.refused:
+        reasons = "; ".join(evaluation.refused.values())
+        num = count_text(len(evaluation.refused), "case")
+        notices.append(f"{num} could not be compared and left out of all means: {reasons}")
+    for names, noun, what in (
+        (evaluation.missing, "case", "without a prediction, left out of all means"),
+        (evaluation.extra, "prediction", "without a truth"),
+    ):
+        if names:
+            notices.append(f"{count_text(len(names), noun)} {what}: {listed(names, 3)}.")
+    if not evaluation.labels_from:
+        notices.append("No file declares the classes, so each value or name that was found counts as a class.")
+    return notices
+
+
+def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
+    scores = () if evaluation.unlearned else evaluation.scores
+    hd95_mm, nsd = mean_hd95_mm(scores), _mean_nsd(scores)
+    lowest = [f"lowest case {dice_text(worst.mean_dice)}" for worst in worst_first(scores)[:1]]
+    dice_notes = (*lowest, absent_text(scores)) if lowest else ("too few training steps",)
+    hd95_notes = ("HD95, mean over cases and classes", without_surface_text(scores))
+    return [
+        Card(name="Mean Dice", value=dice_text(mean_dice), note="; ".join(filter(None, dice_notes))),
+        Card(
+            name="Surface distance",
+            value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
+            note="; ".join(filter(None, hd95_notes)),
+        ),
+        Card(
+            name="Surface within tolerance",
+            value=dice_text(nsd),
+            note=f"NSD at {evaluation.tolerance_mm:g} mm, mean over classes",
+        ),
+        Card(
+            name="Cases", value=f"{len(evaluation.scores):,}", note=f"{len(evaluation.refused)} could not be compared"
+        ),
+    ]
+
+
+def _surfaces_and_volumes(scores: Sequence[CaseScore], tolerance_mm: float) -> Table:
+    rows = []
+    for summary in summarize_classes(scores):
+        difference_ml, share = summary.mean_difference_ml, summary.mean_difference_share
+        relative = NOT_AVAILABLE if share is None else f"{signed_text(100.0 * share, digits=1)} %"
+        rows.append((summary.name, dice_text(summary.mean_nsd), signed_text(difference_ml, digits=2), relative))
+    heads = ("Class", f"Mean NSD ({tolerance_mm:g} mm)", "Volume difference (ml)", "Relative")
+    return Table(caption="Surfaces and volumes by class", heads=heads, rows=rows, hides_caption=True)
+
+
+def _by_folder(evaluation: Evaluation) -> list[Block]:
+    """One row for each folder if there are several, as for the folds of a cross-validation."""
+    folders = list(dict.fromkeys(evaluation.folders.values()))
+    if len(folders) < 2:
+        return []
+    rows = []
+    for folder in folders:
+        scores = [score for score in evaluation.scores if evaluation.folders[score.case_id] == folder]
+        judged = [] if folder in evaluation.unlearned else scores
+        rows.append((folder, str(len(scores)), *_means(judged)))
+    heads = ("Folder", "Cases", "Mean Dice", "Mean HD95 (mm)")
+    return [Table(caption="Scores by folder", heads=heads, rows=rows, hides_caption=True)]
+
+
+def _means(scores: Sequence[CaseScore]) -> tuple[str, str]:
+    """Mean Dice and HD95 of some cases in words; not available without any."""
+    return dice_text(summarize(scores).mean_dice if scores else None), mm_text(mean_hd95_mm(scores))
+
+
+def _by_division(evaluation: Evaluation) -> list[Block]:
+    """A row for cases that were trained on, and one for the others."""
+    seen = evaluation.trained_on
+    if not seen:
+        return []
+    rows = []
+    for title, is_seen in (("trained on", True), ("not trained on", False)):
+        scores = [score for score in evaluation.scores if (score.case_id in seen) == is_seen]
+        if scores:
+            rows.append((title, str(len(scores)), *_means([] if evaluation.unlearned else scores)))
+    heads = ("Cases", "Number", "Mean Dice", "Mean HD95 (mm)")
+    return [Table(caption="Trained on, and not", heads=heads, rows=rows, hides_caption=True)]
+
+
+def _left_out(evaluation: Evaluation) -> list[Block]:
+    blocks: list[Block] = []
+    if evaluation.refused:
+        rows = list(evaluation.refused.items())
+        blocks.append(Table(caption="Not compared", heads=("Case", "Why"), rows=rows, text_columns=frozenset({1})))
+    for name, title in _LEFT_OUT.items():
+        if names := getattr(evaluation, name):
+            blocks.append(Folded(title=f"{title}: {len(names)}", blocks=[Lines(lines=names, are_code=True)]))
+    return blocks or [Text(text="Every prediction was compared, and every case has one.", is_hint=True)]
+
+
+def _sources(evaluation: Evaluation) -> Table:
+    counts = Counter(evaluation.folders.values())
+    rows = [(folder, count_text(count, "case")) for folder, count in counts.items()]
+    if evaluation.truth:
+        rows.append(("Truth", evaluation.truth))
+    rows.append(("Classes from", evaluation.labels_from or "what the files hold"))
+    rows.append(("Tolerance of NSD", f"{evaluation.tolerance_mm:g} mm"))
+    return fact_table("What was compared", rows).without_caption()
+
+
+def _mean_nsd(scores: Sequence[CaseScore]) -> float | None:
+    return mean_where_known(summary.mean_nsd for summary in summarize_classes(scores))
+
+
+def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
+    scores = evaluation.scores
+    return {
+        "num_cases": len(scores),
+        "num_unscored": evaluation.num_cases - len(scores),
+        "num_not_held_out": evaluation.num_not_held_out,
+        "unlearned": dict(evaluation.unlearned),
+        "mean_dice": mean_dice,
+        "num_trained_on": len(evaluation.trained_on),
+        "mean_dice_not_trained_on": _unseen_dice(evaluation),
+        "mean_hd95_mm": None if evaluation.unlearned else mean_hd95_mm(scores),
+        "mean_nsd": None if evaluation.unlearned else _mean_nsd(scores),
+        "nsd_tolerance_mm": evaluation.tolerance_mm,
+        "classes": {
+            summary.name: {
+                "mean_dice": summary.mean_dice,
+                "median_dice": summary.median_dice,
+                "mean_hd95_mm": summary.mean_hd95_mm,
+                "mean_nsd": summary.mean_nsd,
+                "mean_difference_ml": summary.mean_difference_ml,
+                "mean_difference_share": summary.mean_difference_share,
+                "num_without_hd95": summary.num_without_surface,
+                "num_absent": summary.num_absent,
+            }
+            for summary in summarize_classes(scores)
+        },
+        "cases": [
+            {
+                "case_id": score.case_id,
+                "folder": evaluation.folders[score.case_id],
+                "division": evaluation.divisions.get(score.case_id, ""),
+                "mean_dice": score.mean_dice,
+                "classes": {name: _figures(score, name) for name in score.dice},
+            }
+            for score in scores
+        ],
+        "missing": list(evaluation.missing),
+        "extra": list(evaluation.extra),
+        "refused": dict(evaluation.refused),
+        "not_scans": list(evaluation.others),
+        "truth": evaluation.truth,
+        "labels_from": evaluation.labels_from,
+    }
+
+
+def _figures(score: CaseScore, name: str) -> Mapping[str, Any]:
+    """What is known of a class in a case."""
+    return {
+        "dice": score.dice[name],
+        "hd95_mm": score.hd95_mm.get(name),
+        "hd95_estimated": name in score.hd95_estimated,
+        "nsd": score.nsd.get(name),
+        "truth_ml": score.truth_ml.get(name),
+        "prediction_ml": score.prediction_ml.get(name),
+        "difference_ml": volume_difference_ml(score, name),
+        "difference_share": volume_difference_share(score, name),
+    }
+
+
+def _csv(evaluation: Evaluation) -> str:
+    """A row for each class of each case; an empty cell is a figure that does not exist."""
+    rows: list[dict[str, Any]] = [
+        {
+            "case": score.case_id,
+            "folder": evaluation.folders[score.case_id],
+            "division": evaluation.divisions.get(score.case_id, ""),
+            "class": name,
+            **_figures(score, name),
+        }
+        for score in evaluation.scores
+        for name in score.dice
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows({key: table_cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()

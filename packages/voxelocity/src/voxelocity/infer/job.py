@@ -1,0 +1,195 @@
+"""What a command will predict, known from names and headers: scans, outputs, windows and memory. Reads no voxels."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.volume import VolumeRef, VolumeSpec
+from voxelocity.data.decode import ScanHeader, read_header
+from voxelocity.data.decode.notes import as_one_data_set
+from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.division import Side
+from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
+from voxelocity.infer.model import Model
+from voxelocity.infer.models.open import open_models
+from voxelocity.infer.outputs import (
+    Output,
+    OutputFormat,
+    check_no_scan_is_replaced,
+    check_nothing_is_replaced,
+    check_segmentations,
+    choose_output,
+)
+from voxelocity.infer.scans import find_scans
+from voxelocity_observe.core.device import Device
+from voxelocity_observe.core.errors import InputError, ScanError, UnpredictedError
+from voxelocity_observe.core.host import available_memory_bytes
+from voxelocity_observe.document.blocks import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionJob:
+    """Scans to predict with a model, into a folder.
+
+    Attributes:
+        model: one, or several as one.
+        out: the folder.
+        output: how predictions are stored.
+        refs: every scan to be predicted.
+        headers: of the files of each scan that the model can take, by case id.
+        memory: what each of these takes, by case id.
+        reasons: why the others cannot be predicted, by case id.
+    """
+
+    model: Model
+    out: Path
+    output: Output
+    refs: tuple[VolumeRef, ...]
+    headers: Mapping[str, Sequence[ScanHeader]]
+    memory: Mapping[str, ScanMemory]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def sides(self) -> Mapping[str, Side]:
+        """What each scan was in the training of the model, by case id, as far as that is known."""
+        division = self.model.spec.division
+        return {} if division is None else {ref.case_id: division.side(ref) for ref in self.refs}
+
+    @property
+    def usable_refs(self) -> list[VolumeRef]:
+        return [ref for ref in self.refs if ref.case_id in self.headers]
+
+    @property
+    def largest(self) -> tuple[str, ScanMemory] | None:
+        """The scan that takes the most memory; None if no scan can be predicted."""
+        return max(self.memory.items(), key=lambda item: item[1].peak_bytes, default=None)
+
+    @property
+    def num_windows(self) -> int:
+        """Of all scans, without mirrored ones."""
+        return sum(memory.num_windows for memory in self.memory.values())
+
+    def num_passes(self, case_id: str) -> int:
+        """Forward passes for a scan by itself, mirrored ones included."""
+        window = self.model.spec.window
+        batches = -(-self.memory[case_id].num_windows // window.batch_size)
+        num_mirrorings: int = 2 ** len(set(window.mirror_axes))
+        return batches * num_mirrorings
+
+    def num_ahead(self, free_bytes: int, *, num_devices: int = 1) -> int:
+        """Scans to decode and prepare while one is predicted on each device: at most one more than there are devices.
+
+        Args:
+            free_bytes: of main memory.
+            num_devices: that share the scans.
+        """
+        if self.largest is None:
+            return 0
+        memory = self.largest[1]
+        num_fit = (free_bytes - num_devices * memory.peak_bytes) // max(1, memory.preparing_bytes)
+        return max(0, min(num_devices + 1, num_fit))
+
+    def memory_document(self, device: Device) -> Document | None:
+        """What the largest scan takes on this device; None if no scan can be predicted."""
+        if self.largest is None:
+            return None
+        case_id, memory = self.largest
+        place = Accumulators(device, self.out, warn=lambda text: None).place(memory.scores_bytes)
+        free_bytes = available_memory_bytes()
+        return memory_document(case_id, memory, self.model.spec, place=place, free_bytes=free_bytes)
+
+    def fail(self, case_id: str, error: ScanError) -> str:
+        """Notes that a scan cannot be predicted, and returns why.
+
+        Raises:
+            ScanError: the error itself, if it is the only scan.
+        """
+        if len(self.refs) == 1:
+            raise error
+        self.reasons[case_id] = str(error)
+        return str(error)
+
+    def check_all_were_predicted(self) -> None:
+        """Returns if no scan has failed.
+
+        Raises:
+            UnpredictedError: some have.
+        """
+        if self.reasons:
+            raise UnpredictedError(
+                f"predict: {len(self.reasons)} of {len(self.refs)} scans could not be predicted, for the reasons "
+                f"above: {', '.join(sorted(self.reasons))}; the others are in {self.out}",
+                reasons=self.reasons,
+            )
+
+
+def plan_job(
+    models: Sequence[Path],
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    format: OutputFormat = "auto",
+    overwrite: bool = False,
+    resume: bool = False,
+    factory: str = "",
+    on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> PredictionJob:
+    """The job for these arguments, which are those of `predict_files`, models and inputs in lists. Writes nothing.
+
+    Raises:
+        ConfigError: the factory cannot be imported.
+        InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists or
+            would replace a scan, the only scan cannot be used, or no DICOM SEG that was asked for can be made.
+    """
+    if overwrite and resume:
+        raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
+    model = open_models(models, factory=factory)
+    refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
+    as_one_data_set(file for ref in refs for file in ref.files)
+    read = functools.cache(read_header)
+    output = choose_output(format, refs, warn)
+    output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format == "dicom-seg")
+    check_no_scan_is_replaced(refs, out, output)
+    if resume:
+        refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
+    elif not overwrite:
+        check_nothing_is_replaced(refs, out, output)
+    headers: dict[str, Sequence[ScanHeader]] = {}
+    memory: dict[str, ScanMemory] = {}
+    job = PredictionJob(model=model, out=out, output=output, refs=refs, headers=headers, memory=memory)
+    for ref in refs:
+        try:
+            found = [read(file) for file in ref.images]
+            scan = _spec_of(ref, found, model)
+            memory[ref.case_id] = scan_memory(scan, model.spec, model.preparation)
+            headers[ref.case_id] = found
+        except ScanError as error:
+            on_failure(ref.case_id, job.fail(ref.case_id, error))
+    return job
+
+
+def _readable(refs: Sequence[VolumeRef], output: Output, read: Callable[[Path], ScanHeader]) -> dict[str, ScanHeader]:
+    """Headers of the scans that are to become DICOM SEG; those that cannot be read are left out."""
+    headers = {}
+    for ref in refs if output.format == "dicom-seg" else ():
+        with contextlib.suppress(ScanError):
+            headers[ref.case_id] = read(ref.images[0])
+    return headers
+
+
+def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> VolumeSpec:
+    num_channels = sum(header.num_channels for header in headers)
+    where = f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})"
+    model.spec.check_channels(num_channels, where=where)
+    dtypes = [header.read_dtype for header in headers]
+    return VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*dtypes)))

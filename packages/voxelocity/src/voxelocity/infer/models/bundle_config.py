@@ -1,0 +1,151 @@
+"""The configuration of a MONAI bundle as plain data: references are followed, expressions are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.plain import parse_yaml, shortened
+from voxelocity_observe.core.whole_file import check_is_file
+
+_NAMES = ("inference.json", "inference.yaml", "inference.yml")
+_MAX_REFERENCES = 20
+# A bundle of the model zoo has a few hundred; a kilobyte of references to references could make 10^12.
+_MAX_VALUES = 20_000
+# The largest of the zoo has 20 kB.
+_MOST_BYTES = 4 << 20
+_NO_ARGUMENTS = ("_target_", "_desc_", "_requires_", "_disabled_")
+
+
+class BundleConfig:
+    """`configs/inference.json` or `.yaml` of a bundle.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        found = [path for name in _NAMES if (path := folder / "configs" / name).is_file()]
+        if not found:
+            raise InputError(f"infer: {folder / 'configs'} holds none of {', '.join(_NAMES)}; copy the bundle again")
+        self.path = found[0]
+        if (num_bytes := self.path.stat().st_size) > _MOST_BYTES:
+            raise InputError(
+                f"infer: {self.path} has {num_bytes:,} bytes, more than any configuration needs; copy the bundle again"
+            )
+        try:
+            # Every JSON text is also a YAML text.
+            values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))
+        # Brackets within brackets are read by functions that call themselves.
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"infer: {self.path} is damaged ({error}); copy it again") from None
+        if not isinstance(values, dict):
+            raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
+        self._values = values
+        self._num_resolved = 0
+
+    def error(self, where: str, why: str) -> InputError:
+        """The error for a part of this file."""
+        return InputError(f"infer: {self.path}: {where} {why}; run the bundle with MONAI itself")
+
+    def resolved(self, value: Any, where: str, *, num_references: int = 0) -> Any:
+        """The value with references replaced by what they name.
+
+        Raises:
+            InputError: something in it is an expression, or a reference leads nowhere.
+        """
+        self._num_resolved += 1
+        if self._num_resolved > _MAX_VALUES:
+            raise self.error(where, f"makes, with its references, more than {_MAX_VALUES} values of this file")
+        if isinstance(value, str) and value.startswith("$"):
+            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
+        if isinstance(value, str) and value[:1] in ("@", "%"):
+            if num_references > _MAX_REFERENCES:
+                raise self.error(where, f"follows more than {_MAX_REFERENCES} references, the last is {value!r}")
+            return self.resolved(self._at(value[1:], where), value[1:], num_references=num_references + 1)
+        if isinstance(value, Mapping):
+            return {key: self.resolved(each, f"{where}::{key}", num_references=num_references)
+                    for key, each in value.items()}  # fmt: skip
+        if isinstance(value, list):
+            return [self.resolved(each, f"{where}::{index}", num_references=num_references)
+                    for index, each in enumerate(value)]  # fmt: skip
+        return value
+
+    def component(self, value: Any, where: str) -> Component:
+        """The object that a value describes with `_target_`, its arguments not resolved yet."""
+        for _ in range(_MAX_REFERENCES):
+            if not (isinstance(value, str) and value[:1] in ("@", "%")):
+                break
+            where = value[1:]
+            value = self._at(where, where)
+        if isinstance(value, str) and value.startswith("$"):
+            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
+        if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
+            raise self.error(where, f"is {shortened(value)}, not an object with _target_")
+        arguments = {key: each for key, each in value.items() if key not in _NO_ARGUMENTS}
+        is_disabled = self.resolved(value.get("_disabled_", False), f"{where}::_disabled_")
+        module, _, name = value["_target_"].rpartition(".")
+        if module.split(".")[0] not in ("", "monai"):
+            raise self.error(where, f"is made by {value['_target_']}, which is not MONAI's")
+        return Component(self, where, name, arguments, is_disabled in (True, "true", "True"))
+
+    def components(self, where: str) -> list[Component]:
+        """The transforms of a `Compose` at this id, without those that are disabled."""
+        chain = self.component(f"@{where}", where)
+        if chain.name != "Compose":
+            raise self.error(where, f"is made by {chain.name}, not by Compose")
+        transforms, place = chain.arguments.get("transforms", []), f"{where}::transforms"
+        if isinstance(transforms, str) and transforms[:1] in ("@", "%"):
+            place = transforms[1:]
+            transforms = self._at(place, where)
+        if not isinstance(transforms, list):
+            raise self.error(place, f"is {shortened(transforms)}, not a list of transforms")
+        found = [self.component(each, f"{place}::{index}") for index, each in enumerate(transforms)]
+        return [each for each in found if not each.is_disabled]
+
+    def _at(self, identifier: str, where: str) -> Any:
+        value: Any = self._values
+        for part in identifier.replace("#", "::").split("::"):
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                raise self.error(where, f"refers to '{identifier}', which is not there")
+        return value
+
+
+@dataclass(frozen=True)
+class Component:
+    """An object of a bundle: MONAI's name of its class, and its arguments as written."""
+
+    config: BundleConfig
+    where: str
+    name: str
+    arguments: Mapping[str, Any]
+    is_disabled: bool = False
+
+    def take(self, defaults: Mapping[str, Any], *, without_effect: Collection[str] = ()) -> dict[str, Any]:
+        """The arguments named in `defaults`, resolved.
+
+        Args:
+            defaults: of MONAI.
+            without_effect: arguments that do not change the result; they may be expressions.
+
+        Raises:
+            InputError: there are other arguments.
+        """
+        for key in self.arguments:
+            if key not in defaults and key not in without_effect:
+                raise self.error(f"has the argument {key}, which is not supported")
+        return {
+            key: self.config.resolved(self.arguments[key], f"{self.where}::{key}") if key in self.arguments else value
+            for key, value in defaults.items()
+        }
+
+    def error(self, why: str) -> InputError:
+        """The error for this object."""
+        return self.config.error(f"{self.where} ({self.name})", why)

@@ -1,0 +1,152 @@
+"""Several models as one: the mean of their logits, window by window.
+
+nnU-Net averages its folds the same way. The mean of logits commutes with blending, so the ensemble needs the memory of
+one prediction, not of one for each model; averaging probabilities would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import torch
+
+from voxelocity.core.axis_order import orientation_of, turn_onto
+from voxelocity.core.contracts import DeterministicStage, StageEffect
+from voxelocity.core.volume import Grid, Volume, VolumeSpec
+from voxelocity.infer.division import CaseDivision
+from voxelocity.infer.model import ForeignNetwork, Model
+from voxelocity_observe.core.errors import InputError, ScanError
+
+
+def mean_of(models: Sequence[Model]) -> Model:
+    """One model whose logits are the mean of the logits of all.
+
+    Their preparations may differ in intensities, as those of cross-validation folds do; each network then gets the
+    scan as it was trained on it. Only the largest component is kept of a class that all models do so for.
+
+    Raises:
+        InputError: two models differ in classes, channels, windows or the grid they are prepared on.
+    """
+    first = models[0]
+    for other in models[1:]:
+        _check_alike(first, other)
+    distinct = {model.preparation.fingerprint(): model.preparation for model in models}
+    order = list(distinct)
+    num_channels = len(first.spec.channels)
+    kept = [name for name in first.spec.keep_largest if all(name in model.spec.keep_largest for model in models)]
+    starts = [num_channels * order.index(model.preparation.fingerprint()) for model in models]
+    return Model(
+        folder=first.folder,
+        network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
+        spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
+        preparation=StackedPreparations(list(distinct.values())),
+        doubts=tuple(doubt for model in models for doubt in model.doubts),
+        unlearned="; ".join(model.unlearned for model in models if model.unlearned),
+    )
+
+
+def _division(models: Sequence[Model]) -> CaseDivision | None:
+    """What any of the models was trained on; None if that is not known of one."""
+    found = [model.spec.division for model in models]
+    known = [division for division in found if division is not None]
+    return reduce(CaseDivision.joined, known) if len(known) == len(found) else None
+
+
+class MeanLogits(torch.nn.Module):
+    """The mean of the logits of several networks, each of which sees its own channels.
+
+    Args:
+        networks: (b, c, x, y, z) to logits (b, k, x, y, z); exported ones too.
+        starts: for each network, its first channel.
+        num_channels: of each network.
+    """
+
+    def __init__(
+        self, networks: Sequence[torch.nn.Module | ForeignNetwork], starts: Sequence[int], num_channels: int
+    ) -> None:
+        super().__init__()
+        # Only those of torch are moved to a device with this module.
+        self.networks = torch.nn.ModuleList(each for each in networks if isinstance(each, torch.nn.Module))
+        self._all = tuple(networks)
+        self._starts, self._num_channels = tuple(starts), num_channels
+
+    def forward(self, images_bcxyz: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor | None = None
+        for network, start in zip(self._all, self._starts, strict=True):
+            logits = network(images_bcxyz[:, start : start + self._num_channels])
+            # A copy, because the output may be a buffer that the network's next call overwrites.
+            total = logits.float().clone() if total is None else total.add_(logits)
+        assert total is not None
+        return total.div_(len(self._all))
+
+
+class StackedPreparations:
+    """A scan prepared in several ways that differ only in intensities, one after the other along the channels."""
+
+    def __init__(self, stages: Sequence[DeterministicStage]) -> None:
+        self._stages = tuple(stages)
+
+    def describe(self, spec: VolumeSpec) -> StageEffect:
+        effects = [stage.describe(spec) for stage in self._stages]
+        num_channels = sum(effect.spec.num_channels for effect in effects)
+        dtype = effects[0].spec.dtype if len(effects) == 1 else "float32"
+        stacked = replace(effects[0].spec, num_channels=num_channels, dtype=dtype)
+        scratch_bytes = max(effect.scratch_bytes for effect in effects) + stacked.image_bytes
+        return StageEffect(spec=stacked, scratch_bytes=scratch_bytes)
+
+    def fingerprint(self) -> str:
+        return "+".join(stage.fingerprint() for stage in self._stages)
+
+    def __call__(self, volume: Volume) -> Volume:
+        """The volume with the channels of each preparation, as float32 if there are several.
+
+        Raises:
+            ScanError: as the preparations, or two of them crop or turn the scan differently.
+        """
+        prepared = [stage(volume) for stage in self._stages]
+        if len(prepared) == 1:
+            return prepared[0]
+        first = prepared[0].grid
+        for other in prepared[1:]:
+            order = turn_onto(other.grid, first)
+            if order is not None and order.is_identity:
+                continue
+            if order is not None:
+                # Each network knows anatomy in its own order of axes, so turning its input would mislead it.
+                how = f"turn it to {orientation_of(first)} and {orientation_of(other.grid)}"
+            elif other.grid.shape != first.shape:
+                how = f"crop it to {first.shape} and {other.grid.shape} voxels"
+            else:
+                apart_mm = first.largest_difference_mm(other.grid)
+                how = f"turn or crop it in other ways (voxels of one number lie up to {apart_mm:.4g} mm apart)"
+            raise ScanError(
+                f"infer: case '{volume.case_id}': the models of the ensemble {how}, so their predictions cannot be "
+                "averaged; predict with each alone"
+            )
+        return prepared[0].with_(image=np.concatenate([each.intensities() for each in prepared]), scaling=())
+
+
+def _check_alike(first: Model, other: Model) -> None:
+    for what, of_first, of_other in (
+        ("labels", first.spec.labels, other.spec.labels),
+        ("channels", first.spec.channels, other.spec.channels),
+        ("windows", first.spec.window, other.spec.window),
+        ("overlapping classes", first.spec.region_order, other.spec.region_order),
+        ("interpolated values", first.spec.restored, other.spec.restored),
+        ("spacings after preparation", _spacing_mm(first), _spacing_mm(other)),
+    ):
+        if of_first != of_other:
+            raise InputError(
+                f"infer: the models in {first.folder} and {other.folder} cannot be averaged: their {what} differ "
+                f"({of_first} and {of_other}); predict with each alone, or train both with one plan "
+                "(voxelocity train --folds all)"
+            )
+
+
+def _spacing_mm(model: Model) -> tuple[float, ...]:
+    """Of a scan of 1 mm after the model's preparation."""
+    scan = VolumeSpec(num_channels=len(model.spec.channels), grid=Grid.of((100, 100, 100), np.eye(4)), dtype="float32")
+    return tuple(round(spacing, 6) for spacing in model.preparation.describe(scan).spec.grid.spacing_mm)

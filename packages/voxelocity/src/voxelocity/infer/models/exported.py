@@ -1,0 +1,199 @@
+"""An exported network on disk: a file of another runtime, and `model.json` with everything else.
+
+A file for ONNX Runtime or OpenVINO is data. One of AOTInductor or TensorRT is machine code, which runs only if the user
+names it, as with a network of the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxelocity.infer import arrays
+from voxelocity.infer.arrays import Values
+from voxelocity.infer.model import ForeignNetwork, Model
+from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec, too_short_text
+from voxelocity.infer.runtimes import onnxruntime, openvino
+from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
+from voxelocity.step import precision_on
+from voxelocity_observe.core.device import HOST, Device, Host
+from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.host import cpu_budget
+from voxelocity_observe.core.whole_file import check_is_file
+
+if TYPE_CHECKING:
+    import torch
+
+_RUNTIMES: dict[ExportFormat, str] = {
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "pt2": "aot-inductor",
+    "tensorrt": "tensorrt",
+}
+
+
+def open_export(folder: Path, *, factory: str = "") -> Model:
+    """The model of an export, its files compared with their checksums.
+
+    Args:
+        folder: which `voxelocity export` wrote.
+        factory: the name of the file if it holds machine code that the user trusts.
+
+    Raises:
+        InputError: a file is missing or is not the one that was written, or holds machine code that was not named.
+    """
+    spec = read_spec(folder / SPEC_NAME)
+    exported = spec.exported
+    if exported is None:
+        raise InputError(
+            f"infer: {folder} holds the file of an export, but its {SPEC_NAME} describes none; copy the "
+            "folder again, or export the run again"
+        )
+    main = MAIN_FILES[exported.format]
+    if exported.format in MACHINE_CODE and factory != main:
+        raise InputError(
+            f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust its "
+            f"maker, give --network {main}"
+        )
+    if exported.format not in MACHINE_CODE and factory:
+        raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")
+    for name, wanted in exported.sha256.items():
+        _check_file(folder / name, wanted)
+    return Model(
+        folder=folder,
+        network=ExportedNetwork(folder / main, spec),
+        spec=spec,
+        preparation=spec.preparation(),
+        doubts=(too_short_text(folder, spec.unlearned),) if spec.unlearned else (),
+        unlearned=spec.unlearned,
+    )
+
+
+class ExportedNetwork(ForeignNetwork):
+    """A network in its own runtime, opened for the device of its first windows.
+
+    Args:
+        path: of the main file.
+        spec: of the model.
+
+    Attributes:
+        format: of the file.
+        runtime: its name in `infer.runtimes.table`.
+    """
+
+    def __init__(self, path: Path, spec: ModelSpec) -> None:
+        assert spec.exported is not None
+        self.format = spec.exported.format
+        self.runtime = _RUNTIMES[self.format]
+        self._exported, self._path, self._spec = spec.exported, path, spec
+        self._forward: Callable[[Values], Values] | None = None
+
+    def __call__(self, windows_bcxyz: Values) -> Values:
+        if self._forward is None:
+            self.open(arrays.device_of(windows_bcxyz))
+        assert self._forward is not None
+        return self._forward(windows_bcxyz)
+
+    def open(self, device: Device) -> None:
+        """Opens the file, which takes a fraction of a second to a few seconds.
+
+        Raises:
+            InputError: its runtime is not installed or does not run on the device, or refuses the file.
+        """
+        if why_not := self._why_not(device):
+            raise InputError(f"infer: {self._path} cannot be used here: {why_not}")
+        try:
+            self._forward = self._on_arrays() if isinstance(device, Host) else self._on_tensors(device)
+        # Each runtime has errors of its own, and a damaged file may cause any of them.
+        except Exception as error:
+            raise InputError(
+                f"infer: {self._path} cannot be opened ({in_one_line(error)}); export the run again, with the "
+                "versions that are installed here"
+            ) from error
+
+    def _why_not(self, device: Device) -> str:
+        if self._exported.device not in ("any", device.type):
+            return (
+                f"it was compiled for {self._exported.device}, not {device.type}; choose --device "
+                f"{self._exported.device}, or export the run with --device {device.type}"
+            )
+        match self.format:
+            case "onnx":
+                return onnxruntime.why_not(device)
+            case "openvino":
+                return openvino.why_not(device)
+            case "tensorrt" if not isinstance(device, Host):
+                from voxelocity.infer.runtimes import tensorrt
+
+                return tensorrt.why_not(device)
+        return ""
+
+    def _on_arrays(self) -> Callable[[Values], Values]:
+        window, num_threads = self._spec.window, cpu_budget()
+        if self.format == "onnx":
+            return onnxruntime.OnnxSession(self._path, num_threads=num_threads)
+        return openvino.OpenVinoSession(
+            self._path,
+            num_threads=num_threads,
+            batch_size=window.batch_size,
+            shape_voxel=window.shape_voxel,
+            is_bfloat16=precision_on(self._spec.precision, HOST).compute == "bfloat16",
+        )
+
+    def _on_tensors(self, device: torch.device) -> Callable[[Values], Values]:
+        window = self._spec.window
+        task = RuntimeTask(
+            num_channels=len(self._spec.channels),
+            shape_voxel=window.shape_voxel,
+            batch_size=window.batch_size,
+            device=device,
+            precision=precision_on(self._spec.precision, device),
+        )
+        match self.format:
+            case "onnx":
+                return onnxruntime.open_model(self._path, task)
+            case "openvino":
+                return openvino.open_model(self._path, task)
+            case "tensorrt":
+                from voxelocity.infer.runtimes import tensorrt
+
+                return tensorrt.open_engine(self._path, task)
+        from voxelocity.infer.runtimes import program
+
+        return program.open_package(self._path)
+
+
+def checksums(folder: Path, names: list[str]) -> dict[str, str]:
+    """SHA-256 of each of these files, by name."""
+    return {name: _sha256(folder / name) for name in names}
+
+
+def describe_export(spec: ModelSpec, exported: ExportedFiles) -> ModelSpec:
+    """The model of an export: as trained, with the file in place of the weights."""
+    precision = spec.precision.model_copy(
+        # Its runtime orders memory itself, and ONNX Runtime computes in the float32 of the file.
+        update={"channels_last": False} | ({"compute": "float32"} if exported.format == "onnx" else {})
+    )
+    return spec.model_copy(update={"exported": exported, "precision": precision})
+
+
+def _check_file(path: Path, wanted: str) -> None:
+    try:
+        found = _sha256(check_is_file(path))
+    except OSError as error:
+        raise InputError(
+            f"infer: {path} cannot be read ({error.strerror}); copy the folder again, or export the run again"
+        ) from None
+    if found != wanted:
+        raise InputError(
+            f"infer: {path} is not the file that was exported with the {SPEC_NAME} next to it (its SHA-256 is "
+            f"{found[:12]}..., not {wanted[:12]}...); copy the folder again, or export the run again"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

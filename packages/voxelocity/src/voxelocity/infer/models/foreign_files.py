@@ -1,0 +1,151 @@
+"""Files that other toolkits write, read as data: JSON, and checkpoints that hold only numbers, texts and tensors."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxelocity.infer.models.spec import read_object
+from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.whole_file import check_is_file
+
+# The log in a checkpoint has numbers of these types. Earlier releases of numpy have its scalars in another module.
+_SCALAR = np.float64(0).__reduce__()[0]
+_NUMPY_TYPES: list[Any] = [
+    np.dtype,
+    *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
+    *((_SCALAR, f"{module}.multiarray.scalar") for module in ("numpy.core", "numpy._core")),
+]
+
+
+_COPY = "it belongs to the model: copy it too"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: the file is missing, cannot be read, or holds something else.
+    """
+    try:
+        check_is_file(path)
+    except OSError as error:
+        raise InputError(f"infer: {path} cannot be read ({error.strerror}); {_COPY}") from None
+    return read_object(path, unreadable=_COPY, damaged="copy it again")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The dictionary that `torch.save` wrote, its tensors mapped from the file. Nothing in it is executed.
+
+    Raises:
+        InputError: the file is damaged or missing, or holds more than tensors, numbers, texts and containers of these.
+    """
+    try:
+        with torch.serialization.safe_globals(_NUMPY_TYPES):
+            values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"holds {found[1]}, which may run code" if found else f"cannot be read as plain data ({error})"
+        raise InputError(
+            f"infer: {path} {what}; only weights, numbers and texts are read from a model. If you trust the file, load "
+            "it with torch.load(..., weights_only=False), remove the rest, and save it again with torch.save"
+        ) from None
+    # A damaged pickle may do anything that its few orders can do to objects of the wrong kind.
+    except Exception as error:
+        raise InputError(f"infer: {path} is damaged ({type(error).__name__}: {error}); copy it again") from None
+    if not isinstance(values, dict):
+        raise InputError(f"infer: {path} holds a {type(values).__name__}, not a dictionary of weights")
+    return values
+
+
+def network_with(
+    build: Callable[[], torch.nn.Module],
+    weights: Mapping[str, torch.Tensor],
+    path: Path,
+    *,
+    hint: str,
+    batch_bcxyz: tuple[int, ...] = (),
+) -> torch.nn.Module:
+    """The network with exactly these weights, in evaluation mode.
+
+    It is first built without memory, so that a description of a network that is larger than its weights, or that cannot
+    compute, is refused before it takes any.
+
+    Args:
+        build: makes the network, on torch's current device.
+        weights: by name.
+        path: of their file, for messages.
+        hint: what to do where they are others.
+        batch_bcxyz: shape of a batch that the network must be able to take; not tried if empty.
+
+    Raises:
+        InputError: names, shapes or kinds are others, a weight is not finite, or the network cannot take the batch.
+    """
+    try:
+        with torch.device("meta"):
+            blank: torch.nn.Module | None = build()
+    # Some networks of MONAI read values while they are built, which tensors without memory do not have.
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" not in str(error):
+            raise
+        blank = None
+    if blank is not None:
+        _check_weights(blank, weights, path, hint=hint)
+        if batch_bcxyz:
+            _check_batch(blank.eval(), batch_bcxyz, path)
+    network = build()
+    _check_weights(network, weights, path, hint=hint)
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"infer: {path} holds NaN or infinity in '{name}'; copy it again")
+    network.load_state_dict(dict(weights))
+    return network.eval()
+
+
+def _check_weights(network: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path, *, hint: str) -> None:
+    wanted, found = network.state_dict(), dict(weights)
+    shapes = [{(name, _shape_of(value)) for name, value in state.items()} for state in (wanted, found)]
+    if different := sorted((name for name, _ in shapes[0] ^ shapes[1]), key=str):
+        raise InputError(
+            f"infer: {path} holds other weights than the network that its folder describes (the first is "
+            f"{different[0]!s:.80}); {hint}"
+        )
+    for name, tensor in found.items():
+        # Of quantized, sparse or complex values, a copy into the network would fail or mean something else.
+        is_float = tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        if not is_plain or not (is_float if wanted[name].is_floating_point() else tensor.dtype == wanted[name].dtype):
+            raise InputError(
+                f"infer: {path} holds '{name}' as {str(tensor.dtype).removeprefix('torch.')} ({tensor.layout}, "
+                f"{tensor.device.type}), where the network has "
+                f"{str(wanted[name].dtype).removeprefix('torch.')}; save the weights again in float32"
+            )
+
+
+def _check_batch(network: torch.nn.Module, shape_bcxyz: tuple[int, ...], path: Path) -> None:
+    """Computes with shapes alone."""
+    try:
+        with torch.no_grad():
+            network(torch.empty(shape_bcxyz, device="meta"))
+    except NotImplementedError:
+        # An operation that needs values.
+        return
+    # Whatever its layers raise for sizes that do not fit.
+    except Exception as error:
+        if "meta" in str(error):
+            return
+        why = str(error).partition("\n")[0] or type(error).__name__
+        size = " x ".join(map(str, shape_bcxyz[2:]))
+        raise InputError(
+            f"infer: the network of {path.parent.parent} cannot take its own windows of {size} ({why}); copy it again"
+        ) from None
+
+
+def _shape_of(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,0 +1,367 @@
+"""A results folder of nnU-Net v2: `plans.json`, `dataset.json` and a checkpoint for each fold, all read as data.
+
+What its predictor does is described by `PredictionSpec` and `NnunetPreparation`; nnU-Net need not be installed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
+from pydantic import AliasChoices, ConfigDict, Field
+
+from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
+from voxelocity.infer.model import Model, PredictionSpec
+from voxelocity.infer.models.ensemble import mean_of
+from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
+from voxelocity.infer.models.kinds import PLANS, nnunet_results
+from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
+from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
+from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.plain import shortened
+
+DATASET = "dataset.json"
+# nnU-Net trains five.
+_MOST_FOLDS = 50
+_CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
+_TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
+# Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
+_TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
+
+
+_Length = Annotated[float, Field(gt=0.0)]
+
+
+class _Known(Config):
+    """Keys of nnU-Net's files that a prediction depends on; others are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Plans(_Known):
+    image_reader_writer: Literal["SimpleITKIO", "NibabelIO", "NibabelIOWithReorient", "SimpleITKIOWithReorient"] = (
+        "SimpleITKIO"
+    )
+    transpose_forward: Index3
+    configurations: dict[str, dict[str, Any]]
+    label_manager: Literal["LabelManager"] = "LabelManager"
+    foreground_intensities: dict[str, dict[str, float]] = Field(
+        default={},
+        validation_alias=AliasChoices(
+            "foreground_intensity_properties_per_channel", "foreground_intensity_properties_by_modality"
+        ),
+    )
+
+
+class _ResampleImage(_Known):
+    order: Annotated[int, Field(ge=0, le=5)] = 3
+    order_z: Annotated[int, Field(ge=0, le=5)] = 0
+    force_separate_z: bool | None = False
+
+
+class _ResampleLogits(_Known):
+    order: Literal[1]
+    order_z: Literal[0, 1] = 0
+    force_separate_z: bool | None = False
+
+
+class _Configuration(_Known):
+    preprocessor_name: Literal["DefaultPreprocessor"] = "DefaultPreprocessor"
+    patch_size: Index3
+    spacing: tuple[_Length, _Length, _Length]
+    normalization_schemes: tuple[Scheme, ...]
+    use_mask_for_norm: tuple[bool, ...]
+    resampling_fn_data: Literal["resample_data_or_seg_to_shape"]
+    resampling_fn_data_kwargs: _ResampleImage
+    resampling_fn_probabilities: Literal["resample_data_or_seg_to_shape"]
+    resampling_fn_probabilities_kwargs: _ResampleLogits
+
+
+class _Dataset(_Known):
+    channels: dict[str, Any] = Field(validation_alias=AliasChoices("channel_names", "modality"))
+    labels: dict[str, int | tuple[int, ...]]
+    regions_class_order: tuple[int, ...] = ()
+
+
+class _InitArguments(_Known):
+    configuration: str
+
+
+class _Checkpoint(_Known):
+    model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True)
+
+    network_weights: dict[str, torch.Tensor]
+    init_args: _InitArguments
+    trainer_name: str
+    inference_allowed_mirroring_axes: tuple[int, ...] | None = None
+
+
+_Keys = TypeVar("_Keys", bound=Config)
+
+
+def open_nnunet(path: Path) -> Model:
+    """The model in a results folder, the mean of its folds if there are several; or that of one fold.
+
+    As in nnU-Net, the fold "all" is used only if it is the only one. A checkpoint that is not the final one is used
+    only if there is no other.
+
+    Args:
+        path: `.../TRAINER__PLANS__CONFIGURATION`, or a folder `fold_N` in it.
+
+    Raises:
+        InputError: a file is missing or damaged, or the model needs something that Voxelocity does not do as nnU-Net
+            does it.
+    """
+    folder = nnunet_results(path)
+    plans = _parse(_Plans, read_json(folder / PLANS), folder / PLANS)
+    dataset = _parse(_Dataset, read_json(folder / DATASET), folder / DATASET)
+    folds = [path] if path != folder else _folds_of(folder)
+    models = [_open_fold(fold, plans, dataset) for fold in folds]
+    return models[0] if len(models) == 1 else mean_of(models)
+
+
+def _folds_of(folder: Path) -> list[Path]:
+    folds = sorted(each for each in folder.glob("fold_*") if any((each / name).is_file() for name in _CHECKPOINTS))
+    if not folds:
+        raise InputError(
+            f"infer: {folder} holds no trained fold: no fold_*/{_CHECKPOINTS[0]} and no fold_*/{_CHECKPOINTS[1]}; "
+            "copy the folder again, or train it with nnUNetv2_train"
+        )
+    if len(folds) > _MOST_FOLDS:
+        raise InputError(
+            f"infer: {folder} holds {len(folds)} trained folds, more than the {_MOST_FOLDS} that are averaged; name one"
+        )
+    return [fold for fold in folds if fold.name != "fold_all"] or folds
+
+
+def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
+    path = next((path for name in _CHECKPOINTS if (path := fold / name).is_file()), None)
+    if path is None:
+        raise InputError(f"infer: {fold} holds neither {' nor '.join(_CHECKPOINTS)}; name a fold that is trained")
+    checkpoint = _parse(_Checkpoint, read_checkpoint(path), path)
+    where = f"{fold.parent / PLANS}: {checkpoint.init_args.configuration}"
+    values = _configuration(plans, checkpoint.init_args.configuration, where)
+    configuration = _parse(_Configuration, values, where)
+    labels, region_order = _labels(dataset, fold.parent / DATASET)
+    spec = _parse(
+        PredictionSpec,
+        {
+            # By number: "10" comes after "9".
+            "channels": [str(dataset.channels[key]) for key in sorted(sorted(dataset.channels), key=len)],
+            "labels": labels,
+            "region_order": region_order,
+            "restored": "logits",
+            "window": {
+                "shape_voxel": configuration.patch_size,
+                # torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs.
+                "batch_size": 2,
+                "spread": "even",
+                "blend": "nnunet",
+                "mirror_axes": checkpoint.inference_allowed_mirroring_axes or (),
+            },
+            # nnU-Net's choice on a GPU; a CPU computes in float32.
+            "precision": {"compute": "float16"},
+        },
+        fold.parent,
+    )
+    return Model(
+        folder=fold,
+        network=_network(path, checkpoint, values, spec, where),
+        spec=spec,
+        preparation=_preparation(plans, configuration, len(spec.channels), where),
+        doubts=_doubts(path, checkpoint),
+    )
+
+
+def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> _Keys:
+    try:
+        return model.parse(values, where=str(where))
+    except ConfigError as error:
+        raise InputError(f"infer: {error}; Voxelocity cannot run this model: predict with nnU-Net itself") from None
+
+
+def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
+    """The keys of a configuration with those that it inherits."""
+    values: dict[str, Any] = {}
+    left: Any = name
+    seen = set[str]()
+    while left:
+        if not isinstance(left, str) or left in seen or left not in plans.configurations:
+            raise InputError(
+                f"infer: {where}: the configuration {shortened(left)} is missing or inherits from itself; copy the "
+                "file again"
+            )
+        seen.add(left)
+        values = {**plans.configurations[left], **values}
+        left = plans.configurations[left].get("inherits_from", "")
+    if values.get("previous_stage"):
+        raise InputError(
+            f"infer: {where} is the second network of a cascade (previous_stage {values['previous_stage']}), which is "
+            "not supported; predict with the model of 3d_fullres or 3d_lowres, or with nnU-Net itself"
+        )
+    patch = values.get("patch_size")
+    if isinstance(patch, list) and len(patch) == 2:
+        raise InputError(
+            f"infer: {where} is a 2-D network, which is not supported; predict with the model of 3d_fullres or "
+            "3d_lowres, or with nnU-Net itself"
+        )
+    return values
+
+
+def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
+    """File value to class name, and `PredictionSpec.region_order`."""
+    parts = {
+        name: (value,) if isinstance(value, int) else value
+        for name, value in dataset.labels.items()
+        if name != "ignore"
+    }
+    if all(len(values) == 1 for values in parts.values()):
+        labels = {values[0]: name for name, values in parts.items()}
+        if sorted(labels) != list(range(len(parts))):
+            raise InputError(
+                f"infer: {where}: labels has the values {sorted(labels)}; nnU-Net trains on 0, 1, 2 and so on, so copy "
+                "the file again"
+            )
+        return labels, ()
+    regions = {name: values for name, values in parts.items() if set(values) != {0}}
+    if len(dataset.regions_class_order) != len(regions):
+        raise InputError(
+            f"infer: {where}: regions_class_order {dataset.regions_class_order} must have one value for each of "
+            f"{', '.join(regions)}; copy the file again"
+        )
+    labels = {0: "background"}
+    for value, (name, values) in zip(dataset.regions_class_order, regions.items(), strict=True):
+        # A voxel of this value is in this region and in none that is drawn over it.
+        labels[value] = name if values == (value,) else f"rest of {name}"
+    order = sorted(labels)
+    return labels, tuple(order.index(value) for value in dataset.regions_class_order)
+
+
+def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:
+    schemes, masks = configuration.normalization_schemes, configuration.use_mask_for_norm
+    if not len(schemes) == len(masks) == num_channels or sorted(plans.transpose_forward) != [0, 1, 2]:
+        raise InputError(
+            f"infer: {where} has {len(schemes)} normalization_schemes and {len(masks)} use_mask_for_norm for "
+            f"{num_channels} channels, and the axes {plans.transpose_forward}; copy the file again"
+        )
+    image, logits = configuration.resampling_fn_data_kwargs, configuration.resampling_fn_probabilities_kwargs
+    # nnU-Net reads arrays as (z, y, x).
+    x, y, z = (2 - axis for axis in plans.transpose_forward)
+    return NnunetPreparation(
+        axes=(x, y, z),
+        is_reoriented=plans.image_reader_writer in _TURNING_READERS,
+        spacing_mm=configuration.spacing,
+        channels=tuple(
+            _normalization(plans, index, scheme, is_masked, where)
+            for index, (scheme, is_masked) in enumerate(zip(schemes, masks, strict=True))
+        ),
+        interpolation=Interpolation(
+            order=image.order,
+            image_order_thick=image.order_z,
+            logits_order_thick=logits.order_z,
+            image_in_planes=image.force_separate_z,
+            logits_in_planes=logits.force_separate_z,
+        ),
+    )
+
+
+def _normalization(plans: _Plans, index: int, scheme: Scheme, is_masked: bool, where: str) -> Normalization:
+    if scheme != "CTNormalization":
+        return Normalization(scheme=scheme, inside_only=is_masked)
+    facts = plans.foreground_intensities.get(str(index), {})
+    try:
+        low, high, mean, std = (facts[key] for key in ("percentile_00_5", "percentile_99_5", "mean", "std"))
+    except KeyError as error:
+        raise InputError(
+            f"infer: {where}: the intensities of channel {index} lack {error}; copy the file again"
+        ) from None
+    return Normalization(scheme=scheme, low=low, high=high, mean=mean, std=std)
+
+
+def _network(
+    path: Path, checkpoint: _Checkpoint, configuration: Mapping[str, Any], spec: PredictionSpec, where: str
+) -> torch.nn.Module:
+    described = configuration.get("architecture") or _earlier_architecture(configuration, where)
+    if not isinstance(described, Mapping) or not isinstance(described.get("arch_kwargs", {}), Mapping):
+        raise InputError(
+            f"infer: {where}: the architecture is {shortened(described)}, not keys and values; copy the file again"
+        )
+    name = str(described.get("network_class_name"))
+    if name not in NETWORKS:
+        raise InputError(
+            f"infer: {where} has the network {name}; only PlainConvUNet and ResidualEncoderUNet are supported: predict "
+            "with nnU-Net itself"
+        )
+    plan = _parse(Architecture, described.get("arch_kwargs", {}), where)
+    divisor = tuple(math.prod(strides) for strides in zip(*plan.strides, strict=True))
+    if any(n % d for n, d in zip(spec.window.shape_voxel, divisor, strict=True)):
+        raise InputError(
+            f"infer: {where}: patch_size {spec.window.shape_voxel} is not a multiple of {divisor}, which its "
+            "strides need; copy the file again"
+        )
+    return network_with(
+        partial(PlannedUNet, plan, num_channels=len(spec.channels), num_classes=spec.num_outputs),
+        _weights(checkpoint),
+        path,
+        hint=f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself",
+    )
+
+
+def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What plans of nnU-Net before 2.3 imply."""
+    try:
+        convolutions = configuration["n_conv_per_stage_encoder"]
+        if not isinstance(convolutions, list) or len(convolutions) > MOST_LEVELS:
+            raise InputError(
+                f"infer: {where}: n_conv_per_stage_encoder is {shortened(convolutions)}, not a list of at most "
+                f"{MOST_LEVELS} numbers; copy the file again"
+            )
+        base, most = (int(configuration[key]) for key in ("UNet_base_num_features", "unet_max_num_features"))
+        name = configuration["UNet_class_name"]
+        arguments = {
+            "n_stages": len(convolutions),
+            "features_per_stage": [min(base * 2**level, most) for level in range(len(convolutions))],
+            "conv_op": "torch.nn.modules.conv.Conv3d",
+            "kernel_sizes": configuration["conv_kernel_sizes"],
+            "strides": configuration["pool_op_kernel_sizes"],
+            "n_blocks_per_stage" if name == "ResidualEncoderUNet" else "n_conv_per_stage": convolutions,
+            "n_conv_per_stage_decoder": configuration["n_conv_per_stage_decoder"],
+            "conv_bias": True,
+            "norm_op": "torch.nn.modules.instancenorm.InstanceNorm3d",
+            "norm_op_kwargs": {"eps": 1e-5, "affine": True},
+            "nonlin": "torch.nn.LeakyReLU",
+        }
+    except KeyError as error:
+        raise InputError(f"infer: {where} has no key {error}; copy the file again") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"infer: {where} has a number of features that is none ({error}); copy the file again"
+        ) from None
+    return {"network_class_name": name, "arch_kwargs": arguments}
+
+
+def _weights(checkpoint: _Checkpoint) -> dict[str, torch.Tensor]:
+    """Each once: nnU-Net's modules have each layer under several names."""
+    return {
+        name.removeprefix("module."): tensor
+        for name, tensor in checkpoint.network_weights.items()
+        if ".all_modules." not in name and "decoder.encoder." not in name
+    }
+
+
+def _doubts(path: Path, checkpoint: _Checkpoint) -> tuple[str, ...]:
+    doubts = []
+    if path.name != _CHECKPOINTS[0]:
+        doubts.append(f"{path.parent} holds no {_CHECKPOINTS[0]}: its training did not finish, and {path.name} is used")
+    if not re.fullmatch(_TRAINERS, checkpoint.trainer_name):
+        doubts.append(
+            f"{path} was trained by {checkpoint.trainer_name}, which is none of the usual trainers of nnU-Net; if it "
+            f"changes something in the network of {PLANS} that has no weights, predictions differ from nnU-Net's"
+        )
+    return tuple(doubts)

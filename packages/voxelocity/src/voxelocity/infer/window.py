@@ -1,0 +1,293 @@
+"""The window engine: a network that sees a small box of voxels, applied to volumes of any size.
+
+Windows overlap; their logits are blended, weighted by a Gaussian, and the softmax is taken of the blend, as in MONAI
+and nnU-Net. Positions and weights of windows are exactly those of MONAI's `sliding_window_inference`; the differences
+are that windows of several volumes share a forward pass, and that a volume of one window is not blended at all.
+Not here: precision, compilation, and how the scan became the volume.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.region import Region
+from voxelocity.infer import arrays
+from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.arrays import Values
+from voxelocity.infer.mirrored import Mirrored, as_float32_copy
+from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
+from voxelocity.infer.window_config import WindowConfig
+from voxelocity_observe.core.clock import system_clock
+from voxelocity_observe.core.device import Device, is_out_of_memory
+from voxelocity_observe.core.errors import InputError, ScanError
+from voxelocity_observe.core.warn_once import WarnOnce
+
+_X = 2  # of (b, c, x, y, z)
+# A volume of more passes than this shares none with the next volume: two such sums at once would double peak memory,
+# and a few partly filled passes cost little among this many.
+_MOST_PASSES_SHARED = 4
+# Answers for constant windows: air and padding have two values; more would be chance.
+_MOST_KEPT, _MOST_KEPT_BYTES = 2, 256 << 20
+
+Forward = Callable[[Values], Values]
+"""Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
+
+
+def stitch_volumes(
+    forward: Forward,
+    images: Iterable[tuple[Values, TileSink]],
+    config: WindowConfig,
+    *,
+    device: Device,
+    num_outputs: int = 1,
+    swapped_classes: Sequence[int] = (),
+    folder: Path | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Iterator[Stitched]:
+    """Gives the blended logits of each volume to its sink; windows of neighboring small volumes share forward passes.
+
+    The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
+    are needed, so they may be loaded lazily. Nothing here waits for the device. For a volume of many windows, the
+    device holds the image, 4 * c bytes per voxel, and the sum of the logits, 4 * k bytes per voxel that windows still
+    change (`tiling`); if that is too much, main memory holds the sum, or a file.
+
+    Args:
+        forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
+            with at most `batch_size` windows each time.
+        images: (c, x, y, z) each, floating point, on any device, with what takes the logits of it, tile by tile;
+            images are not changed.
+        config: how volumes are covered.
+        device: where the network is, and where the results will be if there is room.
+        num_outputs: k, if it is known: a large sum is cut into smaller tiles.
+        swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
+            (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
+        folder: as in `Accumulators`.
+        warn: called once for each way in which memory was too small.
+
+    Yields:
+        One for each image, in order, once its sink has taken everything; `check` it before you use the sink's result.
+        Logits of mirrored windows are also averaged before the softmax, as in nnU-Net v2.
+
+    Raises:
+        InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
+    """
+    pending: deque[Stitched] = deque()
+    accumulators = Accumulators(device, folder, warn, on_device=config.sum_on == "auto")
+    passes = _Passes(forward, config, device, swapped_classes, warn)
+
+    def stitched(image: Values, sink: TileSink) -> Stitched:
+        return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
+
+    windows = _windows(images, stitched, config, pending)
+    while batch := _next_batch(windows, passes):
+        passes.run(batch, pending)
+        del batch
+        while pending and pending[0].is_complete:
+            yield pending.popleft()
+
+
+_Window = tuple[Stitched, Region]
+
+
+class _Passes:
+    """Runs the network; if the device is full, on fewer windows at once, then with sums in main memory or a file.
+
+    Attributes:
+        batch_size: the most windows in one pass.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        config: WindowConfig,
+        device: Device,
+        swapped_classes: Sequence[int],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.batch_size = config.batch_size
+        self._forward = forward
+        self._config = config
+        self._device = device
+        swapped = arrays.of_numpy(np.asarray(swapped_classes, np.int64), device)
+        self._swapped = arrays.moved(swapped, device) if len(swapped_classes) > 0 else None
+        self._warn = WarnOnce(warn)
+        # Constant windows by their value, with the network's answer.
+        self._answered: dict[tuple[float, ...], Values] = {}
+
+    def asked(self, batch: Iterable[_Window]) -> list[_Window]:
+        """The windows among these that the network must see: one of each constant value that was not answered yet."""
+        values = set(self._answered)
+        asked = []
+        for stitched, box in batch:
+            value = stitched.constant_values.get(box)
+            if value is None or value not in values:
+                asked.append((stitched, box))
+            if value is not None:
+                values.add(value)
+        return asked
+
+    def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
+        """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
+        batch = [window for window in batch if not window[0].has_failed]
+        asked = self.asked(batch)
+        start_s = system_clock()
+        logits = self._answers(asked) if asked else ()
+        for stitched, _ in asked:
+            stitched.seconds["network"] += (system_clock() - start_s) / len(asked)
+        if logits is None:
+            self._run_again(batch, len(asked), pending)
+            return
+        answers = dict(zip(asked, logits, strict=True))
+        constant = {
+            value: answer for (stitched, box), answer in answers.items() if (value := stitched.constant_values.get(box))
+        }
+        for stitched, box in batch:
+            value = stitched.constant_values.get(box)
+            answer = answers.get((stitched, box))
+            if answer is None:
+                assert value is not None
+                answer = constant[value] if value in constant else self._answered[value]
+            stitched.add(answer, box)
+        for value, answer in constant.items():
+            self._keep(value, answer)
+
+    def _keep(self, value: tuple[float, ...], answer: Values | Mirrored) -> None:
+        if answer.nbytes > _MOST_KEPT_BYTES:
+            return
+        if len(self._answered) == _MOST_KEPT:
+            del self._answered[next(iter(self._answered))]
+        # A copy: the output may be in a buffer that the next forward pass overwrites.
+        self._answered[value] = as_float32_copy(answer) if isinstance(answer, Mirrored) else arrays.copied(answer)
+
+    def _answers(self, batch: Sequence[_Window]) -> Values | Iterable[Mirrored] | None:
+        """Logits (b, k, x, y, z); None if memory is full."""
+        try:
+            with arrays.without_gradients(self._device):
+                windows = arrays.stack([stitched.window(box) for stitched, box in batch])
+                return _mirrored(self._forward, windows, self._config, self._swapped)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _run_again(self, batch: Sequence[_Window], num_asked: int, pending: Iterable[Stitched]) -> None:
+        self._answered.clear()
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+        if num_asked > 1:
+            self.batch_size = min(self.batch_size, -(-num_asked // 2))
+            self._warn(
+                f"batch {self.batch_size}",
+                f"infer: {num_asked} windows at once do not fit into the memory of the device ({self._device}); "
+                f"{self.batch_size} are predicted at once from here on; set window.batch_size to {self.batch_size} "
+                "next time",
+            )
+            while batch:
+                part, batch = batch[: self.batch_size], batch[self.batch_size :]
+                self.run(part, pending)
+            return
+        moved = [stitched.move_off_device() for stitched in pending]
+        if not any(moved):
+            shape = " x ".join(map(str, self._config.shape_voxel))
+            batch[0][0].fail(
+                ScanError(
+                    f"one window of {shape} voxels does not fit into the memory of the device ({self._device}); end "
+                    "other programs that use it, or predict with --device cpu"
+                )
+            )
+        self.run(batch, pending)
+
+
+def _windows(
+    images: Iterable[tuple[Values, TileSink]],
+    make: Callable[[Values, TileSink], Stitched],
+    config: WindowConfig,
+    pending: deque[Stitched],
+) -> Iterator[_Window | None]:
+    """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
+    for image, sink in images:
+        stitched = make(image, sink)
+        pending.append(stitched)
+        for box in stitched.boxes:
+            if not stitched.has_failed:
+                yield stitched, box
+        if len(stitched.boxes) > _MOST_PASSES_SHARED * config.batch_size:
+            yield None
+        # The next volume is loaded now, and this frame must not keep this one alive.
+        del image, sink, stitched
+
+
+def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Window]:
+    """Windows for one full pass; none only if there are no more."""
+    batch: list[_Window] = []
+    for window in windows:
+        if window is not None:
+            batch.append(window)
+        if len(passes.asked(batch)) == passes.batch_size or (window is None and batch):
+            break
+    return batch
+
+
+def _mirrored(
+    forward: Forward, windows: Values, config: WindowConfig, swapped: Values | None
+) -> Values | Iterable[Mirrored]:
+    """Logits (b, k, x, y, z), the mean over all combinations of mirrored axes."""
+    logits = _checked(forward(windows), windows)
+    axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
+    mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
+    if not mirrorings:
+        return logits
+    if arrays.has_kernels(logits):
+        return _mirrored_by_kernels(forward, windows, logits, mirrorings, swapped)
+    # A copy: the output may be in a buffer that the next forward pass overwrites.
+    total = arrays.float32_copy(logits)
+    for mirrored in mirrorings:
+        answer = arrays.flip(_checked(forward(arrays.flip(windows, mirrored)), windows), mirrored)
+        # In a mirror image, what the network calls left is right.
+        total += answer if swapped is None or _X not in mirrored else answer[:, swapped]
+    total /= len(mirrorings) + 1
+    return total
+
+
+def _mirrored_by_kernels(
+    forward: Forward, windows: Values, logits: Values, mirrorings: Sequence[tuple[int, ...]], swapped: Values | None
+) -> list[Mirrored]:
+    """As `_mirrored`, from the logits of the windows themselves; the last mirroring is added with the weights."""
+    from voxelocity.infer import device_arrays
+
+    total = arrays.copied(logits)
+    for number, mirrored in enumerate(mirrorings, start=1):
+        answer = _checked(forward(arrays.flip(windows, mirrored)), windows)
+        axes = tuple(axis - _X for axis in mirrored)
+        order = swapped if _X in mirrored else None
+        if number == len(mirrorings):
+            pairs = zip(total, answer, strict=True)
+            return [Mirrored(first, last, axes, order, 1.0 / (number + 1)) for first, last in pairs]
+        is_copy = number == 1
+        sums = arrays.zeros(tuple(total.shape), arrays.device_of(total)) if is_copy else total
+        for target, first, last in zip(sums, total, answer, strict=True):
+            device_arrays.add(target, first, last, flipped=axes, swapped=order, overwrites=True)
+        total = sums
+    raise AssertionError("there is at least one mirroring")
+
+
+def _checked(logits: Values, windows: Values) -> Values:
+    shape = tuple(logits.shape) if isinstance(logits, type(windows)) else type(logits).__name__
+    if (
+        not isinstance(shape, tuple)
+        or len(shape) != 5
+        or (shape[0], *shape[2:]) != (len(windows), *spatial_shape(windows))
+    ):
+        raise InputError(
+            f"infer.window: the network returned {shape} for windows of {tuple(windows.shape)}; it must return logits "
+            "(b, k, x, y, z) of the same size, so pass a function that picks them, or choose another window.shape_voxel"
+        )
+    return logits

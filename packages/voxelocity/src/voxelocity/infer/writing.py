@@ -1,0 +1,175 @@
+"""Predictions on their way to the disk, one behind the network, each with its row in the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.learning import UNLEARNED
+from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.infer.components import keep_largest, voxel_counts
+from voxelocity.infer.job import PredictionJob
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.pending import STAGES, OnFailure, Prediction
+from voxelocity.infer.table import PredictionTable
+from voxelocity.report import cut_slices, preview_png
+from voxelocity.report.records import SliceFigure
+from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
+from voxelocity_observe.core.whole_file import write_whole
+
+_MOST_FIGURES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedScan:
+    """A prediction that was written.
+
+    Attributes:
+        case_id: of the scan.
+        path: the file.
+        seconds: since the prediction before it was written, or since the start.
+        stage_seconds: of each stage, as in `Prediction`, and "write". Stages of different scans overlap.
+        peak_bytes: the most memory that this process has taken so far, of the GPUs if it uses any.
+        device: where the network ran.
+        runtime: which ran it, as in `infer.runtimes.table`.
+        division: what the scan was in the training of the model, as `CaseDivision.side`.
+        num_voxels: voxels of each class except the first, by name.
+        voxel_ml: volume of one voxel.
+    """
+
+    case_id: str
+    path: Path
+    seconds: float
+    stage_seconds: Mapping[str, float]
+    peak_bytes: int
+    device: str
+    runtime: str
+    division: str = ""
+    num_voxels: Mapping[str, int]
+    voxel_ml: float
+
+
+class PredictionWriter:
+    """Writes predictions in a separate thread, at most one behind the current prediction.
+
+    Args:
+        job: what is predicted.
+        kept_largest: classes of which only the largest component is kept.
+        previews: whether to write a picture of each scan.
+        on_case: called with each prediction that was written, in the calling thread.
+        on_failure: likewise, with the case and the error of each that the format of the predictions cannot hold.
+
+    Attributes:
+        scans: what was written.
+        figures: slices of the first scans.
+    """
+
+    def __init__(
+        self,
+        job: PredictionJob,
+        kept_largest: Sequence[int],
+        previews: bool,
+        on_case: Callable[[PredictedScan], None],
+        on_failure: OnFailure,
+    ) -> None:
+        self.scans: list[PredictedScan] = []
+        self.figures: list[SliceFigure] = []
+        self._job, self._kept_largest = job, kept_largest
+        self._on_case, self._on_failure = on_case, on_failure
+        self._writes_previews = previews
+        columns = _columns(job.model.spec, job.model.unlearned)
+        self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
+        self._since = time.perf_counter()
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._writing: tuple[str, Future[PredictedScan]] | None = None
+
+    def __enter__(self) -> PredictionWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self._table.finish()
+
+    def write(self, prediction: Prediction) -> None:
+        """Begins to write this prediction, once the one before it is written."""
+        self.finish()
+        self._writing = prediction.scan.case_id, self._thread.submit(self._write, prediction)
+
+    def finish(self) -> None:
+        """Waits for the prediction that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        case_id, written = writing
+        try:
+            scan = written.result()
+        # Of its series, which may lack what a DICOM SEG must repeat; what a disk refuses ends the command.
+        except ScanError as error:
+            self._on_failure(case_id, error)
+            return
+        self.scans.append(scan)
+        self._on_case(scan)
+
+    def _write(self, prediction: Prediction) -> PredictedScan:
+        scan, spec, output = prediction.scan, self._job.model.spec, self._job.output
+        out, names, header = self._job.out, spec.class_names, self._job.headers[scan.case_id][0]
+        path = out / output.file_name(scan.case_id)
+        start_s = time.perf_counter()
+        classes = keep_largest(prediction.classes, self._kept_largest)
+        if prediction.probabilities is not None:
+            prediction.probabilities.write(out / PROBABILITIES_FOLDER / f"{scan.case_id}.nii.gz", header)
+        if self._writes_previews or len(self.figures) < _MOST_FIGURES:
+            stacks = cut_slices(scan, classes)
+            self.figures = [*self.figures, SliceFigure(title=scan.case_id, stacks=stacks)][:_MOST_FIGURES]
+            if self._writes_previews:
+                write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(stacks))
+        # Last, because `--resume` takes it for a sign that all was written.
+        output.write(path, classes, header, spec)
+        counts = voxel_counts(classes, len(names)).tolist()
+        now_s = time.perf_counter()
+        seconds, self._since = now_s - self._since, now_s
+        written = PredictedScan(
+            case_id=scan.case_id,
+            path=path,
+            seconds=seconds,
+            stage_seconds={**prediction.seconds, "write": now_s - start_s},
+            peak_bytes=peak_device_bytes() or peak_host_bytes(),
+            device=str(prediction.device),
+            runtime=prediction.runtime,
+            division=self._job.sides.get(scan.case_id, ""),
+            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
+            voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
+        )
+        # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
+        self._table.add(scan.case_id, {**_row(written), **_mark(self._job.model.unlearned)})
+        return written
+
+
+def _mark(unlearned: str) -> dict[str, str]:
+    """What the rows of a network that has not learned have in addition, so that `evaluate` gives no headline."""
+    return {UNLEARNED: unlearned} if unlearned else {}
+
+
+def _columns(spec: PredictionSpec, unlearned: str) -> list[str]:
+    stages = [f"{stage}_s" for stage in (*STAGES, "write")]
+    volumes = [f"{name}_ml" for name in spec.class_names[1:]]
+    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *_mark(unlearned), *volumes]
+
+
+def _row(scan: PredictedScan) -> dict[str, object]:
+    return {
+        "file": scan.path.name,
+        "seconds": round(scan.seconds, 4),
+        **{f"{stage}_s": round(seconds, 4) for stage, seconds in scan.stage_seconds.items()},
+        "peak_bytes": scan.peak_bytes,
+        "device": scan.device,
+        "runtime": scan.runtime,
+        "division": scan.division,
+        **{f"{name}_ml": round(num * scan.voxel_ml, 4) for name, num in scan.num_voxels.items()},
+    }

@@ -1,0 +1,136 @@
+"""Networks as a list of segments, so that they can be cut between any two of them, skip connections included.
+
+What a U-shaped network holds between two segments is a stack: the features, and below them those that the way up still
+needs. A segment changes its top, puts something on it, or joins its two top elements. What crosses a cut is the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from voxelocity_observe.core.errors import InputError
+
+Stack = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A part of a network that is not cut.
+
+    Attributes:
+        kind: "replace" calls `run` with the top of the stack and puts the result in its place; "push" puts it on top of
+            it; "join" calls it with the top and with the element below, and puts the result in the place of both.
+        modules: all modules that `run` uses.
+    """
+
+    kind: Literal["replace", "push", "join"]
+    run: Callable[..., torch.Tensor]
+    modules: tuple[nn.Module, ...]
+
+    def __call__(self, stack: Stack) -> Stack:
+        if self.kind == "join":
+            return (*stack[:-2], self.run(stack[-1], stack[-2]))
+        return (*(stack if self.kind == "push" else stack[:-1]), self.run(stack[-1]))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for module in self.modules:
+            yield from module.parameters()
+
+
+def segments_of(network: nn.Module) -> tuple[Segment, ...]:
+    """The segments of DynUNet, UNet and SegResNet (ours and MONAI's), of an `nn.Sequential`, or as `network` says.
+
+    Run one after the other on `(image,)`, they give what the network gives.
+
+    Args:
+        network: a network of the user's own may have a method `segments()` that returns them.
+
+    Raises:
+        InputError: it is none of these, or has a part that is not in any segment.
+    """
+    found: Sequence[Segment]
+    if hasattr(network, "segments"):
+        listed: Any = network.segments
+        found = listed()
+    elif _has(network, "input_block", "downsamples", "bottleneck", "upsamples", "output_block"):
+        found = _of_dynunet(network)
+    elif _has(network, "convInit", "down_layers", "up_samples", "up_layers", "conv_final"):
+        found = _of_segresnet(network)
+    elif _has(network, "model") and isinstance(network.model, nn.Sequential) and len(network.model) == 3:
+        found = _of_unet_level(network.model)
+    elif isinstance(network, nn.Sequential):
+        found = [_replacing(module) for module in network]
+    else:
+        raise InputError(
+            f"parallel: {type(network).__name__} cannot be cut into segments; use DynUNet, UNet, SegResNet or an "
+            "nn.Sequential, or give your class a method segments() that returns a list of "
+            "voxelocity.parallel.Segment"
+        )
+    covered = {id(parameter) for segment in found for parameter in segment.parameters()}
+    missing = [name for name, parameter in network.named_parameters() if id(parameter) not in covered]
+    if missing:
+        raise InputError(
+            f"parallel: {type(network).__name__} has parameters that are in none of its segments ({missing[0]}, "
+            f"{len(missing)} in all), such as the heads of deep supervision; switch these parts off"
+        )
+    return tuple(found)
+
+
+def _has(network: nn.Module, *names: str) -> bool:
+    return all(hasattr(network, name) for name in names)
+
+
+def _replacing(*modules: nn.Module) -> Segment:
+    return Segment("replace", modules[0] if len(modules) == 1 else nn.Sequential(*modules), modules)
+
+
+def _pushing(module: nn.Module) -> Segment:
+    return Segment("push", module, (module,))
+
+
+def _of_dynunet(network: Any) -> list[Segment]:
+    stem = (network.stem,) if hasattr(network, "stem") else ()
+    return [
+        _replacing(*stem, network.input_block),
+        *(_pushing(block) for block in (*network.downsamples, network.bottleneck)),
+        *(Segment("join", block, (block,)) for block in network.upsamples),
+        _replacing(network.output_block),
+    ]
+
+
+def _of_segresnet(network: Any) -> list[Segment]:
+    first, *others = network.down_layers
+    dropout = (network.dropout,) if network.dropout_prob is not None else ()
+
+    def joining(bring_up: nn.Module, blocks: nn.Module) -> Segment:
+        def join(features: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+            joined: torch.Tensor = blocks(bring_up(features) + skip)
+            return joined
+
+        return Segment("join", join, (bring_up, blocks))
+
+    return [
+        _replacing(network.convInit, *dropout, first),
+        *(_pushing(layer) for layer in others),
+        *(joining(up_sample, other) for up_sample, other in zip(network.up_samples, network.up_layers, strict=True)),
+        *([_replacing(network.conv_final)] if network.use_conv_final else []),
+    ]
+
+
+def _of_unet_level(level: nn.Sequential) -> list[Segment]:
+    """A level and all below it: a way down, what is joined with its output, a way up."""
+    down, skip, up = level
+    inner: Any = skip.submodule
+
+    def join(features: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        joined: torch.Tensor = up(torch.cat((before, features), dim=1))
+        return joined
+
+    is_level = isinstance(inner, nn.Sequential) and len(inner) == 3 and hasattr(inner[1], "submodule")
+    first, *others = _of_unet_level(inner) if is_level else [_replacing(inner)]
+    return [_replacing(down), Segment("push", first.run, first.modules), *others, Segment("join", join, (up,))]

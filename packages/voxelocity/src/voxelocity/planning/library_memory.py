@@ -1,0 +1,83 @@
+"""The process that measures what libraries take: `python -m voxelocity.planning.library_memory`, a plan on its input.
+
+Trains, as a run does, on a made-up case of few voxels: this loads code, compiles loops and starts threads, while data
+and network take next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import torch
+
+from voxelocity.core.config import find_factory
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.planning.config import Plan, plan_with
+from voxelocity.step import NetworkConfig, TrainingStep, build_loss, build_network
+from voxelocity_observe.core.host import peak_host_bytes
+
+_SIDE = 16
+_TINY = NetworkConfig(name="dynunet", widths=(4, 8, 16), strides=((2, 2, 2), (2, 2, 2)))
+
+
+def measure(plan: Plan, device: torch.device, *, num_channels: int) -> dict[str, int]:
+    """Peaks of this process's main memory once a case is prepared, and after two steps.
+
+    Cases have as many channels as those of the run, which the user's own augmentation may need.
+    """
+    importlib.import_module("voxelocity.training")
+    if plan.network.name == "custom":
+        find_factory(plan.network.factory, key="network.factory")
+    elif plan.network.name not in ("dynunet", "unet"):
+        importlib.import_module("monai.networks.nets")
+    keys: dict[str, Any] = {
+        "data.patch.shape_voxel": [_SIDE] * 3,
+        "data.patch.growth": [],
+        "window.shape_voxel": [_SIDE] * 3,
+    }
+    keys |= {"data.batch_size": 2, "data.cache.tier": "memory", "data.cache.device_max_bytes": 0}
+    keys |= {"data.augment.swap_pairs": [], "window.swap_pairs": []}
+    keys |= {f"network.{name}": value for name, value in _TINY.to_plain().items()}
+    tiny = plan_with(plan, keys, where="plan")
+    with tempfile.TemporaryDirectory() as folder:
+        cases = PreparedCases(
+            [_case(Path(folder), plan, num_channels)],
+            label_values=[0, 1],
+            prepare=plan.data.prepare,
+            cache=tiny.data.cache,
+            warn=lambda text: None,
+        )
+        cases.fill(num_threads=1, on_case=lambda *_: None, should_stop=lambda: False)
+        preparing = peak_host_bytes()
+        network = build_network(_TINY, num_channels=num_channels, num_classes=2, seed=0).train()
+        step = TrainingStep(
+            network, build_loss(plan.loss), optimizer=plan.optimizer, precision=plan.precision, device=device
+        )
+        with Feed(cases, tiny.data, device=device, waits_for_loops=True) as feed:
+            for _ in range(2):
+                step(next(feed), plan.optimizer.learning_rate)
+    return {"preparing_bytes": preparing, "training_bytes": peak_host_bytes()}
+
+
+def _case(folder: Path, plan: Plan, num_channels: int) -> VolumeRef:
+    """A scan that must be resampled, if the plan resamples."""
+    spacing = plan.data.prepare.spacing_mm
+    affine = np.diag([*(1.25 * np.array((1.0, 1.0, 1.0) if spacing == "keep" else spacing)), 1.0])
+    voxels = np.arange((2 * _SIDE) ** 3, dtype=np.int16).reshape([2 * _SIDE] * 3) % 100
+    for name, values in (("image", voxels), ("label", (voxels > 50).astype(np.uint8))):
+        nibabel.save(nibabel.Nifti1Image(values, affine), folder / f"{name}.nii.gz")
+    return VolumeRef(case_id="made up", images=(folder / "image.nii.gz",) * num_channels, label=folder / "label.nii.gz")
+
+
+if __name__ == "__main__":
+    given = json.load(sys.stdin)
+    plan, device = Plan.parse(given["plan"], where="plan"), torch.device(given["device"])
+    print(json.dumps(measure(plan, device, num_channels=given["num_channels"])))

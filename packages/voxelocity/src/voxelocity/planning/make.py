@@ -1,0 +1,342 @@
+"""From cases to a plan: survey the machine, take the fingerprint, run the rules, check the result."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
+from voxelocity.core.records import Choice
+from voxelocity.data.decode.notes import as_one_data_set
+from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.infer import CaseDivision, ModelSpec
+from voxelocity.planning.config import Measure, Plan
+from voxelocity.planning.facts import PlanFacts, Request
+from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
+from voxelocity.planning.machine import DeviceChoice, Machine, survey
+from voxelocity.planning.patch_rule import MEMORY_KEYS
+from voxelocity.planning.precision_rule import MEASURED_KEYS
+from voxelocity.planning.rules import RULES
+from voxelocity.planning.size_rule import budget_for
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
+from voxelocity.planning.step_timing import CachedStepTimer
+from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
+from voxelocity.step import check_compiler
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.core.measured import FOLDER_NAME
+from voxelocity_observe.core.plain import plain_data
+from voxelocity_observe.core.quantities import count_text
+
+_NUM_SAMPLED = 8
+_MEASURE: Measure = "once"
+# If the trial of a plan runs out of memory, the plan is made again for this share of the memory it was to take.
+_LESS = 0.8
+# Fewer steps on a GPU train nothing.
+_FEWEST_STEPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan with everything that led to it."""
+
+    plan: Plan
+    choices: tuple[Choice, ...]
+    fingerprint: DatasetFingerprint
+    machine: Machine
+    cases: Cases
+    """With the classes declared."""
+    fold: Fold
+    forecast: Forecast | None = None
+    """What the run is expected to get done; None on a CPU."""
+
+    def to_record(self) -> dict[str, Any]:
+        """What `run.yaml` keeps of the plan and its origin."""
+        split = self.cases.split(self.fold)
+        return {
+            "dataset": {
+                "name": self.cases.name,
+                "path": str(self.cases.root.resolve()),
+                "layout": self.cases.layout,
+                "num_cases": len(self.cases),
+                "num_patients": self.cases.num_patients,
+                "num_training": len(split.training),
+                "num_validation": len(split.validation),
+                "fold": self.fold,
+                "held_out": split.held_out,
+                "num_shared_patients": split.num_shared_patients if split.held_out else 0,
+                "classes": list(self.cases.class_names),
+                "regions": {name: list(values) for name, values in self.cases.regions.items()},
+                "channels": list(self.cases.channels),
+            },
+            "seed": self.plan.seed,
+            "device": self.machine.device,
+            "plan": self.plan.to_plain(),
+            "choices": [plain_data(choice, where="plan") for choice in self.choices],
+            "fingerprint": self.fingerprint.to_plain(),
+            **({} if self.forecast is None else {"forecast": self.forecast.to_plain()}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedKeys:
+    """Keys that one run takes over from another.
+
+    Attributes:
+        values: by dotted key.
+        reason: why, as a choice of the plan has it.
+    """
+
+    values: Mapping[str, Any]
+    reason: str
+
+    @classmethod
+    def of_folds(cls, plan: Plan) -> SharedKeys:
+        """What the folds of a cross-validation must share so that their networks can be averaged window by window.
+
+        Rules see the statistics of all cases. So plans of folds differ only in what depends on the number of training
+        cases (steps, cache), and in what was measured or depends on the memory that is free at that moment: the latter
+        is shared.
+        """
+        return cls(values=_values_of_its_machine(plan), reason="as in the other folds, whose networks can be averaged")
+
+
+def model_spec(planned: Planned) -> ModelSpec:
+    """What the network of a plan expects and predicts, as stored with the model on disk."""
+    plan, cases = planned.plan, planned.cases
+    return ModelSpec(
+        network=plan.network,
+        channels=cases.channels,
+        labels=dict(cases.labels),
+        region_order=cases.region_order,
+        regions=cases.region_indices,
+        ignore_value=cases.ignore_value,
+        prepare=plan.data.prepare,
+        window=plan.window,
+        # Windows are predicted without compilation, which would have to be repeated for each batch shape.
+        precision=plan.precision.model_copy(update={"compile": "none"}),
+        backend=plan.backend,
+        trained_on=planned.fingerprint.trained_on(),
+        division=CaseDivision.of(cases.split(planned.fold)),
+    )
+
+
+def make_plan(
+    cases: Cases,
+    *,
+    fold: Fold = 0,
+    time_budget_s: float | Auto = AUTO,
+    seed: int | Auto = AUTO,
+    device: DeviceChoice = "auto",
+    overrides: Mapping[str, Any] | None = None,
+    cache_folder: Path | None = None,
+    saved_plan: Plan | None = None,
+    shared: SharedKeys | None = None,
+    skip_broken: bool = False,
+) -> Planned:
+    """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
+
+    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (on a
+    CPU at most six seconds and 1 % of a time budget, on a GPU half a second; `planner.measure=never` skips it).
+
+    Args:
+        cases: what `voxelocity.open` returned.
+        fold: which cases to hold out, or "all".
+        time_budget_s: seconds for the whole run; 0 for no limit; "auto": as in `overrides`, else 0.
+        seed: of the run; "auto": as in `overrides`, else 0.
+        device: where to train.
+        overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
+        cache_folder: where the disk cache and earlier measurements are; `default_cache_folder()` if not given.
+        saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
+        shared: keys that this run has in common with another one; they win over rules, and `overrides` over them.
+        skip_broken: leave sampled cases whose voxels cannot be read out of the statistics.
+
+    Raises:
+        ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
+        DatasetError: the fold holds no case.
+        ScanError: a header, a label file or a sampled case cannot be used.
+    """
+    _check_arguments(cases, fold, time_budget_s, seed)
+    chosen = read_overrides(overrides or {})
+    folder = (cache_folder or default_cache_folder()).expanduser()
+    split = cases.split(fold)
+    machine = survey(device, cache_folder=folder)
+    as_one_data_set(file for ref in cases.refs for file in ref.files)
+    cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
+    fingerprint = take_fingerprint(
+        cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=skip_broken
+    )
+    request = Request(
+        num_training=len(split.training),
+        time_budget_s=_given("time_budget_s", time_budget_s, chosen, "train.time_budget_s"),
+        seed=_given("seed", seed, chosen, "seed"),
+        cache_folder=str(folder),
+    )
+    measure = chosen.get("planner.measure", _MEASURE)
+    timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
+    kept = dict(shared.values) if shared else {}
+    kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
+    facts = PlanFacts(
+        data=fingerprint,
+        machine=machine,
+        request=request,
+        overrides=chosen,
+        kept=kept,
+        kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
+        time_steps=None if measure == "never" else timer,
+        measures_again=measure == "again",
+    )
+    facts = _ruled(facts)
+    if chosen.get("planner.use_tuned", True):
+        facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
+    _warn_if_short(facts)
+    _warn_if_mixed(facts)
+    _settle_without_rule(facts, {} if shared is None else shared.values)
+    plan = Plan.parse(facts.settled, where="plan")
+    if plan.precision.compile != "none":
+        # Now, not after the cache is filled, when the first step would fail.
+        check_compiler(plan.precision.compile, machine.torch_device)
+    return Planned(
+        plan=plan,
+        choices=tuple(facts.choices),
+        fingerprint=fingerprint,
+        machine=machine,
+        cases=cases,
+        fold=fold,
+        forecast=facts.forecast,
+    )
+
+
+def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
+    """Settles what the user set or another run shares, where no rule decides."""
+    ruled = {choice.key for choice in facts.choices}
+    for key, value in facts.overrides.items():
+        if key not in ruled:
+            facts.choices.append(Choice(key=key, value=value, reason="set by you"))
+            set_value(facts.settled, key, value)
+    for key, value in shared.items():
+        if key not in ruled and key not in facts.overrides:
+            set_value(facts.settled, key, value)
+
+
+def _warn_if_mixed(facts: PlanFacts) -> None:
+    data = facts.data
+    if data.is_ct and data.without_air:
+        warnings.warn(
+            f"plan: the channel is called {data.channels[0]}, but {len(data.without_air)} of {data.num_sampled} "
+            f"sampled cases, such as {data.without_air[0]}, hold no air near -1000 as the others do; if they are MR "
+            "scans or have other units, one window is wrong for them: leave them out, or give the channel another name "
+            "in dataset.json, so that each case is scaled by itself",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_if_short(facts: PlanFacts) -> None:
+    """Warns if a time budget leaves too few steps on a GPU to train anything."""
+    expected = facts.forecast
+    if expected is None or not facts.request.time_budget_s or expected.is_to_target:
+        return
+    if expected.num_steps < _FEWEST_STEPS:
+        enough_s = budget_for(facts, _FEWEST_STEPS, expected.step_s)
+        warnings.warn(
+            f"plan: a time budget of {facts.request.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
+            f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms by "
+            f"arithmetic: too few to train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an "
+            f"earlier run cached are not counted. Give at least --time-budget {math.ceil(enough_s)}s",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
+    """The facts with what was tuned for their network and data, if there is anything."""
+    found, why_not = find_tuned(folder, facts)
+    for text in why_not:
+        warnings.warn(text, UserWarning, stacklevel=3)
+    if not found:
+        return facts
+    values = {key: tuned.values[key] for key, tuned in found.items()}
+    reasons = {key: tuned.reason(key) for key, tuned in found.items()}
+    measured = {key: tuned.measured for key, tuned in found.items() if key not in tuned.reasons}
+    if saved_plan is not None:
+        # The run may have begun before they were tuned.
+        before = flatten(Plan, saved_plan.to_plain())
+        values, measured = {key: before[key] for key in values}, {}
+        reasons = dict.fromkeys(values, "as when the run began")
+    facts = _ruled(
+        replace(
+            facts, tuned=values, tuned_reasons=reasons, tuned_measured=measured, settled={}, choices=[],
+            ran_out_of_memory=False,
+        )
+    )  # fmt: skip
+    settled = {choice.key for choice in facts.choices}
+    for key in values:
+        if key not in settled and key not in facts.overrides:
+            facts.settle(key, values[key], reasons[key], changes_results=key in CHANGE_RESULTS)
+    return facts
+
+
+def _ruled(facts: PlanFacts) -> PlanFacts:
+    """The facts with every rule applied; repeats with less device memory as long as a trial runs out of it."""
+    last: PlanFacts | None = None
+    while True:
+        for rule in RULES:
+            rule(facts)
+        if not facts.ran_out_of_memory or facts.planned_bytes == 0:
+            return facts
+        if last is not None and facts.planned_bytes >= last.planned_bytes:
+            # As small as the rules and the user's keys allow: training says what else can be done.
+            return facts
+        room_bytes = int(_LESS * facts.planned_bytes)
+        last, facts = facts, replace(facts, room_bytes=room_bytes, settled={}, choices=[], ran_out_of_memory=False)
+
+
+def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys and checked values that the user has set; keys set to "auto" are left out.
+
+    Raises:
+        ConfigError: a key is unknown (the nearest valid one is named) or its value is out of range.
+    """
+    chosen: dict[str, Any] = {}
+    for key, value in flatten(Plan, values).items():
+        check_key(Plan, key)
+        if value != AUTO:
+            chosen[key] = check_value(Plan, key, value)
+    return chosen
+
+
+def _values_of_its_machine(saved_plan: Plan) -> dict[str, Any]:
+    """What the run measured, and what it chose by the memory that was free at that moment."""
+    values = flatten(Plan, saved_plan.to_plain())
+    return {key: values[key] for key in (*MEASURED_KEYS, *MEMORY_KEYS)}
+
+
+def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:
+    """The argument or the override of the same value, whichever is given; 0 if neither is."""
+    if argument == AUTO:
+        return chosen.get(key, 0)
+    if chosen.get(key, argument) != argument:
+        raise ConfigError(
+            f"plan: {name} is {argument}, but the configuration fixes {key} to {chosen[key]}; leave one of them out "
+            f"(--set {key}={argument} replaces the value of a --config file)"
+        )
+    return argument
+
+
+def _check_arguments(cases: object, fold: object, time_budget_s: object, seed: object) -> None:
+    # Users type these in notebooks, where nothing checks types.
+    if not isinstance(cases, Cases):
+        raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
+    if fold != "all" and (not isinstance(fold, int) or isinstance(fold, bool)):
+        raise ConfigError(f"plan: fold is {fold!r}; give a whole number or 'all'")
+    if seed != AUTO and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ConfigError(f"plan: seed is {seed!r}; give a whole number from 0")
+    is_number = isinstance(time_budget_s, (int, float)) and 0.0 <= time_budget_s < math.inf
+    if time_budget_s != AUTO and not is_number:
+        raise ConfigError(f"plan: time_budget_s is {time_budget_s!r}; give seconds as a number, or 0 for no limit")

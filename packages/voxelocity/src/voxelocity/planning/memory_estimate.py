@@ -1,0 +1,328 @@
+"""What a run takes in memory, part by part, before it runs: `voxelocity plan --memory`.
+
+Tensors are counted (`memory_rule.count_tensors`), what libraries take is measured in a process of its own
+(`library_memory`), everything else follows from the plan and from headers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.pipeline import read_spec
+from voxelocity.infer import ModelSpec
+from voxelocity.infer.memory import ScanMemory, scan_memory
+from voxelocity.planning.config import plan_with
+from voxelocity.planning.make import Planned, model_spec, read_overrides
+from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
+from voxelocity.step.fused_loss import MOST_REGIONS
+from voxelocity.step.graph import LARGE_SHARE
+from voxelocity_observe.core.environment import python_path
+from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.quantities import bytes_text
+from voxelocity_observe.document.blocks import Document, Section, Table
+
+PARTS = (
+    "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
+)  # fmt: skip
+CLASSES = "classes"
+"""What stands for the number of outputs among the keys of a plan that `with_keys` takes."""
+Parts = Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryMemory:
+    """Main memory of a process before it holds any data.
+
+    Attributes:
+        preparing_bytes: with everything that a run imports, and the code that prepares cases.
+        training_bytes: with the code of batches and steps too, and their threads.
+    """
+
+    preparing_bytes: int
+    training_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """What a run takes at the peak of preparing cases, of the training and of a validation.
+
+    Attributes:
+        host: bytes of main memory, by activity and by part (`PARTS`).
+        device: of the memory of a GPU; empty for a CPU, which has main memory alone.
+    """
+
+    host: Mapping[str, Parts]
+    device: Mapping[str, Parts]
+
+    def peak_bytes(self, place: str, *activities: str) -> int:
+        """The most that these activities take of "host" or "device", of all if none is named; 0 if nothing."""
+        found: Mapping[str, Parts] = getattr(self, place)
+        return max((sum(found[name].values()) for name in activities or found), default=0)
+
+
+def measure_libraries(planned: Planned) -> LibraryMemory:
+    """Main memory that libraries take on this machine, from a process of its own that computes tiny steps.
+
+    Raises:
+        InputError: it failed.
+    """
+    given = {
+        "plan": planned.plan.to_plain(),
+        "device": planned.machine.device,
+        "num_channels": planned.cases.num_channels,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "voxelocity.planning.library_memory"],
+        input=json.dumps(given),
+        env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise InputError(
+            f"plan: the process that measures the memory of libraries ended with status {done.returncode}: {last}; "
+            "training on this machine would fail in the same way, so fix that, or leave out --memory"
+        )
+    return LibraryMemory(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def estimate_memory(
+    planned: Planned, libraries: LibraryMemory, *, keys: Mapping[str, Any] | None = None
+) -> MemoryEstimate:
+    """What a run of the plan takes in memory. Reads headers of the cases and computes nothing of its size.
+
+    Args:
+        planned: with the cases and the machine.
+        libraries: what `measure_libraries` found for it.
+        keys: dotted keys of the plan with other values; `CLASSES` among them is another number of outputs. The window
+            follows the patch if it had its shape. Nothing else is planned again.
+
+    Raises:
+        ConfigError: a key or value is out of range, they do not fit together, or the network cannot be counted.
+        ScanError: a header cannot be read.
+    """
+    planned, num_outputs = _changed(planned, dict(keys or {}))
+    plan, spec = planned.plan, model_spec(planned)
+    if num_outputs:
+        names = {number: f"class {number}" for number in range(num_outputs)}
+        spec = spec.model_copy(update={"labels": names, "regions": {}, "region_order": ()})
+    split = planned.cases.split(planned.fold)
+    held = list(split.validation) if split.held_out else []
+    scans = _Scans.of([*split.training, *held], held or split.training, spec)
+    channels = len(spec.channels)
+    num_windows = min(plan.window.batch_size, scans.largest.num_windows)
+    tensors = count_tensors(
+        plan.network, plan.loss, plan.optimizer, plan.precision,
+        batch_bcxyz=(-(-plan.data.batch_size // planned.machine.num_ranks), channels, *plan.data.patch.shape_voxel),
+        windows_bcxyz=(num_windows, channels, *plan.window.shape_voxel),
+        num_outputs=spec.num_outputs, regions=[*spec.regions.values()], ignored=spec.ignored,
+        has_fused_loss=_has_fused_loss(planned, num_regions=len(spec.regions)), device=planned.machine.torch_device,
+    )  # fmt: skip
+    return (
+        _of_gpu(planned, tensors, scans, libraries)
+        if planned.machine.device == "cuda"
+        else _of_cpu(planned, tensors, scans, libraries)
+    )
+
+
+def _has_fused_loss(planned: Planned, *, num_regions: int) -> bool:
+    """Whether kernels of ours will compute the loss."""
+    plan, machine = planned.plan, planned.machine
+    return (
+        machine.device == "cuda"
+        and machine.has_triton
+        and plan.backend.fused_loss
+        and plan.loss.boundary_weight == 0.0
+        and num_regions <= MOST_REGIONS
+    )
+
+
+def _changed(planned: Planned, keys: dict[str, Any]) -> tuple[Planned, int]:
+    """The plan with these keys, and the number of outputs among them or 0."""
+    num_outputs = keys.pop(CLASSES, 0)
+    if not isinstance(num_outputs, int) or isinstance(num_outputs, bool) or num_outputs < 0 or num_outputs == 1:
+        raise ConfigError(f"plan: {CLASSES}={num_outputs!r} cannot be a number of outputs; give a whole number from 2")
+    plan, keys = planned.plan, read_overrides(keys)
+    shape = "data.patch.shape_voxel"
+    if shape in keys and plan.window.shape_voxel == plan.data.patch.shape_voxel:
+        keys = {"window.shape_voxel": keys[shape], "data.patch.growth": [], **keys}
+    return replace(planned, plan=plan_with(plan, keys, where="plan: what if")), num_outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scans:
+    """The cases of a run, by their headers.
+
+    Attributes:
+        largest: what the largest case of the validation takes while it is predicted.
+        most_preparing_bytes: while a case is prepared, at most.
+        case_bytes: most bytes of each prepared case, of the training and of the validation.
+    """
+
+    largest: ScanMemory
+    most_preparing_bytes: int
+    case_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, refs: Sequence[VolumeRef], validated: Iterable[VolumeRef], spec: ModelSpec) -> _Scans:
+        preparation = spec.preparation()
+        scans = {ref.case_id: read_spec(ref) for ref in refs}
+        effects = {case_id: preparation.describe(scan) for case_id, scan in scans.items()}
+        sizes = {name: one.spec.image_bytes + one.spec.grid.num_voxels for name, one in effects.items()}
+        largest = max((ref.case_id for ref in validated), key=lambda name: sizes[name])
+        return cls(
+            largest=scan_memory(scans[largest], spec, preparation),
+            # The label has a byte a voxel.
+            most_preparing_bytes=max(
+                scan.image_bytes + scan.grid.num_voxels + effects[name].scratch_bytes for name, scan in scans.items()
+            ),
+            case_bytes=tuple(sizes.values()),
+        )
+
+
+def _of_cpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: LibraryMemory) -> MemoryEstimate:
+    shared = _state(tensors) | {
+        "libraries": libraries.training_bytes,
+        "cache": _cache_bytes(planned, scans),
+        "feed": _feed_bytes(planned, scans),
+    }
+    largest = scans.largest
+    stitching = largest.image_bytes + largest.scores_bytes + largest.windows_bytes + largest.labels_bytes
+    host = {
+        "preparing": _preparing(planned, scans, libraries),
+        "training": {**shared, "activations": tensors.activations, "allocator": tensors.step_gaps},
+        "validation": {
+            **shared,
+            "activations": tensors.windows,
+            "allocator": tensors.window_gaps,
+            "window stitching": stitching,
+        },
+    }
+    return MemoryEstimate(host=_in_order(host), device={})
+
+
+def _of_gpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: LibraryMemory) -> MemoryEstimate:
+    largest, data = scans.largest, planned.plan.data
+    host = {
+        "libraries": libraries.training_bytes,
+        "cache": _cache_bytes(planned, scans),
+        "feed": _feed_bytes(planned, scans),
+    }
+    # Each case that is there takes what it takes prepared; the rest of the limit stays free.
+    resident = min(data.cache.device_max_bytes, sum(scans.case_bytes))
+    device = _state(tensors) | {
+        "libraries": LIBRARIES_BYTES + WORKSPACE_BYTES,
+        "cache": resident,
+        # With the fixed inputs of a step that runs as a CUDA graph.
+        "feed": (_num_batches(planned) + 1) * _batch_bytes(planned),
+    }
+    # The network takes the image as float32; the prepared one stays in main memory.
+    image_bytes = largest.image_bytes // 2
+    # A recorded step keeps its tensors, unless they are so much that a validation might not find enough.
+    is_recorded = planned.plan.precision.step_graph and planned.machine.num_ranks == 1
+    is_kept = is_recorded and tensors.activations <= LARGE_SHARE * planned.machine.device_memory_bytes
+    recorded = tensors.activations if is_kept else 0
+    windows = largest.scores_bytes + largest.windows_bytes + image_bytes
+    return MemoryEstimate(
+        host=_in_order({
+            "preparing": _preparing(planned, scans, libraries),
+            "training": host,
+            "validation": {**host, "window stitching": image_bytes + largest.labels_bytes},
+        }),
+        device=_in_order({
+            "training": {**device, "activations": tensors.activations},
+            "validation": {**device, "activations": tensors.windows + recorded, "window stitching": windows},
+        }),
+    )  # fmt: skip
+
+
+def _state(tensors: StepTensors) -> dict[str, int]:
+    """Gradients stay until the next step begins, in a validation too."""
+    return {"weights": tensors.weights, "gradients": tensors.gradients, "optimizer": tensors.optimizer}
+
+
+def _preparing(planned: Planned, scans: _Scans, libraries: LibraryMemory) -> dict[str, int]:
+    """Cases are prepared before the training, as many at once as there are cores; without a cache, during it."""
+    at_once = min(planned.machine.num_cpus, len(scans.case_bytes)) if planned.plan.data.cache.holds_every_case else 0
+    return {"libraries": libraries.preparing_bytes, "cache": at_once * scans.most_preparing_bytes}
+
+
+def _cache_bytes(planned: Planned, scans: _Scans) -> int:
+    """Prepared cases in memory, or in files that are mapped, which the system may drop; none if they are decoded."""
+    cache = planned.plan.data.cache
+    if cache.tier == "rotating":
+        return sum(sorted(scans.case_bytes)[-cache.num_cases :])
+    is_mapped = cache.tier == "memory" or (cache.tier == "disk" and cache.format == "raw")
+    return sum(scans.case_bytes) if is_mapped else 0
+
+
+def _num_batches(planned: Planned) -> int:
+    """Batches that exist at once: ahead or being made, and the one in use."""
+    return planned.plan.data.feed.num_batches_ahead + 1
+
+
+def _batch_bytes(planned: Planned) -> int:
+    """Of one rank: images as float32, labels in a byte."""
+    data = planned.plan.data
+    share = -(-data.batch_size // planned.machine.num_ranks)
+    return share * prod(data.patch.shape_voxel) * (4 * planned.cases.num_channels + 1)
+
+
+def _feed_bytes(planned: Planned, scans: _Scans) -> int:
+    """Batches, and cases that are prepared in the feed because nothing keeps them."""
+    data = planned.plan.data
+    making = data.feed.num_threads * scans.most_preparing_bytes if data.cache.tier == "none" else 0
+    return _num_batches(planned) * _batch_bytes(planned) + making
+
+
+def _in_order(found: Mapping[str, Parts]) -> dict[str, dict[str, int]]:
+    return {name: {part: parts[part] for part in PARTS if parts.get(part)} for name, parts in found.items()}
+
+
+def memory_document(estimates: Mapping[str, MemoryEstimate], *, free: Mapping[str, int]) -> Document:
+    """The estimates by name, the first one of the plan itself, for a terminal and as JSON.
+
+    Args:
+        estimates: by what was changed.
+        free: bytes of "host" and "device" that are free.
+    """
+    first = next(iter(estimates.values()))
+    sections, verdicts = list[Section](), list[str]()
+    for place, words, title in (
+        ("host", "main memory", "Main memory"), ("device", "the GPU's memory", "Memory of the GPU")
+    ):  # fmt: skip
+        if not first.peak_bytes(place):
+            continue
+        tables = [_table(name, getattr(each, place)) for name, each in estimates.items()]
+        sections.append(Section(title=title, blocks=tables))
+        peak = first.peak_bytes(place)
+        verdicts.append(f"{bytes_text(peak)} of {words}, of which {bytes_text(free[place])} are free")
+    return Document(
+        kind="memory estimate",
+        title="Memory",
+        verdict=f"The run is expected to take at most {' and '.join(verdicts)}.",
+        sections=sections,
+        values={
+            "free_bytes": dict(free),
+            "estimates": {
+                name: {"host": each.host, "device": each.device} | {
+                    f"{place}_peak_bytes": each.peak_bytes(place) for place in ("host", "device")
+                }
+                for name, each in estimates.items()
+            },
+        },
+    )  # fmt: skip
+
+
+def _table(name: str, found: Mapping[str, Parts]) -> Table:
+    parts = [part for part in PARTS if any(part in one for one in found.values())]
+    rows = [(part, *(bytes_text(one[part]) if part in one else "" for one in found.values())) for part in parts]
+    total = ("sum", *(bytes_text(sum(one.values())) for one in found.values()))
+    return Table(caption=name, heads=("Part", *found), rows=[*rows, total], has_total=True)

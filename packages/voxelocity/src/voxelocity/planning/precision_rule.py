@@ -1,0 +1,319 @@
+"""How a step computes: number format, memory format, compilation, CUDA's switches.
+
+Rules choose; a measurement of the planned step on this machine overrides them where that is safe and its result clear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voxelocity.core.records import Measured
+from voxelocity.planning.device_classes import ASSUMED_AUTOTUNE_COST_S, ASSUMED_AUTOTUNE_GAIN, device_class
+from voxelocity.planning.facts import PlanFacts
+from voxelocity.planning.step_forecast import ENOUGH_STEPS
+from voxelocity.planning.step_timing import StepTask, StepVariant
+from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+from voxelocity.step.fused import has_triton
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.interleaved_timing import SpeedRatio, Times
+from voxelocity_observe.core.quantities import count_text
+
+COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
+GRAPH = "precision.step_graph"
+TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
+MEASURED_KEYS = (LAST, TRIED)
+"""Keys that a measurement may choose: those that change results only by roundings."""
+
+# Those built here; MONAI's have torch's norms.
+_FUSED_NETWORKS = ("dynunet", "unet")
+
+_PLANNED = "as planned"
+_LIMIT_S = 6.0
+# On a CPU a choice saves at most a tenth of a step, and three rounds take seconds.
+_LIMIT_SHARE = 0.01
+# On a GPU the table of device classes stands in for a measurement, which took a third of a run of half a minute there.
+_GPU_LIMIT_S = 0.5
+_GPU_LEAST_BUDGET_S = 600.0
+# Steps until two ways have been called first and had three rounds each.
+_GPU_LEAST_STEPS = 8
+
+
+def settle_precision(facts: PlanFacts) -> None:
+    """Half precision if the device has units for it; the rest by measurement if that decides."""
+    compute, why = _compute(facts)
+    planned = _planned_way(facts, compute)
+    times = _times(facts, planned)
+    ratio = None if times is None else times.ratio(_PLANNED, COMPUTE)
+    gain = None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
+    fast = facts.settle(COMPUTE, compute, why + _gain_text(times, gain, planned), measured=gain)
+    names = {True: "channels_last_3d", False: "contiguous"}
+    _settle_measured(facts, LAST, *_layout(facts, fast), times, names=names, bench="memory-format")
+    if facts.machine.device == "cuda":
+        _settle_backend(facts, times)
+    mode = facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
+    facts.settle(GRAPH, *_graph(facts, fast, mode), changes_results=False, changes_roundings=True)
+
+
+def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str]:
+    """Whether steps are replayed as a CUDA graph by rule, and why."""
+    why_not = {
+        "only a GPU has graphs": facts.machine.device != "cuda",
+        "several ranks exchange gradients, which the host steers": facts.machine.num_ranks > 1,
+        "float16 scales the loss, which has never been tried in a graph": compute == "float16",
+        f"{COMPILE}={compile_mode} makes graphs of its own": compile_mode != "none",
+        "the boundary loss is computed on the host": float(facts.section("loss").get("boundary_weight", 0.0)) > 0.0,
+        "your own network may do work on the host, which a graph would not repeat": (
+            facts.section("network").get("name") == "custom"
+        ),
+        "the device has no memory for a graph of the step next to a validation": not facts.has_graph_room,
+    }
+    reason = next((reason for reason, holds in why_not.items() if holds), "")
+    if reason:
+        return False, reason
+    return True, (
+        "a step is recorded once and then launched at once, so small steps do not wait for Python; "
+        f"--set {GRAPH}=false turns it off"
+    )
+
+
+def _compute(facts: PlanFacts) -> tuple[str, str]:
+    machine = facts.machine
+    if machine.fast_bfloat16:
+        return "bfloat16", f"{machine.device_name} is faster in bfloat16; weights stay float32"
+    if machine.device == "cuda":
+        return "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
+    return "float32", "bfloat16 is not faster on this CPU (docs/log)"
+
+
+def planned_compute(facts: PlanFacts) -> str:
+    """The number format of convolutions, before it is settled."""
+    return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
+
+
+def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
+    """The way that rules and the user's keys give."""
+    given = {"compute": compute, "channels_last": _layout(facts, compute)[0]}
+    return StepVariant(
+        # Trials compare switches of the step itself.
+        precision=PrecisionConfig.parse(
+            given | facts.section("precision") | {"step_graph": False}, where="plan: precision"
+        ),
+        backend=BackendConfig.parse(facts.section("backend"), where="plan: backend"),
+    )
+
+
+def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
+    """Measured times of the steps; None if measuring is off or there is nothing to choose."""
+    on_cpu = facts.machine.device == "cpu"
+    open_keys = [key for key in _measurable(facts, planned) if not facts.is_given(key)]
+    if facts.time_steps is None or not open_keys:
+        return None
+    if planned.precision.compile != "none":
+        return Times(seconds={}, why_not="each variant would have to be compiled first")
+    task = _task(facts)
+    if task is None:
+        return None
+    ways = {_PLANNED: planned, **{key: _flipped(planned, key) for key in open_keys}}
+    if on_cpu or facts.measures_again:
+        # What changes results is timed only to inform the user.
+        if COMPUTE not in facts.overrides and planned.precision.compute != "float32":
+            ways[COMPUTE] = replace(planned, precision=planned.precision.model_copy(update={"compute": "float32"}))
+        if not on_cpu and TF32 not in facts.overrides:
+            ways[TF32] = _flipped(planned, TF32)
+    times = facts.time_steps(task, ways, limit_s=_limit_s(facts))
+    facts.ran_out_of_memory = times.ran_out_of_memory
+    return times
+
+
+def _measurable(facts: PlanFacts, planned: StepVariant) -> tuple[str, ...]:
+    """Keys that a measurement may choose here; on a GPU without those that the table of device classes has."""
+    if facts.machine.device == "cpu":
+        return (LAST,)
+    if facts.measures_again:
+        return MEASURED_KEYS
+    # Trying cuDNN's algorithms takes longer than the limit.
+    is_known = planned.precision.compute != "float32" and device_class(facts.machine).channels_last is not None
+    return () if is_known else (LAST,)
+
+
+def _limit_s(facts: PlanFacts) -> float:
+    budget_s = facts.request.time_budget_s
+    if facts.machine.device == "cuda":
+        return _gpu_limit_s(facts)
+    if facts.overrides.get("train.target_dice", 0.0):
+        # A target should be reached soon.
+        return 0.0
+    return min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
+
+
+def _gpu_limit_s(facts: PlanFacts) -> float:
+    """Seconds for measuring on a GPU; 0 only takes what was measured before."""
+    if facts.measures_again:
+        return _LIMIT_S
+    is_short = 0.0 < facts.request.time_budget_s < _GPU_LEAST_BUDGET_S
+    if is_short or facts.overrides.get("train.target_dice", 0.0):
+        return 0.0
+    expected = facts.forecast
+    return 0.0 if expected and _GPU_LEAST_STEPS * expected.step_s > _GPU_LIMIT_S else _GPU_LIMIT_S
+
+
+def _flipped(way: StepVariant, key: str) -> StepVariant:
+    """The way with one of its switches, a key of the plan, the other way round."""
+    section, name = key.split(".")
+    config = getattr(way, section)
+    return replace(way, **{section: config.model_copy(update={name: not getattr(config, name)})})
+
+
+def _task(facts: PlanFacts) -> StepTask | None:
+    """The planned step; None if the user's keys do not fit together, which the check of the whole plan reports."""
+    try:
+        network = NetworkConfig.parse(facts.section("network"))
+        loss = LossConfig.parse(facts.section("loss"))
+        optimizer = OptimizerConfig.parse(facts.section("optimizer"))
+    except ConfigError:
+        return None
+    x, y, z = facts.settled["data"]["patch"]["shape_voxel"]
+    if any(n % d for n, d in zip((x, y, z), network.divisor, strict=True)):
+        return None
+    return StepTask(
+        network=network,
+        loss=loss,
+        optimizer=optimizer,
+        num_channels=len(facts.data.channels),
+        num_classes=len(facts.data.class_names),
+        num_regions=len(facts.data.regions),
+        patch_voxel=(x, y, z),
+        batch_size=int(facts.settled["data"]["batch_size"]),
+    )
+
+
+def _gain_text(times: Times | None, gain: Measured | None, planned: StepVariant) -> str:
+    """The text on the gain of half precision; empty if float32 is planned."""
+    if planned.precision.compute == "float32":
+        return ""
+    if times is None or gain is None:
+        return f"; `voxelocity bench amp` measures it along with the accuracy, --set {COMPUTE}=float32 turns it off"
+    return (
+        f"; measured here: {_took(times, gain, _PLANNED, COMPUTE)} as in float32 with the same memory format; "
+        f"`voxelocity bench amp` also shows the accuracy, --set {COMPUTE}=float32 turns it off"
+    )
+
+
+def _layout(facts: PlanFacts, compute: str) -> tuple[bool, str]:
+    """Whether channels come last, as measured for the class of the device or else by rule, and why."""
+    if facts.machine.device == "cuda" and compute != "float32":
+        known = device_class(facts.machine)
+        if known.channels_last is not None:
+            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log)"
+    return _format(facts, compute)
+
+
+def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
+    """Whether channels come last by rule, and why."""
+    if compute != "float32" and facts.machine.device == "cuda":
+        return _gpu_format(facts)
+    if compute != "float32":
+        return True, "faster with half-precision convolutions"
+    if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
+        return True, "faster for DynUNet on the CPUs where it was measured (docs/log)"
+    return False, "torch's default"
+
+
+def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
+    """Half-precision convolutions are faster with channels last, but torch's instance norm copies from and to it."""
+    network, fast = facts.section("network"), "half-precision convolutions are faster so"
+    if network["name"] == "custom":
+        return True, fast
+    if network.get("norm", "instance") == "batch":
+        return True, f"{fast}, and batch norms keep it"
+    if network["name"] not in _FUSED_NETWORKS:
+        return False, f"torch's instance norms, which {network['name']} uses, copy from and to channels_last_3d"
+    if not BackendConfig.parse(facts.section("backend"), where="plan: backend").fused_norm:
+        return False, "torch's instance norms copy from and to channels_last_3d, and backend.fused_norm is off"
+    if not has_triton():
+        return False, "torch's instance norms copy from and to channels_last_3d, and Triton, for our own, is missing"
+    return True, f"{fast}, and our instance norm keeps it; --set backend.fused_norm=false turns that norm off"
+
+
+def _settle_backend(facts: PlanFacts, times: Times | None) -> None:
+    """Switches of CUDA's libraries."""
+    ratio = None if times is None else times.ratio(_PLANNED, TF32)
+    reason = "torch's default for convolutions; here it applies to what half precision leaves in float32"
+    measured = None if ratio is None else _measured("TF32 against float32 in full", ratio, decided=False)
+    if times is not None and measured is not None:
+        reason += f"; measured here: {_took(times, measured, _PLANNED, TF32)} as without"
+    facts.settle(
+        TF32,
+        True,
+        f"{reason}; `voxelocity bench tf32` measures it in whole trainings, --set {TF32}=false turns it off",
+        measured=measured,
+    )
+    names = {True: "algorithms tried", False: "algorithms guessed"}
+    tried = times if facts.measures_again else None
+    _settle_measured(facts, TRIED, *_autotune(facts), tried, names=names, bench="cudnn-benchmark")
+
+
+def _autotune(facts: PlanFacts) -> tuple[bool, str]:
+    """Whether cuDNN tries its algorithms by rule, and why: where that saves more than it costs."""
+    expected, known = facts.forecast, device_class(facts.machine)
+    if expected is None:
+        return False, "torch's default"
+    gain, cost_s, source = known.autotune_gain, known.autotune_cost_s, f"measured for {known.name}"
+    if gain is None or cost_s is None:
+        gain, cost_s, source = ASSUMED_AUTOTUNE_GAIN, ASSUMED_AUTOTUNE_COST_S, "assumed, not measured"
+    data, train = facts.section("data"), facts.section("train")
+    # Whichever ends the run first; a run to a target may end soon.
+    limits = [num for num in (expected.num_steps, int(train.get("steps", 0))) if num]
+    num_steps = ENOUGH_STEPS if expected.is_to_target else min(limits, default=0)
+    cost_s *= 1 + len(data["patch"].get("growth", ()))
+    saved_s = gain * num_steps * expected.device_s
+    return saved_s > cost_s, (
+        f"trying takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {gain:.0%} of what the device works in "
+        f"{count_text(num_steps, 'step')} ({source})"
+    )
+
+
+def _settle_measured(
+    facts: PlanFacts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
+) -> None:
+    """The rule's value, or the other one if a step is clearly quicker with it; `why` is the rule's own reason."""
+    if key not in facts.overrides and facts.is_given(key):
+        facts.settle(key, rule, why, changes_results=False, changes_roundings=True)
+        return
+    value, measured = rule, None
+    ratio = None if times is None else times.ratio(key, _PLANNED)
+    bench_text = f"`voxelocity bench {bench}` measures whole trainings and their accuracy"
+    if times is None:
+        reason = f"{why}; {bench_text}"
+    elif ratio is None:
+        lacking = times.why_not or "there was no time left to try it"
+        reason = f"{why}; not measured: {lacking}; {bench_text}"
+    else:
+        value = not rule if ratio.is_quicker else rule
+        decided = ratio.is_quicker or ratio.is_slower
+        measured = _measured(f"{names[not rule]} against {names[rule]}", ratio, decided=decided)
+        took = f"{_took(times, measured, key, _PLANNED)} with {names[not rule]} as with {names[rule]}"
+        reason = f"measured here: {took}" if decided else f"no clear difference here: {took}; so the rule holds: {why}"
+    facts.settle(key, value, reason, changes_results=False, changes_roundings=True, measured=measured)
+
+
+def _measured(what: str, ratio: SpeedRatio, *, decided: bool) -> Measured:
+    return Measured(what=what, ratio=ratio.median, low=ratio.low, high=ratio.high, rounds=ratio.rounds, decided=decided)
+
+
+def _took(times: Times, measured: Measured, way: str, against: str) -> str:
+    way_ms, against_ms = (f"{1000.0 * times.median_s(name):.3g}" for name in (way, against))
+    return (
+        f"a step takes {measured.ratio:.2f} times as long ({measured.low:.2f} to {measured.high:.2f}, "
+        f"n = {measured.rounds}; {way_ms} and {against_ms} ms)"
+    )
+
+
+def _compile_reason(device: str) -> str:
+    turned_on = f"(`voxelocity bench compile` measures it here); --set {COMPILE}=default turns it on"
+    if device == "cpu":
+        return (
+            "compiling takes half a minute to a minute and a half before the first step, and on two cores steps then "
+            f"took as long as before {turned_on}"
+        )
+    return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"

@@ -1,0 +1,262 @@
+"""The cases of a run, prepared as far as training needs them before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
+from voxelocity.parallel import even_shares
+from voxelocity.planning import absent_classes
+from voxelocity.training.ahead import Compiling
+from voxelocity.training.session import Session
+from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
+from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
+
+SKIPPED = "skipped"
+"""The event of a case that was left out; resumed runs leave it out too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledCases:
+    """The prepared cases of a run.
+
+    Attributes:
+        training: the training cases.
+        held: the cases of the final validation.
+        intermediate: those of `held` that intermediate validations use.
+        load_s: wall-clock seconds to decode and prepare one case with all threads; None if all were found.
+    """
+
+    training: PreparedCases
+    held: PreparedCases
+    intermediate: PreparedCases
+    load_s: float | None
+
+
+def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> FilledCases:
+    """The prepared cases of a run by purpose, with the cache filled as far as training needs it.
+
+    Args:
+        session: of the run.
+        first_step: the next step of the training.
+        skipped: ids of cases that earlier sessions left out.
+        skip_broken: leave out cases that cannot be used, instead of ending the run.
+
+    Raises:
+        StopAskedError: a stop was asked for.
+        ScanError: a case cannot be used, and none may be left out.
+        DatasetError: no label holds anything but background, or too few cases are left.
+        InputError: cases may be left out, but are not all prepared before the training.
+    """
+    world = session.world
+    filled = world.all_succeed(
+        lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+    )
+    # Ranks may prepare different cases.
+    broken = {case_id: error for of_rank in world.gather(filled.broken) for case_id, error in of_rank.items()}
+    classes = {case_id: found for of_rank in world.gather(filled.classes) for case_id, found in of_rank.items()}
+    for case_id, error in broken.items():
+        session.log.write(SKIPPED, case_id=case_id)
+        session.warn(f"train: case '{case_id}' is left out, one of {filled.num_cases}: {error}")
+    training, held = filled.training, filled.held
+    if broken:
+        # Of the same cache: another one in this process's memory would be empty.
+        training, held = (_without(cases, broken) for cases in (training, held))
+        _check_left(session, len(training), len(held), num_skipped=len({*skipped, *broken}))
+    if filled.num_first:
+        _check_foreground(session, any(classes.values()), filled.num_first - len(broken), filled.num_cases)
+    if len(classes) + len(broken) == filled.num_cases:
+        for text in absent_classes(session.planned.cases, session.planned.fold, classes):
+            session.warn(f"train: {text}")
+    # Evenly chosen, so that intermediate validations stay quick; always the same ones.
+    count = len(held)
+    most = min(count, session.plan.train.validation_cases or count)
+    intermediate = held.part([i * count // most for i in range(most)])
+    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=filled.load_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Filled:
+    """What this rank has prepared.
+
+    Attributes:
+        training: the training cases.
+        held: those of the final validation.
+        num_cases: of the run.
+        num_first: of them, those that this rank needs before training.
+        classes: indices of the classes that each of these has, without the background, by case id.
+        broken: those that cannot be used.
+        load_s: as in `FilledCases`.
+    """
+
+    training: PreparedCases
+    held: PreparedCases
+    num_cases: int
+    num_first: int
+    classes: Mapping[str, tuple[int, ...]]
+    broken: dict[str, ScanError]
+    load_s: float | None
+
+
+def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> _Filled:
+    """Fills the cache with what this rank needs before training. Arguments and errors as `fill_caches`."""
+    cache, place = session.plan.data.cache, session.world.place
+    if skip_broken and not cache.holds_every_case:
+        raise InputError(
+            f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
+            "do; add --set data.cache.tier=disk, or correct the data"
+        )
+    training, held, both = prepared_cases(session, skipped)
+    compiling = Compiling(session)
+    first = _needed_first(session, both, training, first_step=first_step)
+    broken: dict[str, ScanError] = {}
+    load_s, classes = None, dict[str, tuple[int, ...]]()
+    with CacheProgress(session.console, cache.tier, len(first)) as progress, session.stage("cache"):
+        if len(first):
+            facts = first.fill(
+                num_threads=session.num_threads,
+                on_case=progress.advance,
+                should_stop=session.stop.__bool__,
+                on_broken=broken.__setitem__ if skip_broken else None,
+                on_spec=compiling.begin,
+                first=place.local_rank * len(first) // place.local_size,
+            )
+            progress.finish(facts)
+            load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
+            classes = dict(facts.classes)
+    session.stop.check()
+    return _Filled(
+        training=training,
+        held=held,
+        num_cases=len(both),
+        num_first=len(first),
+        classes=classes,
+        broken=broken,
+        load_s=load_s,
+    )
+
+
+def prepared_cases(session: Session, skipped: Collection[str]) -> tuple[PreparedCases, PreparedCases, PreparedCases]:
+    """The training cases, the held-out ones (the training cases if none are), and both; none of them is skipped.
+
+    Raises:
+        DatasetError: none are left to train on or to judge by.
+    """
+    planned = session.planned
+    split = planned.cases.split(planned.fold)
+    training = [ref for ref in split.training if ref.case_id not in skipped]
+    held = [ref for ref in split.validation if ref.case_id not in skipped] if split.held_out else training
+    _check_left(session, len(training), len(held), num_skipped=len(skipped))
+    both = PreparedCases(
+        [*training, *(held if split.held_out else ())],
+        label_values=planned.cases.stored_values,
+        class_names=planned.cases.class_names,
+        ignored=planned.cases.ignored,
+        prepare=session.plan.data.prepare,
+        cache=session.plan.data.cache,
+        warn=session.warn,
+    )
+    of_training = range(len(training))
+    of_held = range(len(training), len(both)) if split.held_out else of_training
+    return both.part(of_training), both.part(of_held), both
+
+
+def _without(cases: PreparedCases, case_ids: Collection[str]) -> PreparedCases:
+    return cases.part([index for index, ref in enumerate(cases.refs) if ref.case_id not in case_ids])
+
+
+def _check_left(session: Session, num_training: int, num_held: int, *, num_skipped: int) -> None:
+    """Returns if there are cases to train on and to judge by.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    if num_training and num_held:
+        return
+    what = "judge by" if num_training else "train on"
+    raise DatasetError(
+        f"train: in {session.planned.cases.root} no case is left to {what}, because {num_skipped} cannot be used; "
+        "correct the data"
+    )
+
+
+def _needed_first(session: Session, both: PreparedCases, training: PreparedCases, *, first_step: int) -> PreparedCases:
+    """The cases to cache before training begins: all of them, this rank's part, a rotating cache's window, or none."""
+    data, has_parts = session.plan.data, session.plan.data.cache.num_parts > 1 and not session.world.is_alone
+    if data.cache.holds_every_case and not has_parts:
+        return both
+    if data.cache.tier == "none":
+        return both.part(())
+    place, batch_size = session.world.place, data.batch_size
+    draws = RankDraws(
+        training,
+        data,
+        seed=session.plan.seed,
+        rank=place.rank,
+        world_size=place.size,
+        shares=even_shares(batch_size, place.size),
+    )
+    return training.part(draws.cases_from(first_step))
+
+
+def _check_foreground(session: Session, has_foreground: bool, num_filled: int, num_cases: int) -> None:
+    if has_foreground:
+        return
+    where = f"of {session.planned.cases.root}"
+    if num_filled == num_cases:
+        raise DatasetError(
+            f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
+            "learned; are these the right label files?"
+        )
+    session.warn(
+        f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
+        "background, so nothing is learned before others replace them; are these the right label files?"
+    )
+
+
+class CacheProgress:
+    """In a terminal, a bar with cases, prepared bytes per second and time left; everywhere, one closing line."""
+
+    def __init__(self, console: Console, tier: str, num_cases: int) -> None:
+        self._console = console
+        self._tier = tier
+        self._bar = Progress(
+            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("preparing", total=num_cases, rate="")
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, case_id: str, num_bytes: int) -> None:
+        """One case is ready."""
+        self._num_bytes += num_bytes
+        elapsed_s = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{bytes_text(self._num_bytes / elapsed_s)}/s" if elapsed_s > 0.0 else ""
+        self._bar.update(self._task, advance=1, rate=rate)
+
+    def finish(self, facts: CachingFacts) -> None:
+        """Prints what was done."""
+        found = f", {facts.num_found} of them found ready" if facts.num_found else ""
+        num_cases = facts.num_found + facts.num_prepared
+        where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
+        part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
+        has_speed = facts.num_found == 0 and facts.seconds >= 1.0
+        speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if has_speed else ""
+        self._console.print(
+            f"prepared {count_text(num_cases, 'case')} in {duration_text(facts.seconds)}{found}: "
+            f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",
+            highlight=False,
+        )

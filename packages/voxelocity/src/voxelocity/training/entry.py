@@ -1,0 +1,394 @@
+"""`train`: starts a run in an empty folder, continues an unfinished one, refuses to touch a finished one.
+
+The run itself follows: fill the cache, build the network, train (`loop`), validate, write the model and the report.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from voxelocity.core.batch import PLAIN
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.records import CaseScore
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.infer import save_keep_largest, save_model
+from voxelocity.metrics import summarize
+from voxelocity.parallel import World, joined, launcher_job
+from voxelocity.planning import DeviceChoice, SharedKeys
+from voxelocity.report import read_run, render_page, render_progress_png
+from voxelocity.report.summary import score_text
+from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
+from voxelocity.training.ahead import image_format_of
+from voxelocity.training.balancing import Balance
+from voxelocity.training.budget import Allotment, Budget, slowdown
+from voxelocity.training.caching import fill_caches, prepared_cases
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.open_session import TrainRequest, open_session, plan_session
+from voxelocity.training.postprocessing import FinalScores
+from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import Session, StopAskedError, StopRequest
+from voxelocity.training.sharding import FeedOfLeader, sharded
+from voxelocity.training.validation import Validation, full_command
+from voxelocity_observe.core.clock import Clock, system_clock
+from voxelocity_observe.core.console import PlainConsole
+from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
+from voxelocity_observe.core.quantities import duration_text
+from voxelocity_observe.sinks import Sink
+
+# Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
+_REPORT_S = 2.0
+_LOAD_OF_15_MINUTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result of a finished run.
+
+    Attributes:
+        folder: where all files are.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None if no case has any
+            foreground in truth or prediction, or the training is too short to be scored.
+        headline: the result in words: that mean with the cases behind it, or why there is none.
+        unlearned: why the training is too short to be scored; "" where it is not.
+        scores: one per validation case.
+        step: optimizer steps done.
+        seconds: of the whole run, all sessions.
+        target_reached_s: seconds until an intermediate validation reached the target; None if none did or none was set.
+    """
+
+    folder: Path
+    mean_dice: float | None
+    headline: str
+    unlearned: str
+    scores: tuple[CaseScore, ...]
+    step: int
+    seconds: float
+    target_reached_s: float | None
+
+
+def train(
+    cases: Cases,
+    out: Path | str,
+    *,
+    fold: Fold | Auto = AUTO,
+    time_budget_s: float | Auto = AUTO,
+    seed: int | Auto = AUTO,
+    device: DeviceChoice = "auto",
+    overrides: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    full_validation: bool = False,
+    skip_broken: bool = False,
+    start_from: Path | str | None = None,
+    shared: SharedKeys | None = None,
+    console: Console | None = None,
+    clock: Clock = system_clock,
+    spent_s: float = 0.0,
+    stop: StopRequest | None = None,
+    sinks: Sequence[Sink] = (),
+) -> RunResult:
+    """Trains a network on the cases and leaves model, scores and report in `out`.
+
+    An unfinished run in `out` continues from its last checkpoint if its data set and its plan are the requested ones;
+    with `resume` it continues with the plan it was started with.
+
+    Args:
+        cases: what `voxelocity.open` returned.
+        out: the run's folder.
+        fold: which cases to hold out, or "all"; "auto" holds out fold 0, or with `resume` what the run held out.
+        time_budget_s: seconds for the whole run; 0 trains for the planned number of steps. "auto" is 0, or with
+            `resume` what the run has.
+        seed: of the run; "auto" is 0, or with `resume` what the run has.
+        device: where to train. It is not part of the plan: a run may continue on another one, and says so.
+        overrides: keys of the plan to fix, nested or dotted.
+        resume: continue the run in `out` with its own plan; if you give fold, budget, seed or overrides, they must
+            match the run's. Keys of `parallel` and `planner` may differ.
+        overwrite: replace any run that `out` holds.
+        full_validation: never shorten the final validation to meet a time budget; with `resume` a finished run is
+            validated again, in full.
+        skip_broken: leave out cases that cannot be used, and report which; a resumed run leaves them out too.
+        start_from: the folder of a finished run to fine-tune: this run starts from its weights, and takes over its
+            network, spacing and windows.
+        shared: keys of the plan to take over from another run; a run that is resumed has its own.
+        console: where progress is shown; the terminal if not given.
+        clock: returns seconds.
+        spent_s: seconds the program ran before this call; they count toward the time budget.
+        stop: checked between two steps; Ctrl-C and SIGTERM if not given.
+        sinks: also receive every event of the run: `voxelocity_observe.sinks` has those for TensorBoard, W&B, MLflow
+            and Prometheus. One that fails is reported once and left out. A resumed run continues their records.
+
+    Raises:
+        InputError: the data, the configuration or the folder cannot be used.
+        InterruptedRunError: it was asked to stop; the state is saved.
+        NonFiniteLossError: the loss became NaN or infinite.
+    """
+    request = TrainRequest(
+        out=Path(out), fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides or {},
+        resume=resume, overwrite=overwrite, full_validation=full_validation, skip_broken=skip_broken,
+        start_from=start_from, shared=shared,
+    )  # fmt: skip
+    began_s = clock() - spent_s
+    # Not `stop or ...`: a request is false until a stop is asked for.
+    stop = StopRequest() if stop is None else stop
+    with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
+        console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
+        request = _repeated(request, world)
+        session_plan = world.led(lambda: plan_session(cases, request, clock=clock, began_s=began_s))
+        with open_session(
+            session_plan, request, world, console=console, clock=clock, began_s=began_s, stop=stop, sinks=sinks
+        ) as session:
+            if session_plan.is_finished:
+                return _validate_again(session, session_plan.skipped)
+            return _run(
+                session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=session_plan.skipped
+            )
+
+
+def _repeated(request: TrainRequest, world: World) -> TrainRequest:
+    """The request as a launcher means it that repeats the command after a rank was lost.
+
+    There may be fewer ranks now, and so another plan: the run continues with its own. A run that the launcher's job has
+    not begun is still to be overwritten.
+    """
+    folder = RunFolder(request.out)
+    is_begun = folder.holds_run and not (request.overwrite and not folder.is_of_job(launcher_job()))
+    if world.from_leader(world.place.num_restarts > 0 and is_begun):
+        return replace(request, resume=True, overwrite=False)
+    return request
+
+
+def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipped: Collection[str]) -> RunResult:
+    """Runs to the end.
+
+    Raises:
+        InterruptedRunError: a signal asked it to stop; the state is saved.
+        NonFiniteLossError: the loss or a weight became NaN or infinite; the last checkpoint is from before that.
+        ScanError: a case cannot be used.
+        DatasetError: no label holds anything but background.
+        DeviceMemoryError: a step on a single patch does not fit into memory.
+    """
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
+    world = session.world
+    try:
+        first_step = world.led(lambda: _first_step(checkpoints))
+        cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+        begin_s, begin_cpu_s = session.clock(), time.process_time()
+        with session.stage("network"):
+            training, state = _restore(session, checkpoints)
+        report_s = _REPORT_S * slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
+        validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
+        budget = _budget(session, training, state, validation, load_s=cases.load_s)
+        if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
+            raise session.interrupted(state.step)
+        with session.stage("report"):
+            learned = {"num_steps": state.step, "unlearned": unlearned_text(session, state.step)}
+            trained, averaged = session.spec.model_copy(update=learned), training.averaged()
+            world.led(lambda: save_model(session.folder.path, averaged, trained))
+        return _finish(session, training, state, validation)
+    except StopAskedError:
+        raise session.interrupted(checkpoints.latest_step()) from None
+
+
+def _first_step(checkpoints: Checkpoints) -> int:
+    checkpoints.remove_abandoned()
+    return checkpoints.latest_step()
+
+
+def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, LoopState]:
+    """The step with its network, and the state of the loop: of the last checkpoint, or as they begin."""
+    plan, spec = session.plan, session.spec
+    set_backend(plan.backend, session.device)
+    network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
+    if session.source_run is not None and checkpoints.latest_step() == 0:
+        session.source_run.copy_into(
+            network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
+        )
+    sharding = sharded(session, network)
+    # A pipeline has whole batches, and a world of one as well.
+    adds_up = sharding.takes_shares and not session.world.is_alone
+    regions = [*spec.regions.values()]
+    total: dict[str, Any] = {"total": session.world.total} if adds_up else {}
+    training = TrainingStep(
+        sharding,
+        build_loss(plan.loss, regions=regions, ignored=spec.ignored, **total),
+        optimizer=plan.optimizer,
+        precision=plan.precision,
+        device=session.device,
+        seed=plan.seed,
+        warn=session.warn,
+        world=session.world,
+    )
+    like = {"loop": vars(LoopState()), "training": training.state()}
+    latest = session.world.led(lambda: checkpoints.load_latest(like=like))
+    if latest is None:
+        return training, LoopState()
+    saved, path, damaged = latest
+    for file in damaged:
+        session.warn(f"train: the checkpoint {file} cannot be used and is removed; resuming from {path.name}")
+        # If it stayed, it would count among the newest and push good ones out.
+        file.unlink(missing_ok=True)
+    training.load_state(saved["training"])
+    return training, LoopState(**saved["loop"])
+
+
+def _budget(
+    session: Session, training: TrainingStep, state: LoopState, validation: Validation, *, load_s: float | None
+) -> Budget:
+    """When the training ends. In a time budget, what follows is measured first, so that it fits."""
+    train, elapsed_s = session.plan.train, session.log.elapsed_s
+    if train.time_budget_s == 0.0:
+        return Budget(elapsed_s, max_steps=train.steps)
+
+    averaged = training.averaged()
+
+    def rehearsed() -> Allotment:
+        validation.rehearse(averaged, load_s=load_s)
+        return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+
+    with session.stage("rehearse validation"):
+        allotted = session.world.led(rehearsed)
+    if planned := validation.differences():
+        session.warn(
+            f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
+            f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
+        )
+    share, validation_s = train.validation_share, validation.intermediate_s
+    if not train.validate_every_steps and share and validation_s > share * (allotted.end_s - elapsed_s()):
+        session.console.print(
+            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take {share:.0%} of "
+            "the time of the steps; --set train.validation_share=0.1 gives it more",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if allotted.is_short:
+        session.warn(allotted.short_text(train.time_budget_s, validation.num_cases))
+    return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
+
+
+def _steps(
+    session: Session,
+    cases: PreparedCases,
+    training: TrainingStep,
+    state: LoopState,
+    budget: Budget,
+    validation: Validation,
+    checkpoints: Checkpoints,
+) -> bool:
+    """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
+    plan, place = session.plan, session.world.place
+    training.set_training_mode()
+    balance = Balance(session, training)
+
+    def made(rank: int, world_size: int, shares: Sequence[int]) -> Feed:
+        return Feed(
+            cases,
+            plan.data,
+            seed=plan.seed,
+            device=session.device,
+            start_step=state.step,
+            rank=rank,
+            world_size=world_size,
+            shares=shares,
+            progress=budget.progress_ahead,
+            # Runs that end after a number of steps train the same weights every time.
+            waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
+            image_format=image_format_of(session) if training.is_plain else PLAIN,
+        )
+
+    feed: Feed | FeedOfLeader
+    if training.takes_shares:
+        feed = made(place.rank, place.size, balance.shares)
+    else:
+        own = made(0, 1, ()) if session.world.is_leader else None
+        feed = FeedOfLeader(own, cases, session, start_step=state.step)
+    with session.stage("train"), feed:
+        return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
+
+
+def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
+    """The end of a run: the final validation, and everything that is written from it."""
+    training.release_graphs()
+    pictures = SlicePictures()
+    final = validation.score(training.averaged(), pictures)
+    return session.world.led(lambda: _write_results(session, state, final, pictures))
+
+
+def _write_results(session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures) -> RunResult:
+    folder, log, scores = session.folder, session.log, final.scores
+    short = unlearned_text(session, state.step)
+    if short and not folder.is_finished():
+        session.warn(
+            f"train: this training has no score: {short}. Its figures are those of a network that has learned next to "
+            "nothing; train for longer"
+        )
+    with session.stage("report"):
+        save_keep_largest(folder.path, list(final.keep_largest))
+        log.write("keep_largest", classes=final.keep_largest)
+        folder.write_scores(scores, unlearned=short)
+        pictures.save(folder.slices)
+    mean_dice = None if short else summarize(scores).mean_dice
+    # The event ends the run, so everything that `voxelocity report` cannot make again is written before it.
+    with session.stage("report"):
+        facts = read_run(folder.path)
+        write_metrics(facts, folder.metrics)
+        render_progress_png(facts, folder.progress_picture)
+    log.write(
+        "run_finished",
+        seconds=log.elapsed_s(),
+        step=state.step,
+        mean_dice=mean_dice,
+        unlearned=short,
+        num_images=state.num_images,
+        images_per_s=state.num_images / max(state.trained_s, 1e-9),
+        wait_share=state.waited_s / max(state.trained_s, 1e-9),
+        budget_s=session.plan.train.time_budget_s or None,
+        load_average=os.getloadavg()[_LOAD_OF_15_MINUTES],
+        peak_host_bytes=peak_host_bytes(),
+        peak_device_bytes=peak_device_bytes(),
+    )
+    # The stage is logged when it ends, so this page does not count its own rendering; a page made later does.
+    with session.stage("report"):
+        facts = read_run(folder.path)
+        render_page(facts, folder.report)
+    target_dice = session.plan.train.target_dice
+    reached_s = (v.time_s for v in facts.validations if 0.0 < target_dice <= v.mean_dice)
+    return RunResult(
+        folder=folder.path,
+        mean_dice=mean_dice,
+        headline=score_text(facts),
+        unlearned=short,
+        scores=tuple(scores),
+        step=state.step,
+        seconds=log.elapsed_s(),
+        target_reached_s=next(reached_s, None),
+    )
+
+
+def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
+    """Validates the network of a finished run in full, and writes its scores and its report again.
+
+    Raises:
+        InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
+        ScanError: a case cannot be used.
+    """
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
+    with session.stage("network"):
+        training, state = _restore(session, checkpoints)
+    _, held, _ = prepared_cases(session, skipped)
+    try:
+        return _finish(
+            session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)
+        )
+    except StopAskedError:
+        raise session.interrupted(state.step) from None

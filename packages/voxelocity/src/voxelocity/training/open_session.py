@@ -1,0 +1,286 @@
+"""From a command to the session of a run on this rank: checks and plan, then lock, record, log and sinks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto
+from voxelocity.parallel import World, launcher_job
+from voxelocity.planning import DeviceChoice, Planned, SharedKeys, check_code, make_plan
+from voxelocity.planning.machine import survey
+from voxelocity.report import plan_table
+from voxelocity.training.caching import SKIPPED
+from voxelocity.training.resume import (
+    SavedRun,
+    check_data,
+    check_options,
+    check_plan,
+    resumed_keys,
+    run_to_resume,
+    saved_run_record,
+)
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import Session, StopRequest
+from voxelocity.training.source_run import SourceRun, check_held_out, open_source_run
+from voxelocity_observe.core.clock import Clock, system_clock
+from voxelocity_observe.core.credentials import without_credentials
+from voxelocity_observe.core.environment import environment
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.events import EventLog, events_path, read_events
+from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.monitor.samples import SampleEvents
+from voxelocity_observe.monitor.sampling import Sampler
+from voxelocity_observe.sinks import Outlets, RunStart, Sink
+from voxelocity_observe.spans import ended_span
+
+# 1 ms of CPU each, and a line of about 1 KB.
+_SAMPLE_PERIOD_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What `train` is asked for, as its arguments are called there."""
+
+    out: Path
+    fold: Fold | Auto = AUTO
+    time_budget_s: float | Auto = AUTO
+    seed: int | Auto = AUTO
+    device: DeviceChoice = "auto"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    overwrite: bool = False
+    full_validation: bool = False
+    skip_broken: bool = False
+    start_from: Path | str | None = None
+    shared: SharedKeys | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """What a run begins or continues with.
+
+    Attributes:
+        planned: its plan.
+        saved: as the run in the folder was started; None for a new one.
+        source_run: the finished run that it starts from.
+        is_finished: only its final validation is repeated.
+        skipped: ids of cases that earlier sessions left out.
+        timings: seconds by stage up to now.
+    """
+
+    planned: Planned
+    saved: SavedRun | None
+    source_run: SourceRun | None
+    is_finished: bool
+    skipped: frozenset[str]
+    timings: Mapping[str, float]
+
+
+def plan_session(cases: Cases, request: TrainRequest, *, clock: Clock, began_s: float) -> SessionPlan:
+    """Checks the request against the run's folder, and plans; changes nothing but creates the folder."""
+    folder = RunFolder(request.out)
+    folder.check_path()
+    saved = run_to_resume(
+        folder, resume=request.resume, overwrite=request.overwrite, may_be_finished=request.full_validation
+    )
+    is_finished = saved is not None and folder.is_finished()
+    folder.check()
+    skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
+    planning_began_s = clock()
+    fold, time_budget_s, seed, overrides = request.fold, request.time_budget_s, request.seed, request.overrides
+    if saved is not None:
+        cases = check_data(folder, saved, cases)
+    if saved is not None and request.resume:
+        check_code(saved.plan, overrides, where=str(folder.record))
+        check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
+        overrides = resumed_keys(saved, overrides, where=str(folder.record))
+        fold, time_budget_s, seed = saved.fold, AUTO, AUTO
+    source_run = open_source_run(request.start_from, saved, overrides=overrides, folder=folder)
+    if source_run is not None and saved is None:
+        check_held_out(source_run, cases, 0 if fold == AUTO else fold)
+    planned = make_plan(
+        cases,
+        fold=0 if fold == AUTO else fold,
+        time_budget_s=time_budget_s,
+        seed=seed,
+        device=request.device,
+        overrides=overrides,
+        saved_plan=None if saved is None else saved.plan,
+        shared=request.shared if source_run is None else source_run.shared_keys(cases, request.shared),
+        skip_broken=request.skip_broken or bool(skipped),
+    )
+    if saved is not None:
+        check_plan(folder, saved, planned)
+    _check_ranks(planned)
+    folder.open()
+    timings = {"start": planning_began_s - began_s, "plan": clock() - planning_began_s}
+    return SessionPlan(
+        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
+    )
+
+
+def _check_ranks(planned: Planned) -> None:
+    """Refuses a plan that the ranks cannot share.
+
+    Raises:
+        ConfigError: there are more ranks than patches, not as many proportions or limits as ranks, or a cache in parts
+            for a pipeline.
+    """
+    plan, num_ranks = planned.plan, planned.machine.num_ranks
+    batch_size, config = plan.data.batch_size, plan.parallel
+    if config.max_bytes and len(config.max_bytes) != num_ranks:
+        raise ConfigError(
+            f"train: parallel.max_bytes has {len(config.max_bytes)} values for {num_ranks} ranks; give one for each, "
+            "or none"
+        )
+    if num_ranks == 1:
+        return
+    if config.mode == "pipeline":
+        if plan.data.cache.num_parts > 1:
+            raise ConfigError(
+                f"train: data.cache.num_parts={plan.data.cache.num_parts} cannot be combined with "
+                "parallel.mode=pipeline, where rank 0 makes the whole batch from all cases; set data.cache.num_parts=1"
+            )
+        return
+    if batch_size < num_ranks:
+        raise ConfigError(
+            f"train: the {num_ranks} ranks cannot share a batch of {batch_size} patches, because each needs one; set "
+            f"data.batch_size to at least {num_ranks}, or start {batch_size} ranks"
+        )
+    if not isinstance(config.balance, str) and len(config.balance) != num_ranks:
+        raise ConfigError(
+            f"train: parallel.balance has {len(config.balance)} proportions for {num_ranks} ranks; give one for each, "
+            "or auto"
+        )
+
+
+def _events(folder: RunFolder, saved: SavedRun | None) -> list[dict[str, Any]]:
+    """Those of earlier sessions of the run that continues."""
+    return read_events(folder.events) if saved is not None and folder.events.exists() else []
+
+
+@contextmanager
+def open_session(
+    session_plan: SessionPlan,
+    request: TrainRequest,
+    world: World,
+    *,
+    console: Console,
+    clock: Clock,
+    began_s: float,
+    stop: StopRequest,
+    sinks: Sequence[Sink],
+) -> Iterator[Session]:
+    """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
+    planned, saved, folder = session_plan.planned, session_plan.saved, RunFolder(request.out)
+    earlier = _events(folder, saved) if world.is_leader else []
+    if not world.is_leader:
+        # The leader's plan on this rank's own device.
+        planned = replace(planned, machine=survey(request.device, cache_folder=default_cache_folder()))
+        folder.path.mkdir(parents=True, exist_ok=True)
+    if not world.is_alone:
+        torch.set_num_threads(planned.machine.num_cpus)
+    world.set_silence(planned.plan.parallel.silence_s)
+    with folder.locked() if world.is_leader else nullcontext("") as notice:
+        if world.is_leader:
+            _write_beginning(session_plan, folder, overwrite=request.overwrite, console=console)
+        began_s = clock() - world.from_leader(clock() - began_s)
+        with (
+            EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,
+            stop,
+        ):
+            # A rank that was not there before has no events of earlier sessions, but follows the time of the run.
+            log.earlier_s = world.from_leader(log.earlier_s)
+            session = Session(
+                planned=planned,
+                folder=folder,
+                log=log,
+                console=console,
+                clock=clock,
+                stop=stop,
+                source_run=session_plan.source_run,
+                world=world,
+            )
+            with _announce_session(
+                session,
+                sinks if world.is_leader else (),
+                earlier=earlier,
+                began_s=began_s,
+                timings=session_plan.timings,
+            ):
+                if notice:
+                    session.warn(notice)
+                if saved is not None and saved.device not in ("", planned.machine.device):
+                    session.warn(
+                        f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
+                        "the same plan; its weights are not bit-for-bit those of a run on one device"
+                    )
+                yield session
+
+
+def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
+    """Marks the folder as holding this run, and says so."""
+    if overwrite:
+        # Only now, so that a mistake in the new command does not lose the old run.
+        folder.clear()
+    if session_plan.saved is not None:
+        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
+        console.print(f"{doing} in {folder.path}", highlight=False)
+        return
+    console.print(plan_table(session_plan.planned.choices))
+    command = shlex.join(without_credentials(sys.argv))
+    begin: dict[str, Any] = {"command": command}
+    if job := launcher_job():
+        begin["job"] = job
+    if session_plan.source_run is not None:
+        begin["start"] = session_plan.source_run.to_plain()
+    folder.write_record({**begin, **saved_run_record(session_plan.planned)})
+
+
+def sample_system(log: EventLog) -> Sampler:
+    """System metrics of this program and its GPUs, written into the log within the block, for sinks."""
+    return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+
+
+@contextmanager
+def _announce_session(
+    session: Session,
+    sinks: Sequence[Sink],
+    *,
+    earlier: Sequence[Mapping[str, Any]],
+    began_s: float,
+    timings: Mapping[str, float],
+) -> Iterator[None]:
+    """Logs the start of the session; passes the events within the block on to the sinks."""
+    log, folder, machine = session.log, session.folder, environment()
+    facts = RunStart(
+        name=folder.path.resolve().name,
+        folder=folder.tracking,
+        config=session.plan.to_plain(),
+        environment=machine,
+    )
+    samples: AbstractContextManager[object] = nullcontext()
+    if sinks:
+        # Nothing else reads them.
+        samples = sample_system(log)
+    with Outlets(sinks, facts, earlier=earlier, warn=session.warn) as outlets, samples:
+        log.listen(outlets.write)
+        log.write("run_started", environment=machine)
+        start_s = system_clock() - (session.clock() - began_s)
+        for name, seconds in timings.items():
+            log.write("stage", name=name, seconds=seconds)
+            # For a monitor's timeline.
+            ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
+            start_s += seconds
+        yield

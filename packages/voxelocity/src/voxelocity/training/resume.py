@@ -1,0 +1,330 @@
+"""How a run was started, as `run.yaml` keeps it, and what a command that resumes it must not change.
+
+The checks refuse what would train into the wrong run, before anything is written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto, flatten
+from voxelocity.core.remote import remote_url
+from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.planning import PLACES, Plan, Planned, read_overrides, without_places
+from voxelocity.report import read_run
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.run_folder import RunFolder
+from voxelocity_observe.core.credentials import hide_credentials
+from voxelocity_observe.core.errors import ConfigError, InputError, OutputError
+from voxelocity_observe.core.host import cpu_budget
+from voxelocity_observe.core.plain import parse_yaml, shortened
+from voxelocity_observe.core.quantities import count_text, duration_text, listed
+
+_NUM_NAMED = 3
+# Keys of a rotating cache that decide which cases an epoch trains on.
+_DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
+# How a plan is made and shared among ranks, not what it says.
+_FREE_SECTIONS = ("planner", "parallel")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """The beginning of a run.
+
+    Attributes:
+        plan: every setting.
+        fold: which cases were held out, or "all".
+        device: where it was trained; "" if that was not stored.
+        dataset: path, channels, classes and labels of the data set.
+        case_ids: ids of the cases for "training" and for "validation"; empty for runs that did not store them.
+        source: "folder" and "weights_sha256" of the run that it was started from; empty for new weights.
+    """
+
+    plan: Plan
+    fold: Fold
+    device: str
+    dataset: Mapping[str, Any]
+    case_ids: Mapping[str, Sequence[str]]
+    source: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The beginning of a run, from its `run.yaml`.
+
+        Raises:
+            ConfigError: the file is damaged or was written by another version.
+        """
+        try:
+            record = parse_yaml(path.read_text(encoding="utf-8"))
+        # Text that is not UTF-8 raises ValueError too.
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"train: {path} cannot be read ({error}); start again with --overwrite") from None
+        if not isinstance(record, dict):
+            raise ConfigError(f"train: {path} holds no run, but {shortened(record)}; start again with --overwrite")
+        return cls.parse(record, where=str(path))
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any], *, where: str) -> Self:
+        """The same from the content of the file."""
+        dataset = _mapping(record, "dataset", where=where)
+        fold = dataset.get("fold")
+        if fold != "all" and not isinstance(fold, int):
+            raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
+        case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
+        if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in case_ids.values()):
+            raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
+        try:
+            plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
+        source = _mapping(record, "start", where=where) if "start" in record else {}
+        return cls(
+            plan=plan,
+            fold=fold,
+            device=str(record.get("device") or ""),
+            dataset=dataset,
+            case_ids=case_ids,
+            source=source,
+        )
+
+    def dataset_path(self, *, where: str) -> Path:
+        """Where the data set of the run was.
+
+        Raises:
+            ConfigError: it was not stored, or is on a server, to which nobody asked to connect.
+        """
+        path = self.dataset.get("path")
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"train: {where} names no data set; give it: voxelocity train DATASET -o RUN --resume")
+        if url := remote_url(path):
+            raise ConfigError(
+                f"train: {where} names a data set on a server ({hide_credentials(url)}), and may come from someone "
+                "else; if you want to connect there, name it: voxelocity train URL -o RUN --resume"
+            )
+        return Path(path)
+
+
+def saved_run_record(planned: Planned) -> dict[str, Any]:
+    """What `run.yaml` keeps of a run's beginning, as plain data. The cases, which may be many, come last."""
+    record = planned.to_record()
+    record["dataset"] |= {"labels": dict(planned.cases.labels), "ignore_value": planned.cases.ignore_value}
+    return {**record, "cases": _case_ids(planned.cases, planned.fold)}
+
+
+def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_finished: bool) -> SavedRun | None:
+    """The run in the folder, whose files were checked; None if the command starts a new run.
+
+    Raises:
+        InputError: the options contradict each other or the folder, the run is finished or damaged, or it is finished
+            and has no checkpoint left to validate.
+    """
+    if resume and overwrite:
+        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
+    if resume and not folder.holds_run:
+        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
+    if overwrite or not folder.holds_run:
+        return None
+    is_finished, shown = folder.is_finished(), shlex.quote(str(folder.path))
+    if is_finished and not (resume and may_be_finished):
+        has_page = folder.report.is_file()
+        page = "" if has_page else f" (`voxelocity report {shown}` renders its page, which is missing)"
+        raise OutputError(
+            f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
+            "or replace it with --overwrite"
+        )
+    if is_finished and not Checkpoints(folder.checkpoints, keep=1).paths():
+        # A new network would be validated, and its scores would replace those of the run.
+        raise InputError(
+            f"train: {folder.checkpoints} holds no checkpoint, so the finished run cannot be validated again; restore "
+            f"one, or score its predictions: voxelocity predict {shown} ..., then voxelocity evaluate"
+        )
+    saved = SavedRun.read(folder.record)
+    # Pictures and report will read all of it, so damage must be found before hours of training.
+    read_run(folder.path)
+    return saved
+
+
+def check_data(folder: RunFolder, saved: SavedRun, cases: Cases) -> Cases:
+    """The cases with their classes declared.
+
+    Raises:
+        InputError: they are not the run's.
+    """
+    lines = other_path(saved, cases)
+    moved = f"; if the same data set was moved, correct dataset.path in {folder.record}" if lines else ""
+    if not lines:
+        cases = declare_labels(declare_channels(cases), num_threads=cpu_budget())
+        lines = other_data(saved, cases)
+    if lines:
+        raise InputError(
+            f"train: {folder.path} holds an unfinished run on another data set ({in_short(lines)}); choose another "
+            f"folder with -o, or replace the run with --overwrite{moved}"
+        )
+    return cases
+
+
+def check_options(folder: RunFolder, saved: SavedRun, **given: Any) -> None:
+    """Refuses options that contradict the run; see `conflicting_options`.
+
+    Raises:
+        InputError: one of them does.
+    """
+    if lines := conflicting_options(saved, **given):
+        raise InputError(
+            f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
+            "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
+        )
+
+
+def check_plan(folder: RunFolder, saved: SavedRun, planned: Planned) -> None:
+    """Refuses to continue the run with a plan that would train it differently.
+
+    Raises:
+        InputError: the plan or the fold is not the run's.
+    """
+    before, now = saved.plan.to_plain(), planned.plan.to_plain()
+    # Where cases are kept depends on the memory that is free at the moment, and does not change results; which cases an
+    # epoch draws does.
+    cache, new_cache = before["data"]["cache"], now["data"]["cache"]
+    drawing = _DRAWING_KEYS if "rotating" in (cache["tier"], new_cache["tier"]) else ()
+    before["data"]["cache"] = {**new_cache, **{key: cache[key] for key in ("num_parts", *drawing)}}
+    before |= {section: now[section] for section in _FREE_SECTIONS}
+    lines = differing_keys(before, now)
+    if saved.fold != planned.fold:
+        lines.append(f"fold: {saved.fold} -> {planned.fold}")
+    if lines:
+        raise InputError(
+            f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
+            "continue it with its own plan with --resume, or replace it with --overwrite"
+        )
+
+
+def other_path(saved: SavedRun, cases: Cases) -> list[str]:
+    """One line if the data set is in another place than the run's, else no line."""
+    now = {"path": str(cases.root.resolve())}
+    return differing_keys(_stored(saved, now), now)
+
+
+def other_data(saved: SavedRun, cases: Cases) -> list[str]:
+    """What differs between the run's data set and this one, whose classes are declared, as lines of text.
+
+    Values that an earlier version did not store are not compared.
+    """
+    lines = []
+    if saved.case_ids:
+        now_ids = _case_ids(cases, saved.fold)
+        for part, ids in now_ids.items():
+            lines.extend(_moved_cases(part, before=saved.case_ids.get(part, ()), now=ids))
+    now: dict[str, Any] = {"channels": list(cases.channels)}
+    if "labels" in saved.dataset:
+        now |= {
+            "labels": dict(cases.labels),
+            "regions": {name: list(indices) for name, indices in cases.regions.items()},
+            "ignore_value": cases.ignore_value,
+        }
+    else:
+        now["classes"] = list(cases.class_names)
+    return lines + differing_keys(_stored(saved, now), now)
+
+
+def conflicting_options(
+    saved: SavedRun,
+    *,
+    fold: Fold | Auto,
+    time_budget_s: float | Auto,
+    seed: int | Auto,
+    overrides: Mapping[str, Any],
+) -> list[str]:
+    """The given values that differ from the run's, as `--seed 4 where 0 is stored`. "auto" does not count as given.
+
+    Raises:
+        ConfigError: an override is unknown or out of range.
+    """
+    lines = []
+    if fold not in (AUTO, saved.fold):
+        lines.append(f"--fold {fold} where {saved.fold} is stored")
+    stored = flatten(Plan, saved.plan.to_plain())
+    if seed not in (AUTO, stored["seed"]):
+        lines.append(f"--seed {seed} where {stored['seed']} is stored")
+    budget_s = stored["train.time_budget_s"]
+    if time_budget_s not in (AUTO, budget_s):
+        lines.append(f"--time-budget {_budget_text(time_budget_s)} where {_budget_text(budget_s)} is stored")
+    for key, value in read_overrides(overrides).items():
+        if value != stored[key] and not _is_free(key):
+            lines.append(f"{key}={value} where {stored[key]} is stored")
+    return lines
+
+
+def resumed_keys(saved: SavedRun, overrides: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """All keys of the run, with those that may change when it continues as they are given now.
+
+    Args:
+        saved: the run.
+        overrides: of the command.
+        where: the file of the run, for messages.
+    """
+    given = {key: value for key, value in flatten(Plan, overrides).items() if _is_free(key)}
+    return {**without_places(flatten(Plan, saved.plan.to_plain()), given, where=where), **given}
+
+
+def _is_free(key: str) -> bool:
+    return key.partition(".")[0] in _FREE_SECTIONS or key in PLACES
+
+
+def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys whose values differ between two plain mappings, as `key: old -> new`."""
+    lines: list[str] = []
+    for key in sorted({*old, *new}, key=str):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines.extend(differing_keys(before, after, f"{prefix}{key}."))
+        elif before != after:
+            lines.append(f"{prefix}{key}: {before} -> {after}")
+    return lines
+
+
+def in_short(texts: Sequence[str]) -> str:
+    """The first few texts, joined into one."""
+    return "; ".join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
+
+
+def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
+    if key not in record:
+        raise ConfigError(f"train: {where} lacks '{key}'; start again with --overwrite")
+    if not isinstance(record[key], dict):
+        raise ConfigError(
+            f"train: {where}: '{key}' is {shortened(record[key])}, not keys and values; start again with --overwrite"
+        )
+    values: dict[str, Any] = record[key]
+    return values
+
+
+def _stored(saved: SavedRun, now: dict[str, Any]) -> dict[str, Any]:
+    """The values of the run's data set under the same keys; a value that was not stored counts as equal."""
+    return {key: saved.dataset.get(key, value) for key, value in now.items()}
+
+
+def _case_ids(cases: Cases, fold: Fold) -> dict[str, list[str]]:
+    split = cases.split(fold)
+    return {
+        "training": [ref.case_id for ref in split.training],
+        "validation": [ref.case_id for ref in split.validation],
+    }
+
+
+def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> list[str]:
+    stored = {*map(str, before)}
+    added, missing = sorted({*now} - stored), sorted(stored - {*now})
+    lines = [f"{count_text(len(added), f'new {part} case')}: {listed(added, _NUM_NAMED)}"] if added else []
+    if missing:
+        lines.append(f"{count_text(len(missing), f'{part} case')} missing: {listed(missing, _NUM_NAMED)}")
+    return lines
+
+
+def _budget_text(seconds: float | Auto) -> str:
+    return duration_text(float(seconds)) if seconds else "none"

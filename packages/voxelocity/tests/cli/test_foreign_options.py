@@ -1,0 +1,58 @@
+"""Options of other tools: what is proposed in their place works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import voxelocity as package
+from shared.recipe_call import call_of
+from voxelocity_lab.recipes.pathology import settings as pathology
+from voxelocity_lab.recipes.tractography import settings as tracts
+from voxelocity_observe.cli.foreign_options import instead_of
+from voxelocity_observe.core.environment import python_path
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--max_epochs", "--batch-size", "--lr", "--num-workers", "--fp16"])
+def test_the_key_that_is_proposed_for_an_option_is_one_of_the_plan(voxelocity, tiny_msd, option):
+    told = voxelocity("plan", tiny_msd, option, "3")
+    assert told.status == 2
+    text = " ".join(told.err.replace("\u2502", " ").split())
+    assert f"No such option: {option}. Write --set " in text
+    (key, value) = re.search(r"--set ([a-z_.]+)=([\w.]+)", text).groups()
+    assert f"{key} = " in voxelocity("plan", tiny_msd, "--set", f"{key}={value}", "--device", "cpu").succeeded().out
+
+
+def test_other_typing_errors_get_no_such_hint(voxelocity, tiny_msd):
+    assert "Write" not in voxelocity("plan", tiny_msd, "--seeed", "3").err
+    assert "Write" not in voxelocity("predict", tiny_msd, "--epochs", "3").err
+    assert "voxelocity launch -n 2 train" in instead_of("--gpus", "train")
+
+
+def test_the_other_word_for_predict_is_understood(voxelocity, tmp_path):
+    ended = voxelocity("recipe", "spleen", "inference", tmp_path, "-o", tmp_path / "run")
+    assert ended.status == 2
+    assert "Write predict in place of inference" in " ".join(ended.err.split())
+    assert "Write" not in voxelocity("recipe", "spleen", "nonsense", tmp_path, "-o", tmp_path / "run").err
+
+
+@pytest.mark.parametrize(("recipe", "settings"), [("pathology", pathology.settings), ("tractography", tracts.settings)])
+@pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--lr", "--amp"])
+def test_recipes_have_keys_of_their_own(recipe, settings, option):
+    text = instead_of(option, "recipe", ("train", recipe))
+    (key, value) = re.search(r"--set ([a-z_.]+)=([\w.]+)", text).groups()
+    settings(call_of(Path(), Path(), overrides={key: float(value) if value.replace(".", "").isdecimal() else value}))
+
+
+def test_ranks_that_torch_distributed_launch_starts_know_where_they_are():
+    """It writes --local-rank before the command."""
+    command = [sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=2", "-m", "voxelocity", "--version"]
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [f"voxelocity {package.__version__}"] * 2

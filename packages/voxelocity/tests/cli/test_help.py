@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import voxelocity as package
+from voxelocity.data.cache import DiskTier, entry_key
+from voxelocity.testing.tier_contract import example_volume
+from voxelocity_observe.core.environment import python_path
+
+_LOOK = """
+import sys
+import voxelocity
+from voxelocity_observe.cli import main
+try:
+    main.main()
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {"torch", "monai", "blosc2"}
+if sys.argv[1] == "--help":
+    heavy |= {"nibabel", "matplotlib", "scipy", "numpy"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+"""
+COMMANDS = (
+    "demo", "init", "plan", "train", "launch", "predict", "export", "evaluate", "report", "diagnose", "bench",
+    "monitor", "explain", "doctor",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [("--help", [*COMMANDS, "cache"]), ("explain VX101", ["# VX101"]), ("cache ls", ["2 entries"])]
+)
+def test_what_needs_no_tensor_is_answered_without_loading_torch_or_monai(tmp_path, words, shown):
+    for name in "ab":
+        DiskTier(tmp_path / "voxelocity").put(entry_key(name, ""), example_volume())
+    paths = {"PYTHONPATH": python_path(), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", _LOOK, *words.split()]
+    ended = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert all(text in ended.stdout for text in shown)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_tells_what_it_does(voxelocity, command):
+    told = voxelocity(command, "--help")
+    assert told.status == 0
+    assert f"{command} [OPTIONS]" in told.out
+    assert voxelocity(command, "-h").out == told.out
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+def test_each_command_of_the_cache_tells_what_it_does(voxelocity, command):
+    told = voxelocity("cache", command, "-h")
+    assert told.status == 0
+    assert f"cache {command} [OPTIONS] [folder]" in " ".join(told.out.split())
+
+
+def test_the_version_is_that_of_the_package(voxelocity):
+    assert voxelocity("--version").out == f"voxelocity {package.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(voxelocity):
+    assert "train" in voxelocity().out

@@ -1,0 +1,193 @@
+"""Several folds as one command: the same runs as fold by fold, one plan, and what happens when a fold fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+
+import pytest
+from rich.console import Console
+
+import voxelocity
+from voxelocity.evaluation import pool_runs
+from voxelocity.planning import SharedKeys
+from voxelocity.report import read_run
+from voxelocity.training import folds as folds_module
+from voxelocity.training import train, train_folds
+from voxelocity.training.resume import SavedRun
+from voxelocity_observe.core.errors import (
+    DatasetError,
+    InputError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    OutputError,
+)
+
+
+@pytest.fixture(scope="module")
+def options(tiny_plan):
+    return {"overrides": {**tiny_plan, "train.steps": 3}, "device": "cpu", "console": Console(quiet=True)}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_msd, options, tmp_path_factory):
+    """All folds of the tiny data set."""
+    return train_folds(voxelocity.open(tiny_msd), tmp_path_factory.mktemp("folds") / "cv", **options)
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained.folder, tmp_path / "cv")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Calls of `train`, each of which does what its fold has in `does`."""
+
+    class Calls(list):
+        def __init__(self):
+            super().__init__()
+            self.does = {}
+
+        def __call__(self, cases, out, **options):
+            self.append(options)
+            if error := self.does.get(options["fold"]):
+                raise error
+
+    calls = Calls()
+    monkeypatch.setattr(folds_module, "train", calls)
+    return calls
+
+
+def weights_of(run):
+    return json.loads((run / "model.json").read_text())["weights_sha256"]
+
+
+def test_each_fold_is_the_run_that_the_fold_makes_alone(trained, tiny_msd, options, tmp_path):
+    assert list(trained.runs) == [0, 1, 2]
+    train(voxelocity.open(tiny_msd), tmp_path / "alone", fold=1, **options)
+    assert weights_of(trained.runs[1]) == weights_of(tmp_path / "alone")
+    assert weights_of(trained.runs[1]) != weights_of(trained.runs[2])
+    assert read_run(trained.runs[1]).scores == read_run(tmp_path / "alone").scores
+
+
+def test_final_validations_are_pooled_over_every_case(trained):
+    assert not trained.failed
+    scores = trained.evaluation.scores
+    assert [score.case_id for score in scores] == [f"case_{index}" for index in range(6)]
+    assert trained.evaluation == pool_runs([trained.folder / f"fold_{fold}" for fold in range(3)])
+    figures = json.loads((trained.folder / "evaluation.json").read_text())
+    assert figures["num_cases"] == 6
+    assert {case["folder"] for case in figures["cases"]} == {str(run) for run in trained.runs.values()}
+    assert (trained.folder / "evaluation.html").is_file()
+
+
+def test_finished_folds_are_kept_and_the_others_get_their_plan(copied, tiny_msd, options, calls):
+    shutil.rmtree(copied / "fold_1")
+    (copied / "fold_2" / "events.jsonl").write_text("")
+    saved = SavedRun.read(copied / "fold_0" / "run.yaml")
+    with pytest.raises(InputError, match="fold_1"):
+        # Nothing was trained, so there is nothing to pool.
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert [(call["fold"], call["resume"]) for call in calls] == [(1, False), (2, True)]
+    assert calls[0]["shared"] == SharedKeys.of_folds(saved.plan)
+    assert calls[0]["shared"].values["data.patch.shape_voxel"] == [16, 16, 16]
+
+
+def test_time_before_the_first_fold_is_of_its_budget(copied, tiny_msd, options, calls, monkeypatch):
+    for fold in (1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    monkeypatch.setattr(folds_module, "system_clock", iter([100.0, 107.0]).__next__)
+    with pytest.raises(InputError, match="fold_1"):
+        train_folds(voxelocity.open(tiny_msd), copied, spent_s=3.0, **options)
+    assert [call["spent_s"] for call in calls] == [10.0, 0.0]
+
+
+def test_a_separate_job_takes_over_the_plan_of_another_fold_of_the_same_data(copied, tiny_msd, own_msd, options, calls):
+    for fold in (1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    for source in (tiny_msd, own_msd):
+        with pytest.raises(InputError, match="fold_2"):
+            train_folds(voxelocity.open(source), copied, folds=(2,), **options)
+    assert [call["shared"] is None for call in calls] == [False, True]
+
+
+def test_a_fold_that_fails_does_not_stop_the_others(copied, tiny_msd, options, calls):
+    for fold in (0, 1):
+        shutil.rmtree(copied / f"fold_{fold}")
+    calls.does = {fold: NonFiniteLossError(f"broke {fold}", case_ids=["a"], step=1) for fold in (0, 1)}
+    result = train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert result.failed == {0: "broke 0", 1: "broke 1"}
+    assert list(result.runs) == [2]
+    assert len(result.evaluation.scores) == 2
+    shutil.rmtree(copied / "fold_2")
+    calls.does[2] = NonFiniteLossError("broke 2", case_ids=["a"], step=1)
+    assert train_folds(voxelocity.open(tiny_msd), copied, **options).evaluation is None
+
+
+def test_a_launcher_that_repeats_the_command_keeps_the_folds_of_its_job(copied, tiny_msd, options, calls, monkeypatch):
+    (copied / "fold_2" / "events.jsonl").write_text("")
+    for fold in (0, 2):
+        with (copied / f"fold_{fold}" / "run.yaml").open("a") as record:
+            record.write("job: '7'\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with pytest.raises(InputError, match="fold_2"):
+        # Nothing was trained, so fold 2 is still unfinished.
+        train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    # Fold 0 is finished, fold 1 is of an earlier job.
+    assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, False, True), (2, True, False)]
+
+
+def test_a_request_to_stop_stops_all_folds(copied, tiny_msd, options, calls):
+    shutil.rmtree(copied / "fold_1")
+    calls.does = {1: InterruptedRunError("stopped", signal_number=signal.SIGINT)}
+    with pytest.raises(InterruptedRunError):
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert [call["fold"] for call in calls] == [1]
+
+
+def test_a_stop_that_came_while_a_fold_wrote_its_report_keeps_the_next_from_beginning(
+    copied, tiny_msd, options, monkeypatch
+):
+    for fold in (0, 1, 2):
+        shutil.rmtree(copied / f"fold_{fold}")
+    begun = []
+
+    def train(cases, out, *, fold, stop, **options):
+        begun.append(fold)
+        stop.signal_number = signal.SIGTERM
+
+    monkeypatch.setattr(folds_module, "train", train)
+    with pytest.raises(InterruptedRunError, match="stopped after fold 0") as caught:
+        train_folds(voxelocity.open(tiny_msd), copied, **options)
+    assert (begun, caught.value.signal_number) == ([0], signal.SIGTERM)
+
+
+def test_a_launcher_that_starts_the_command_again_overwrites_only_what_it_has_not_begun(
+    copied, tiny_msd, options, calls, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    for fold in (0, 1):
+        record = copied / f"fold_{fold}" / "run.yaml"
+        record.write_text(f"job: '7'\n{record.read_text()}")
+    (copied / "fold_1" / "events.jsonl").write_text("")
+    with pytest.raises(InputError, match="fold_1"):
+        # It was not really trained.
+        train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    assert [(call["fold"], call["resume"], call["overwrite"]) for call in calls] == [(1, True, False), (2, False, True)]
+
+
+def test_folders_of_other_runs_and_folds_without_cases_are_refused_first(copied, tiny_msd, options, calls):
+    cases = voxelocity.open(tiny_msd)
+    with pytest.raises(InputError, match=r"fold_0 .*train.steps=4 where 3 is stored"):
+        train_folds(cases, copied, **{**options, "overrides": {"train.steps": 4}})
+    with pytest.raises(DatasetError, match=r"fold 7 holds zero"):
+        train_folds(cases, copied, folds=(0, 7), **options)
+    with pytest.raises(OutputError, match=r"fold_0 holds a run, and folds need a folder of their own"):
+        train_folds(cases, copied / "fold_0", **options)
+    with pytest.raises(InputError, match=r"fold_0 holds a run that was started from new weights, not from .*fold_1"):
+        train_folds(cases, copied, start_from=copied / "fold_1", **options)
+    assert not calls

@@ -1,7 +1,0 @@
-"""Samples a machine while a program runs, and draws what it saw.
-
-- `watch`, `monitor`: a command, or this process, from start to end. `live`: the last lines of the terminal meanwhile.
-- `record`, `files`: what was sampled, as a record and as rows of a table, with the phases that spans wrote.
-- `columns`, `summary`, `timelines`: numbers and phases (every mean and peak is computed here), tables, charts.
-- `page`, `comparison`: a record, or two, as a `Document`. `openmetrics`, `grafana`: for collectors and dashboards.
-"""

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import voxelocity
 from shared.limits import HANGS_S
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
+from voxelocity_observe.core.environment import CHECKOUT, DISTRIBUTIONS
 
 # What Linux has and macOS has not.
 _WITHOUT_LINUX = """
@@ -27,6 +29,13 @@ main()
 def test_completion_offers_the_public_names_and_nothing_else():
     assert dir(voxelocity) == sorted(voxelocity.__all__)
     assert {"open", "plan", "train", "Feed"} <= set(dir(voxelocity))
+
+
+def test_the_three_distributions_have_one_version_and_one_license():
+    packages = [importlib.import_module(package) for package in DISTRIBUTIONS.values()]
+    assert len({package.__version__ for package in packages}) == 1
+    for distribution in DISTRIBUTIONS:
+        assert (ROOT / "packages" / distribution / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_cases_print_in_one_line_that_says_what_they_are():
@@ -84,7 +93,7 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = CHECKOUT
 _IN_THE_ROOT = {
     ".ci", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md", "CHANGELOG.md",
     "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "conftest.py",

@@ -64,6 +64,18 @@ def add_commands(app: typer.Typer) -> dict[str, Command]:
     return commands
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("init", "plan", "train", "tune", "launch", "predict"), "voxelocity"),
+    **dict.fromkeys(("export", "evaluate", "report", "cache"), "voxelocity"),
+    **dict.fromkeys(("demo", "recipe", "bench"), "voxelocity[lab]"),
+}
+
+
+def missing_distribution(command: str) -> str:
+    """What to install for a command that exists, but not here; empty if there is no such command."""
+    return _ELSEWHERE.get(command, "")
+
+
 def engine_function(module: str, name: str) -> Callable[..., Any] | None:
     """A function of the engine, by the name of its module; None if only the observer is installed."""
     if importlib.util.find_spec("voxelocity") is None:

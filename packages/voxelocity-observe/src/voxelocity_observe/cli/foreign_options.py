@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from voxelocity_observe.cli.command import missing_distribution
 
 # The base of all errors in a command line's form, of the click that this typer brings along.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -28,6 +31,19 @@ _TRAINS = {"train", "plan", "recipe"}
 
 class HintingGroup(TyperGroup):
     """Commands that answer an option of another tool with what does the same here."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # type: ignore[override]
+        """The command that the first word names.
+
+        Raises:
+            UsageError: of click, with the distribution that brings it if another one does.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except _UsageError as error:
+            if wanted := missing_distribution(args[0]):
+                error.message = f"{error.message} `pip install '{wanted}'` brings it."  # type: ignore[attr-defined]
+            raise
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         """The command's result.

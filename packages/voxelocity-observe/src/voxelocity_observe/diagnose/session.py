@@ -125,7 +125,7 @@ def diagnose_folder(
         facts_of_run: reads a run; without it a run is none of these.
 
     Raises:
-        InputError: the folder is none of these.
+        InputError: the folder is none of these, or a run without `facts_of_run`.
         OutputError: the page cannot be written.
     """
     if (folder / FILE_NAME).exists():
@@ -135,6 +135,11 @@ def diagnose_folder(
         return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
     elif (folder / RECORDING_NAME).is_dir():
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
+    elif (folder / "run.yaml").exists():
+        raise InputError(
+            f"diagnose: {folder} is a run of `voxelocity train`, which only the engine reads; `pip install voxelocity` "
+            "where you diagnose it"
+        )
     else:
         raise InputError(
             f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "

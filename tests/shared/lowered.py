@@ -10,9 +10,9 @@ from typing import Any
 from monai.data.meta_obj import get_track_meta, set_track_meta
 
 from parity.compare import compare
-from voxelocity.interop.monai.difference import differences_of
-from voxelocity.interop.monai.lower import lowerings
-from voxelocity.interop.monai.lower.sketch import finish
+from voxelocity.monai.difference import differences_of
+from voxelocity.monai.lower import lowerings
+from voxelocity.monai.lower.sketch import finish
 
 
 @contextlib.contextmanager

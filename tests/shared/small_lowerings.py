@@ -6,8 +6,8 @@ from typing import Any
 
 from monai.transforms import RandFlipd, RandRotate90d
 
-from voxelocity.data.augment.steps import Flip, Turn
-from voxelocity.interop.monai.lower import Lowering, Lowerings, Sketch
+from voxelocity.monai.lower import Lowering, Lowerings, Sketch
+from voxelocity.monai.steps import Flip, Turn
 
 
 def _flip(transform: Any, data: Any) -> Any:

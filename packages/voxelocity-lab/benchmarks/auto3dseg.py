@@ -29,8 +29,8 @@ import yaml
 
 from auto3dseg_on_cpu import seeming_gpu, shrink
 from harness import BENCHMARKS, ROOT, measure_each, real_data
-from voxelocity.interop.auto3dseg.algorithms import algorithms_in
-from voxelocity.interop.auto3dseg.customizing import customize
+from voxelocity.tuning.auto3dseg.algorithms import algorithms_in
+from voxelocity.tuning.auto3dseg.customizing import customize
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
 from voxelocity.tuning.tune import TrialScale, trial_environ
 

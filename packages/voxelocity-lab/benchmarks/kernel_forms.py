@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from voxelocity.data.augment import triton_crop, triton_intensity, triton_warp
-from voxelocity.data.augment.steps.intensity import triton_change
-from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, MAX_PARTS, SUMMING_WARPS
 from voxelocity.infer import device_arrays, triton_restore, triton_window
+from voxelocity.monai.steps.intensity import triton_change
+from voxelocity.monai.steps.spatial import triton_gather
 from voxelocity.step import LossConfig, fused_loss, fused_norm
 
 _SILENT = ("measure", "spread")

@@ -33,11 +33,11 @@ from kernel_forms import (
     window_variants,
 )
 from voxelocity.data.augment import triton_crop, triton_intensity, triton_tone, triton_warp
-from voxelocity.data.augment.steps import triton_probe
-from voxelocity.data.augment.steps.intensity import triton_change
-from voxelocity.data.augment.steps.spatial import triton_gather
 from voxelocity.data.augment.triton_frame import SIZES
 from voxelocity.infer import triton_restore, triton_window
+from voxelocity.monai.steps import triton_probe
+from voxelocity.monai.steps.intensity import triton_change
+from voxelocity.monai.steps.spatial import triton_gather
 from voxelocity.step import triton_loss, triton_norm
 
 ARCHITECTURES = (80, 86, 89, 90, 120)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.interop.monai.difference import Difference, differences_of
-from voxelocity.interop.monai.lower import Lowering
-from voxelocity.interop.monai.lower.sketch import finish
+from voxelocity.monai.difference import Difference, differences_of
+from voxelocity.monai.lower import Lowering
+from voxelocity.monai.lower.sketch import finish
 
 
 def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:

@@ -18,9 +18,9 @@ from scipy.stats import ks_2samp
 from parity.case import ParityCase
 from parity.cases import all_cases
 from parity.compare import compare
-from voxelocity.interop.monai.difference import Difference
-from voxelocity.interop.monai.lower import Lowering, lowerings
-from voxelocity.interop.monai.lower.sketch import finish
+from voxelocity.monai.difference import Difference
+from voxelocity.monai.lower import Lowering, lowerings
+from voxelocity.monai.lower.sketch import finish
 
 SMALLEST_P = 1e-3
 """Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once always passes."""

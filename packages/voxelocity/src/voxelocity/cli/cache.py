@@ -48,7 +48,7 @@ def build(
 
     job, console = cache_job(open_cases(dataset), device=chosen, overrides=overrides), PlainConsole()
     if ray:
-        from voxelocity.interop.ray import build_cache as build_on_cluster
+        from voxelocity.training.ray import build_cache as build_on_cluster
 
         build_on_cluster(job, address=ray, console=console)
     else:

@@ -175,7 +175,7 @@ def _customize(
     device: str, seed: int, *, overwrite: bool,
 ) -> None:  # fmt: skip
     chosen_device = options.read_device(device)
-    from voxelocity.interop.auto3dseg import customize, read_specs
+    from voxelocity.tuning.auto3dseg import customize, read_specs
     from voxelocity.tuning.result import PAGE
 
     found = customize(
@@ -188,7 +188,7 @@ def _customize(
 
 
 def _put_back(work: Path, algos: list[str] | None) -> None:
-    from voxelocity.interop.auto3dseg import undo
+    from voxelocity.tuning.auto3dseg import undo
 
     typer.echo(f"as before: {', '.join(undo(work, algos))}")
 

@@ -15,7 +15,7 @@ import torch
 
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
-from voxelocity.interop.monai.difference import differences_of
+from voxelocity.monai.difference import differences_of
 from voxelocity_lab.bench.streams import OpenStream, endless
 from voxelocity_observe.core.errors import VoxelocityError
 

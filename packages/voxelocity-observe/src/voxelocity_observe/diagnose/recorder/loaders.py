@@ -45,8 +45,8 @@ KNOWN_LOADERS = (
     KnownLoader("monai.data.thread_buffer", "ThreadDataLoader", "iter"),
     KnownLoader("voxelocity.data.pipeline.build", "Feed", "next"),
     KnownLoader("voxelocity.data.feed.ordered", "ThreadBuffer", "iter"),
-    KnownLoader("voxelocity.interop.monai.datasets.loader", "DataLoader", "iter", works_ahead=False),
-    KnownLoader("voxelocity.interop.monai.datasets.buffer", "ThreadDataLoader", "iter"),
+    KnownLoader("voxelocity.monai.datasets.loader", "DataLoader", "iter", works_ahead=False),
+    KnownLoader("voxelocity.monai.datasets.buffer", "ThreadDataLoader", "iter"),
     KnownLoader("batchgenerators.dataloading.multi_threaded_augmenter", "MultiThreadedAugmenter", "next"),
     KnownLoader("batchgenerators.dataloading.nondet_multi_threaded_augmenter", "NonDetMultiThreadedAugmenter", "next"),
     KnownLoader(

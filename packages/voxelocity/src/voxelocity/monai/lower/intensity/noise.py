@@ -1,0 +1,132 @@
+"""MONAI's noise, in two ways: with MONAI's own numbers, or with numbers made from a seed of them.
+
+MONAI draws a whole field from the transform's generator: tens of milliseconds per patch that hold the GIL. Without
+`exact_noise` the generator gives the deviation as before and then one seed of 63 bits, from which compiled loops make
+the field (`data.augment.noise`): the same distribution up to 6.23 deviations, beyond which one number in 2**31 would
+lie, other numbers of more than 2**24 values, and another state of the generator afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from monai.transforms.intensity import array, dictionary
+from monai.transforms.transform import RandomizableTransform
+from monai.utils.misc import ensure_tuple_rep
+
+from voxelocity.data.augment.noise import standard_normal
+from voxelocity.monai.lower.intensity.float32 import (
+    add_linear,
+    as_monai,
+    cast_idle,
+    gives_float32,
+    why_not_float32,
+)
+from voxelocity.monai.lower.lowering import EXACT_NOISE, adds_steps, seeing
+from voxelocity.monai.lower.sketch import Sketch
+from voxelocity.monai.steps.intensity.field import Noise, NormalField, Rician
+from voxelocity.monai.steps.intensity.pointwise import Floats
+from voxelocity.monai.steps.intensity.statistic import RelativeRician
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seeded:
+    """A field of noise that all keys share."""
+
+    seed: int
+    std: float
+    shape: tuple[int, ...]
+
+
+def _draw_seed(transform: Any) -> int:
+    return int(transform.R.randint(0, 2**63 - 1, dtype=np.int64))
+
+
+def _draw_whether(transform: Any, sketch: Sketch) -> None:
+    RandomizableTransform.randomize(transform, None)
+
+
+def _draw_gaussian(transform: Any, sketch: Sketch) -> _Seeded | None:
+    _draw_whether(transform, sketch)
+    if not transform._do_transform:
+        return None
+    std = float(transform.R.uniform(0, transform.std) if transform.sample_std else transform.std)
+    return _Seeded(seed=_draw_seed(transform), std=std, shape=sketch.shape)
+
+
+_of_gaussian = functools.partial(
+    adds_steps, array.RandGaussianNoise, dictionary.RandGaussianNoised, "rand_gaussian_noise", why_not=why_not_float32
+)
+
+
+@_of_gaussian(draw=seeing, table=EXACT_NOISE)
+def _add_gaussian_exactly(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+    # Where shapes differ the sum may have another shape than the image.
+    if transform.noise.shape != sketch.shape or not gives_float32(transform, sketch):
+        return as_monai(transform, sketch)
+    sketch.add(Noise(field=_lifted(np.asarray(transform.noise), sketch), std=1.0))
+    return sketch
+
+
+@_of_gaussian(draw=_draw_gaussian)
+def _add_gaussian(transform: Any, sketch: Sketch, drawn: _Seeded) -> Sketch:
+    num_channels, *shape = drawn.shape
+    has_same_places = tuple(shape) == sketch.spatial_shape and num_channels in (1, sketch.shape[0])
+    if not has_same_places or not gives_float32(transform, sketch):
+        rows = [standard_normal(drawn.seed, channel, int(np.prod(shape))) for channel in range(num_channels)]
+        transform.noise = transform.mean + drawn.std * np.stack(rows).reshape(drawn.shape)
+        return as_monai(transform, sketch)
+    sketch.add(Noise(field=drawn.seed, std=drawn.std, is_shared=num_channels == 1))
+    return sketch if transform.mean == 0 else add_linear(sketch, shift=transform.mean)
+
+
+_of_rician = functools.partial(
+    adds_steps,
+    array.RandRicianNoise,
+    dictionary.RandRicianNoised,
+    "rand_rician_noise",
+    draw=_draw_whether,
+    draws="each",
+    idle=cast_idle,
+    why_not=why_not_float32,
+)
+
+
+def _rician(transform: Any, sketch: Sketch, drawn: None, *, is_exact: bool) -> Sketch:
+    given = (transform.mean, transform.std)
+    is_taken = transform.channel_wise or all(isinstance(value, int | float) for value in given)
+    if not is_taken or not gives_float32(transform, sketch):
+        return as_monai(transform, sketch)
+    shape, draw = sketch.shape, transform.R
+    means, stds = (ensure_tuple_rep(value, shape[0]) for value in given)
+    shares, firsts, seconds = [], [], []
+    fields: tuple[NormalField, NormalField]
+    for std in map(float, stds if transform.channel_wise else stds[:1]):
+        # If `std` is relative, the measured one becomes a factor later: numbers are drawn from 0 to 1 and scaled.
+        shares.append(float(draw.uniform(0, std)) if transform.sample_std else std)
+        if is_exact:
+            size = shape[1:] if transform.channel_wise else shape
+            firsts.append(draw.normal(size=size))
+            seconds.append(draw.normal(size=size))
+    if is_exact:
+        fields = _lifted(np.reshape(firsts, shape), sketch), _lifted(np.reshape(seconds, shape), sketch)
+    else:
+        seed = _draw_seed(transform)
+        fields = seed, seed
+    std_of_channel = np.broadcast_to(np.array(shares, np.float32), shape[:1]).copy()
+    step = Rician(fields=fields, mean=np.array(means, np.float32), std=std_of_channel)
+    sketch.add(RelativeRician(rician=step, per_channel=transform.channel_wise) if transform.relative else step)
+    return sketch
+
+
+_of_rician()(functools.partial(_rician, is_exact=False))
+_of_rician(table=EXACT_NOISE)(functools.partial(_rician, is_exact=True))
+
+
+def _lifted(field: np.ndarray[Any, np.dtype[Any]], sketch: Sketch) -> Floats:
+    """Float32 of three spatial axes."""
+    numbers: Floats = field.astype(np.float32)
+    return numbers[..., None] if sketch.num_spatial == 2 else numbers

@@ -1,0 +1,246 @@
+"""What lowering a transform means, and how one is registered: its draw stays MONAI's, its work becomes steps.
+
+A transform is added by one decorated function: `adds_steps` where both forms, array and dictionary, draw as most of
+MONAI's do, `lowers` where a form has its own way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+
+from voxelocity.monai.lower.sketch import Sketch, continued, finish, why_not_sketched
+
+Apply = Callable[[Any, Any], Any]
+DeviceReason = Callable[[torch.device], str]
+"""Why a transform is not lowered for data on a device that is not a CPU, in words; "" if it is."""
+Reason = Callable[[Any, Any], str]
+"""(transform, array transform) to why it is not lowered, in words; "" if it is. The second is what a dictionary form
+holds, and the transform itself for an array form."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How one class of MONAI's transforms is lowered.
+
+    Attributes:
+        apply: `(transform, data)` to what the transform would return, with a `Sketch` for each tensor that it touches.
+            `data` is a dictionary (forms whose name ends in "d"; not changed, a new one is returned, or a list of them)
+            or a tensor, array or `Sketch`. Random numbers are drawn by the transform itself or from its `R`, as many
+            and in the same order as MONAI draws them, so that what follows draws the same.
+        why_not: why this instance cannot be lowered, in words that the plan shows; "" if it can.
+        why_not_data: `(transform, data)` to why MONAI's own transform takes this data, in words; "" if `apply` does.
+    """
+
+    apply: Apply
+    why_not: Callable[[Any], str] = lambda transform: ""
+    why_not_data: Callable[[Any, Any], str] = lambda transform, data: ""
+
+
+Lowerings = Mapping[type, Lowering]
+"""By exact class: a derived class may have changed anything."""
+
+LOWERINGS: dict[type, Lowering] = {}
+"""Every registered lowering; filled when the package is imported."""
+EXACT_NOISE: dict[type, Lowering] = {}
+"""Those that replace others if noise is to be drawn voxel by voxel."""
+
+
+def _always(transform: Any, array: Any) -> str:
+    return ""
+
+
+def _everywhere(device: torch.device) -> str:
+    return ""
+
+
+def lowers(
+    *kinds: type,
+    inner: str = "",
+    why_not: Reason = _always,
+    why_not_on: DeviceReason = _everywhere,
+    takes_anything: bool = False,
+) -> Callable[[_Function], _Function]:
+    """Registers a function as `Lowering.apply` of these classes.
+
+    Args:
+        kinds: MONAI's classes.
+        inner: the attribute by which a dictionary form holds its array form, for `why_not`; "" for an array form.
+        why_not: why an instance is not lowered.
+        why_not_on: why no instance is lowered for data on a device.
+        takes_anything: whether values that no sketch can hold are the function's; otherwise MONAI's own transform
+            takes them.
+    """
+
+    def register(apply: _Function) -> _Function:
+        _register(kinds, apply, inner, why_not, None if takes_anything else why_not_on, LOWERINGS)
+        return apply
+
+    return register
+
+
+def adds_steps(
+    array: type,
+    dictionary: type | None = None,
+    inner: str = "",
+    *,
+    draw: Callable[[Any, Any], Any] | None = None,
+    draws: Literal["outside", "together", "each"] = "together",
+    idle: Callable[[Any, Sketch], Sketch] = lambda transform, sketch: sketch,
+    per_key: Sequence[str] = (),
+    why_not: Reason = _always,
+    why_not_on: DeviceReason = _everywhere,
+    table: dict[type, Lowering] = LOWERINGS,
+) -> Callable[[_Function], _Function]:
+    """Registers `(transform, sketch, drawn, *per_key)`, which returns the sketch with the array transform's steps.
+
+    The function may change the sketch, and return what MONAI's own transform makes of it.
+
+    Args:
+        array: MONAI's array form.
+        dictionary: its dictionary form, if that draws in one of the ways of `draws`.
+        inner: the attribute by which the dictionary form holds the transform that the function is given; "" if that is
+            the dictionary form itself.
+        draw: `(array transform, sketch)`: draws from its `R`, first of all whether to do anything, and returns what
+            the transform does not keep itself, which becomes `drawn`. None for a deterministic transform; `drawn` is
+            then a dictionary that all keys share.
+        draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
+            image of the first ("together"), for each key ("each"), or not at all ("outside").
+        idle: what the array form returns if it is to do nothing.
+        per_key: attributes with a value for each key of a dictionary form, and one for the array form.
+        why_not: why an instance is not lowered.
+        why_not_on: why no instance is lowered for data on a device.
+        table: where it is registered.
+    """
+
+    def register(add: _Function) -> _Function:
+        form = _Steps(add=add, inner=inner, draw=draw, draws=draws, idle=idle, per_key=per_key)
+        _register((array,), form.of_array, "", why_not, why_not_on, table)
+        if dictionary is not None:
+            _register((dictionary,), form.of_dictionary, inner, why_not, why_not_on, table)
+        return add
+
+    return register
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """What `adds_steps` was given, as `Lowering.apply` of both forms."""
+
+    add: Callable[..., Any]
+    inner: str
+    draw: Callable[[Any, Any], Any] | None
+    draws: Literal["outside", "together", "each"]
+    idle: Callable[[Any, Sketch], Sketch]
+    per_key: Sequence[str]
+
+    def of_array(self, transform: Any, data: Any) -> Any:
+        sketch = continued(data)
+        drawn = {} if self.draw is None else self.draw(transform, sketch)
+        if self.draw is not None and not transform._do_transform:
+            return self.idle(transform, sketch)
+        return self.add(transform, sketch, drawn, *(getattr(transform, name) for name in self.per_key))
+
+    def of_dictionary(self, transform: Any, data: Any) -> Any:
+        changed = dict(data)
+        array = getattr(transform, self.inner) if self.inner else transform
+        values = (getattr(transform, name) for name in self.per_key)
+        rows = list(transform.key_iterator(changed, transform.keys, *values))
+        drawn: Any = {}
+        if self.draw is not None:
+            transform.randomize(None)
+            if not transform._do_transform:
+                return changed | {key: continued(changed[key]) for key, *_ in rows}
+            if self.draws == "together" and (rows or self.draw is blindly):
+                drawn = self.draw(array, continued(changed[rows[0][0]]) if rows else None)
+        for key, _, *of_key in rows:
+            sketch = continued(changed[key])
+            if self.draw is not None and self.draws == "each":
+                drawn = self.draw(array, sketch)
+            changed[key] = self.add(array, sketch, drawn, *of_key)
+        return changed
+
+
+def _register(
+    kinds: Sequence[type],
+    apply: Apply,
+    inner: str,
+    why_not: Reason,
+    why_not_on: DeviceReason | None,
+    table: dict[type, Lowering],
+) -> None:
+    """Registers a lowering; with a reason for devices, data that it cannot take are for MONAI's own transform."""
+
+    def why_not_data(transform: Any, data: Any) -> str:
+        return "" if why_not_on is None else _why_not_data(transform, data, why_not_on)
+
+    @functools.wraps(apply)
+    def lowered(transform: Any, data: Any) -> Any:
+        if why_not_on is None or not _why_not_data(transform, data, why_not_on, takes_missing=False):
+            return apply(transform, data)
+        return transform(finish(data))
+
+    def reason(transform: Any) -> str:
+        return why_not(transform, getattr(transform, inner) if inner else transform)
+
+    table.update(dict.fromkeys(kinds, Lowering(lowered, reason, why_not_data)))
+
+
+def _why_not_data(transform: Any, data: Any, why_not_on: DeviceReason, *, takes_missing: bool = True) -> str:
+    """Why MONAI's own transform takes the data, in words; "" if the lowering does.
+
+    Args:
+        transform: either form.
+        data: what it is given.
+        why_not_on: of the lowering.
+        takes_missing: whether values that are neither tensors nor arrays count as data of the lowering, which says what
+            is wrong with them.
+    """
+    for value in _values_of(transform, data):
+        is_voxels = isinstance(value, Sketch | torch.Tensor | np.ndarray)
+        reason = "" if takes_missing and not is_voxels else why_not_sketched(value)
+        if not reason and is_voxels and not isinstance(value, np.ndarray):
+            device = Sketch.of(value).source.device if isinstance(value, Sketch) else value.device
+            reason = "" if device.type == "cpu" else why_not_on(device)
+        if reason:
+            return reason
+    return ""
+
+
+def _values_of(transform: Any, data: Any) -> list[Any]:
+    """What a transform works on: the values of its keys that are there, or the data itself for an array form."""
+    if not isinstance(data, Mapping):
+        return [data]
+    return [data[key] for key in getattr(transform, "keys", ()) if key in data]
+
+
+def blindly(transform: Any, sketch: Sketch | None) -> None:
+    """A draw that does not depend on the image."""
+    transform.randomize(None)
+
+
+def seeing(transform: Any, sketch: Sketch) -> None:
+    """A draw that asks the image for its shape."""
+    transform.randomize(sketch)
+
+
+def of_shape(transform: Any, sketch: Sketch) -> None:
+    """A draw of the spatial shape."""
+    transform.randomize(sketch.spatial_shape)
+
+
+def why_not_lazy(transform: Any, array: Any = None) -> str:
+    """Why a transform with MONAI's lazy resampling, which collects operations and makes them later, is not lowered."""
+    is_lazy = getattr(transform, "lazy", False)
+    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if is_lazy else ""
+
+
+def first_reason(*reasons: str) -> str:
+    """The first that is not empty, or ""."""
+    return next(filter(None, reasons), "")

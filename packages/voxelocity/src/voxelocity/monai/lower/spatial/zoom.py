@@ -1,0 +1,242 @@
+"""Zooms, resizes and low resolution: axis by axis, by tables of voxels and weights."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from monai.transforms.spatial.array import RandSimulateLowResolution, RandZoom, Zoom
+from monai.transforms.spatial.array import Resize as MonaiResize
+from monai.transforms.spatial.dictionary import RandSimulateLowResolutiond, RandZoomd, Resized, Zoomd
+from monai.transforms.utils import scale_affine
+from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
+
+from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing, why_not_lazy
+from voxelocity.monai.lower.sketch import Sketch, continued
+from voxelocity.monai.lower.spatial.sampling import (
+    Matrix,
+    device_why_not,
+    dtype_why_not,
+    each,
+    lifted_matrix,
+    named,
+    to_float32,
+)
+from voxelocity.monai.steps import AxisWeights, Resize
+
+_LINEAR = ("linear", "bilinear", "trilinear")
+_MODES = (*_LINEAR, "nearest", "nearest-exact", "area")
+_PADDINGS = ("constant", "edge", "replicate", "reflect")
+_ZOOM_MODES = ("mode", "padding_mode", "align_corners")
+
+
+def _modes_why_not(modes: Any, align_corners: Any) -> str:
+    names, aligned = tuple(map(named, each(modes))), each(align_corners)
+    # Each is one for all keys, or one for each.
+    num_keys = max(len(names), len(aligned))
+    for _, mode, is_aligned in zip(range(num_keys), itertools.cycle(names), itertools.cycle(aligned), strict=False):
+        if mode not in _MODES:
+            return f"mode {mode!r} is not one of {', '.join(_MODES)}"
+        if mode not in _LINEAR and is_aligned is not None:
+            return f"align_corners does not apply to mode {mode!r}: torch raises the error"
+    return ""
+
+
+def _zoom_why_not(transform: Any, inner: Any) -> str:
+    padding = [mode for mode in map(named, each(transform.padding_mode)) if mode not in _PADDINGS]
+    return first_reason(
+        why_not_lazy(transform),
+        _modes_why_not(transform.mode, transform.align_corners),
+        f"padding_mode {padding[0]!r} is not one of {', '.join(_PADDINGS)}" if padding else "",
+        f"arguments of the padding are not lowered: {', '.join(inner.kwargs)}" if inner.kwargs else "",
+        dtype_why_not(transform.dtype),
+    )
+
+
+@adds_steps(Zoom, Zoomd, "zoomer", per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+def _zoom(transform: Any, sketch: Sketch, drawn: Any, *modes: Any) -> Sketch:
+    return _zoomed(sketch, transform.zoom, transform.keep_size, *modes)
+
+
+@adds_steps(RandZoom, draw=seeing, idle=to_float32, per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+def _rand_zoom(transform: Any, sketch: Sketch, drawn: None, *modes: Any) -> Sketch:
+    return _zoomed(sketch, transform._zoom, transform.keep_size, *modes)
+
+
+@lowers(RandZoomd, inner="rand_zoom", why_not=_zoom_why_not)
+def _rand_zoom_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
+    """MONAI draws the factors even if it does nothing with them."""
+    made, inner = dict(data), transform.rand_zoom
+    first_key = transform.first_key(made)
+    if first_key == ():
+        return made
+    transform.randomize(None)
+    inner.randomize(Sketch.of(made[first_key]))
+    modes = (getattr(transform, name) for name in _ZOOM_MODES)
+    for key, *of_key in transform.key_iterator(made, *modes):
+        sketch = continued(made[key])
+        made[key] = _rand_zoom(inner, sketch, None, *of_key) if transform._do_transform else to_float32(inner, sketch)
+    return made
+
+
+def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mode: Any, align_corners: Any) -> Sketch:
+    before = sketch.spatial_shape
+    factors = ensure_tuple_rep(factor, sketch.num_spatial)
+    sizes = [math.floor(float(side) * zoom) for side, zoom in zip(before, factors, strict=True)]
+    if min(sizes) < 1:
+        raise ValueError(
+            f"voxelocity.monai: zooming an image of shape {before} by {factors} leaves nothing of it; raise min_zoom"
+        )
+    matrix = lifted_matrix(scale_affine(before, sizes, align_corners=bool(align_corners)))
+    tables = []
+    for axis, (side, size) in enumerate(zip(before, sizes, strict=True)):
+        table = interpolation(side, size, named(mode), bool(align_corners))
+        if keeps_size and size != side:
+            rows = padded_rows(size, side, named(padding_mode))
+            table = table.rows(rows)
+            shift = np.eye(4)
+            shift[axis, 3] = size // 2 - side // 2 if size > side else -((side - size) // 2)
+            matrix = matrix @ shift
+        tables.append(table)
+    _add(sketch, tables, matrix)
+    return sketch
+
+
+def _resize_why_not(transform: Any, inner: Any) -> str:
+    return first_reason(
+        why_not_lazy(transform),
+        _modes_why_not(transform.mode, transform.align_corners),
+        "anti_aliasing smooths first" if any(each(transform.anti_aliasing)) else "",
+        dtype_why_not(transform.dtype),
+    )
+
+
+@adds_steps(MonaiResize, Resized, "resizer", per_key=("mode", "align_corners"), why_not=_resize_why_not)
+def _resize(transform: Any, sketch: Sketch, drawn: Any, mode: Any, align_corners: Any) -> Sketch:
+    before = sketch.spatial_shape
+    if transform.size_mode == "all":
+        if len(ensure_tuple(transform.spatial_size)) > len(before):
+            raise ValueError(
+                f"voxelocity.monai: Resize to {transform.spatial_size} adds axes to an image of shape {before}, which "
+                "is not lowered; give it the axes first, or leave this transform to MONAI"
+            )
+        shape = tuple(int(side) for side in fall_back_tuple(transform.spatial_size, before))
+    else:
+        scale = transform.spatial_size / max(before)
+        shape = tuple(round(side * scale) for side in before)
+    matrix = lifted_matrix(scale_affine(before, shape, align_corners=bool(align_corners)))
+    if shape == before:
+        sketch.relocate(matrix)
+        return to_float32(transform, sketch)
+    sides = zip(before, shape, strict=True)
+    _add(sketch, [interpolation(side, size, named(mode), bool(align_corners)) for side, size in sides], matrix)
+    return sketch
+
+
+def _low_resolution_why_not(transform: Any, inner: Any) -> str:
+    return first_reason(
+        _modes_why_not((transform.downsample_mode, transform.upsample_mode), None), device_why_not(transform.device)
+    )
+
+
+@adds_steps(RandSimulateLowResolution, draw=blindly, why_not=_low_resolution_why_not)
+def _coarsen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+    tables = []
+    for side in sketch.spatial_shape:
+        few = max(1, int(np.round(side * transform.zoom_factor)))
+        down = interpolation(side, few, named(transform.downsample_mode), bool(transform.align_corners))
+        up = interpolation(few, side, named(transform.upsample_mode), bool(transform.align_corners))
+        tables.append(up.after(down))
+    _add(sketch, tables, np.eye(4), updates_affine=False)
+    return sketch
+
+
+@lowers(RandSimulateLowResolutiond, inner="sim_lowres_tfm", why_not=_low_resolution_why_not)
+def _coarsen_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
+    """Each key has another resolution; if it does nothing, MONAI converts here, and not in the array form."""
+    made, inner = dict(data), transform.sim_lowres_tfm
+    if transform.first_key(made) == ():
+        return made
+    transform.randomize(None)
+    for key in transform.key_iterator(made):
+        sketch = continued(made[key])
+        if transform._do_transform:
+            inner.randomize(None)
+            made[key] = _coarsen(inner, sketch, None)
+        else:
+            made[key] = to_float32(inner, sketch)
+    return made
+
+
+def _add(sketch: Sketch, tables: Sequence[AxisWeights], matrix: Matrix, *, updates_affine: bool = True) -> None:
+    x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
+    sketch.add(Resize(tables=(x, y, z), matrix=matrix), updates_affine=updates_affine)
+
+
+@functools.lru_cache(maxsize=1024)
+def interpolation(side: int, size: int, mode: str, align_corners: bool) -> AxisWeights:
+    """From an axis of `side` voxels to `size`, as `torch.nn.functional.interpolate`; `mode` is one of `_MODES`."""
+    if side == size:
+        return AxisWeights(index=np.arange(side, dtype=np.int32)[:, None], weight=np.ones((side, 1), np.float32))
+    if mode in _LINEAR:
+        return _linear(side, size, align_corners)
+    if mode == "area":
+        return _area(side, size)
+    # Torch itself says which voxel it takes: it counts in float32.
+    counted = torch.arange(side, dtype=torch.float32)[None, None]
+    taken = torch.nn.functional.interpolate(counted, size=size, mode=mode)[0, 0].numpy()
+    return AxisWeights(index=taken.astype(np.int32)[:, None], weight=np.ones((size, 1), np.float32))
+
+
+def padded_rows(size: int, side: int, mode: str) -> Any:
+    """Which of `size` voxels are where an axis is cropped or padded about its middle to `side`; -1 for a 0.
+
+    As MONAI's `ResizeWithPadOrCrop`: the window begins at the middle minus half its size, and the larger half of the
+    pad comes last.
+    """
+    if size > side:
+        start = max(size // 2 - side // 2, 0)
+        return np.arange(start, start + side)
+    before = (side - size) // 2
+    places = np.arange(side) - before
+    if mode == "constant":
+        return np.where((places < 0) | (places >= size), -1, places)
+    if mode == "reflect":
+        if side - size - before >= size:
+            raise ValueError(
+                f"voxelocity.monai: padding_mode 'reflect' cannot pad {size} voxels to {side}: a mirror image is too "
+                "short; choose padding_mode='edge'"
+            )
+        places = np.abs(places)
+        return np.where(places >= size, 2 * (size - 1) - places, places)
+    return np.clip(places, 0, size - 1)
+
+
+def _linear(side: int, size: int, align_corners: bool) -> AxisWeights:
+    one = np.float32(1.0)
+    numbers = np.arange(size, dtype=np.float32)
+    if align_corners:
+        place = numbers * (np.float32(side - 1) / np.float32(size - 1) if size > 1 else np.float32(0.0))
+    else:
+        half, scale = np.float32(0.5), np.float32(side) / np.float32(size)
+        place = np.maximum(scale * (numbers + half) - half, np.float32(0.0))
+    below = np.minimum(place.astype(np.int32), side - 1)
+    above = np.minimum(below + 1, side - 1)
+    share = np.clip(place - below.astype(np.float32), np.float32(0.0), one)
+    return AxisWeights(index=np.stack([below, above], axis=1), weight=np.stack([one - share, share], axis=1))
+
+
+def _area(side: int, size: int) -> AxisWeights:
+    """Means of windows, as torch's `adaptive_avg_pool`."""
+    numbers = np.arange(size)
+    start, stop = numbers * side // size, -(-(numbers + 1) * side // size)
+    taps = np.arange(int((stop - start).max()))
+    index = start[:, None] + taps
+    is_in = index < stop[:, None]
+    weight = np.where(is_in, 1.0 / (stop - start)[:, None], 0.0).astype(np.float32)
+    return AxisWeights(index=np.where(is_in, index, start[:, None]).astype(np.int32), weight=weight)

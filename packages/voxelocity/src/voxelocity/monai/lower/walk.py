@@ -1,0 +1,239 @@
+"""A chain walked transform by transform: lowered ones draw and add steps, others run unchanged, in their order."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monai.transforms.compose import Compose, OneOf, RandomOrder, SomeOf
+from monai.transforms.inverse import InvertibleTransform
+from monai.transforms.traits import LazyTrait, ReduceTrait
+from monai.transforms.transform import Transform
+
+from voxelocity.monai.compared import plain_class, why_not_readable
+from voxelocity.monai.lower.lowering import Lowerings
+from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity_observe.spans import span
+
+CONTAINERS = (Compose, OneOf, RandomOrder, SomeOf)
+"""MONAI's own containers of transforms, by exact class."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Stage:
+    """One transform of a chain, and what it has cost so far.
+
+    Attributes:
+        transform: as it stands in the chain.
+        engine: what the engine runs in its place, a `Lowering` or a callable; None if it runs unchanged.
+        reason: why it runs unchanged, in words; "" if it does not.
+        num_calls: how often it was applied: once per item, or per sample of several.
+        num_by_monai: how many of these ran MONAI's transform although it is lowered.
+        data_reason: why the last of these did, in words.
+        seconds: spent in it; only the drawing if it is lowered.
+    """
+
+    transform: Any
+    engine: Any
+    reason: str
+    num_calls: int = 0
+    num_by_monai: int = 0
+    data_reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The class of the transform, or the name of the function."""
+        is_function = not isinstance(self.transform, Transform) and hasattr(self.transform, "__qualname__")
+        return str(self.transform.__qualname__ if is_function else type(self.transform).__name__)
+
+    def run(self, apply: Callable[[Stage, Any], Any], data: Any, map_items: int) -> Any:
+        """`apply(self, data)`, timed, of each item in lists of items.
+
+        Args:
+            apply: `(stage, data)` to the transform's result for one item.
+            data: an item, or a list of items.
+            map_items: how deep lists of items are walked, as MONAI's `Compose` has it.
+
+        Raises:
+            RuntimeError: the transform failed; it is named, and its own error is the cause.
+        """
+        begin = time.perf_counter()
+        try:
+            with span(self.name):
+                result = self._mapped(apply, data, map_items)
+        except Exception as error:
+            raise RuntimeError(f"applying transform {self.transform}") from error
+        self.seconds += time.perf_counter() - begin
+        return result
+
+    def _mapped(self, apply: Callable[[Stage, Any], Any], data: Any, depth: int) -> Any:
+        if isinstance(data, list | tuple) and depth > 0 and not isinstance(self.transform, ReduceTrait | Compose):
+            return [self._mapped(apply, one, depth - 1) for one in data]
+        self.num_calls += 1
+        return apply(self, data)
+
+
+def run_unchanged(transform: Any, data: Any) -> Any:
+    """What MONAI's transform makes of an item, at once and not lazily."""
+    return transform(data, lazy=False) if isinstance(transform, LazyTrait) else transform(data)
+
+
+class Walker:
+    """Walks the random part of a chain.
+
+    Not safe to use from several threads: transforms draw from their own generators, in the order in which they are
+    called.
+
+    Args:
+        transforms: in their order; containers among them are walked into.
+        lowerings: the known ones. Transforms of other classes run unchanged.
+        map_items: how deep lists of items are walked, as MONAI's `Compose` has it.
+
+    Attributes:
+        stages: of every transform, including those in containers, in the order of the chain.
+    """
+
+    def __init__(self, transforms: Sequence[Any], *, lowerings: Lowerings, map_items: bool | int = True) -> None:
+        self._transforms = tuple(transforms)
+        self._map_items = map_items
+        self._lowerings = lowerings
+        self._by_id: dict[int, Stage] = {}
+        self.stages = tuple(self._listed(self._transforms))
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether every transform is lowered, so that walking only draws."""
+        return all(stage.engine is not None for stage in self.stages)
+
+    def sketch(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+        """What the chain makes of an item, with sketches in place of the tensors that are still to be made.
+
+        The item does not change, and the result shares with it only what sketches read: it may belong to a cache.
+
+        Args:
+            data: the item.
+            private: makes a copy of a part of it that may be changed; called for what no lowered transform takes.
+
+        Raises:
+            RuntimeError: a transform failed; it is named, and its own error is the cause.
+        """
+        walk = _Walk(self._by_id, private)
+        return walk.owned(walk.through(self._transforms, data, self._map_items))
+
+    def __call__(self, data: Any) -> Any:
+        """As `sketch`, with everything made."""
+        return finish(self.sketch(data))
+
+    def _listed(self, transforms: Sequence[Any]) -> Iterator[Stage]:
+        for transform in transforms:
+            if _is_container(transform):
+                yield from self._listed(transform.transforms)
+            elif id(transform) not in self._by_id:
+                stage = self._by_id[id(transform)] = self._stage_of(transform)
+                yield stage
+
+    def _stage_of(self, transform: Any) -> Stage:
+        lowering = self._lowerings.get(plain_class(transform))
+        if lowering is not None:
+            reason = why_not_readable(transform) or lowering.why_not(transform)
+            return Stage(transform=transform, engine=None if reason else lowering, reason=reason)
+        if isinstance(transform, Compose):
+            return Stage(transform=transform, engine=None, reason=_why_not_walked(transform) or "a custom container")
+        if type(transform).__module__.startswith("monai."):
+            return Stage(transform=transform, engine=None, reason="not among those that can be lowered")
+        return Stage(transform=transform, engine=None, reason="not one of MONAI's: it may do anything")
+
+
+class _Walk:
+    """One item on its way."""
+
+    def __init__(self, stages: dict[int, Stage], private: Callable[[Any], Any]) -> None:
+        self._stages = stages
+        self._private = private
+        self._is_owned = False
+
+    def through(self, transforms: Sequence[Any], data: Any, map_items: bool | int) -> Any:
+        for transform in transforms:
+            if _is_container(transform):
+                data = self.through(_drawn(transform), data, transform.map_items)
+            else:
+                stage = self._stages[id(transform)]
+                if stage.engine is None and not self._is_owned:
+                    data, self._is_owned = self._copied(data), True
+                data = stage.run(self._applied, data, int(map_items))
+        return data
+
+    def owned(self, data: Any) -> Any:
+        """The data, with copies of what it would share with the item that came in."""
+        return data if self._is_owned else self._copied(data)
+
+    def _applied(self, stage: Stage, data: Any) -> Any:
+        transform = stage.transform
+        if stage.engine is not None:
+            reason = stage.engine.why_not_data(transform, data)
+            if not reason:
+                result = stage.engine.apply(transform, data)
+                if isinstance(transform, InvertibleTransform):
+                    _mark(transform, result)
+                return result
+            stage.num_by_monai, stage.data_reason = stage.num_by_monai + 1, reason
+            data = data if self._is_owned else self._copied(data)
+        return run_unchanged(transform, finish(data))
+
+    def _copied(self, data: Any) -> Any:
+        if not _holds_sketches(data):
+            return self._private(data)
+        if isinstance(data, dict):
+            return {key: self._copied(value) for key, value in data.items()}
+        if isinstance(data, list):
+            return [self._copied(value) for value in data]
+        return data
+
+
+def _is_container(transform: Any) -> bool:
+    """Whether `_drawn` knows it: one of MONAI's own four, without arguments that only MONAI's own run supports."""
+    return plain_class(transform) in CONTAINERS and _why_not_walked(transform) == ""
+
+
+def _why_not_walked(container: Compose) -> str:
+    """Why its transforms cannot be run one by one, in words; "" if they can."""
+    if container.lazy or (
+        container.lazy is None and any(getattr(inner, "lazy", False) for inner in container.transforms)
+    ):
+        return "it is lazy: its transforms are resampled together, by MONAI"
+    if container.unpack_items:
+        return "it unpacks its items"
+    return ""
+
+
+def _drawn(container: Compose) -> Sequence[Any]:
+    """The transforms that run this time, in their order. Draws from the container's `R` what its own call draws."""
+    num = len(container.transforms)
+    if num == 0 or plain_class(container) is Compose:
+        return tuple(container.transforms)
+    if isinstance(container, OneOf):
+        return (container.transforms[int(container.R.multinomial(1, container.weights).argmax())],)
+    if isinstance(container, RandomOrder):
+        return [container.transforms[index] for index in container.R.permutation(range(num))]
+    assert isinstance(container, SomeOf)
+    size = container.R.randint(container.min_num_transforms, container.max_num_transforms + 1)
+    order = container.R.choice(num, size, replace=container.replace, p=container.weights).tolist()
+    return [container.transforms[index] for index in order]
+
+
+def _mark(transform: Any, result: Any) -> None:
+    """Notes in the history of what the transform made that it cannot be inverted."""
+    for one in result if isinstance(result, list) else [result]:
+        for value in (one.get(key) for key in transform.keys) if isinstance(one, dict) else [one]:
+            if isinstance(value, Sketch):
+                value.refuse_inverse(type(transform).__name__)
+
+
+def _holds_sketches(data: Any) -> bool:
+    if isinstance(data, dict):
+        return any(map(_holds_sketches, data.values()))
+    return any(map(_holds_sketches, data)) if isinstance(data, list) else isinstance(data, Sketch)

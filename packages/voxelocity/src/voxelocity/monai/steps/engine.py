@@ -1,0 +1,51 @@
+"""Which implementation computes the steps of a patch: compiled loops on a CPU, Triton on a CUDA device, or torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+from typing import Literal
+
+import torch
+
+from voxelocity.core.jit import has_numba
+
+StepEngine = Literal["auto", "numba", "triton", "torch"]
+"""What a caller asks for. "auto" takes the fastest that is available on the tensor's device; "torch" is plain torch,
+the reference and the off switch."""
+
+
+def step_engine(engine: StepEngine, device: torch.device) -> Literal["numba", "triton", "torch"]:
+    """What this engine means for tensors on this device: "torch" where the requested one is not available.
+
+    "triton" on a CPU is for Triton's interpreter.
+    """
+    if engine == "torch":
+        return "torch"
+    if engine == "triton" or (engine == "auto" and device.type == "cuda"):
+        return "triton" if has_triton() and (device.type != "cuda" or _launches(device)) else "torch"
+    return "numba" if device.type == "cpu" and has_numba() else "torch"
+
+
+@functools.cache
+def _launches(device: torch.device) -> bool:
+    """Whether Triton can compile and launch kernels there; a warning says so once if not."""
+    from voxelocity.monai.steps.triton_probe import try_kernel
+
+    try:
+        try_kernel(device)
+    except Exception as error:  # a missing compiler, a driver too old: each release has errors of its own
+        warnings.warn(
+            f"voxelocity: Triton cannot compile kernels for {device} ({type(error).__name__}: {str(error)[:200]}), so "
+            "patches there are made by torch, which takes longer; install a C compiler, or see voxelocity doctor",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,287 @@
+"""Passes over patches on a CPU, by compiled loops without the GIL: the fast path of `gather`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import Array
+from voxelocity.data.augment.memory import scratch
+from voxelocity.monai.steps.spatial import numba_resize, numba_sample
+from voxelocity.monai.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
+from voxelocity.monai.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
+
+_FLOAT32 = np.dtype(np.float32)
+_BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
+    "linear": {np.dtype(np.uint8): np.dtype(np.int16), np.dtype(np.int16): np.dtype(np.int16)},
+    "nearest": {np.dtype(np.uint8): np.dtype(np.uint8), np.dtype(np.bool_): np.dtype(np.uint8)},
+}
+"""Dtypes that a box keeps; any other becomes float32, like the result. Few, as the loops are compiled for each pair."""
+_RESIZED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "float32"))
+_BEYOND = {"zeros": numba_sample.ZEROS, "border": numba_sample.BORDER, "reflection": numba_sample.REFLECTION}
+_MOST_VOXELS = 2**31 - 1
+_MOVED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "int32", "int64", "float32", "float64"))
+_RING = 3
+"""Extra voxels of a box along each axis, beyond those requested."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Last:
+    """The last pass of a task."""
+
+    source: Array
+    work: SpatialPass
+    gain: Gain | None
+    out: Array
+
+
+def gather_compiled(tasks: Sequence[GatherTask]) -> None:
+    """As `gather`, for tensors of a CPU and NumPy's dtypes."""
+    waiting: list[tuple[_Last, Warp]] = []
+    for number, task in enumerate(tasks):
+        last = _all_but_last(task, number)
+        warp = last.work.resampling
+        if not isinstance(warp, Warp) or last.out.size == 0:
+            _make(last)
+            continue
+        for place, (other, other_warp) in enumerate(waiting):
+            if _shares(last, warp, other, other_warp):
+                _warp([waiting.pop(place), (last, warp)])
+                break
+        else:
+            waiting.append((last, warp))
+    for one in waiting:
+        _warp([one])
+
+
+def _all_but_last(task: GatherTask, number: int) -> _Last:
+    source: Array = task.source.detach().numpy()
+    x, y, z = source.shape[1:]
+    *first, final = passes((x, y, z), task.steps)
+    for place, work in enumerate(first):
+        dtype = source.dtype if work.resampling is None else _FLOAT32
+        # Each task has its own: one that waits still reads it while the next ones are made.
+        out = scratch(f"between {number} {place % 2}", (len(source), *work.after.shape), dtype)
+        _make(_Last(source=source, work=work, gain=None, out=out))
+        source = out
+    return _Last(source=source, work=final, gain=task.gain, out=task.out.detach().numpy())
+
+
+def _make(last: _Last) -> None:
+    work = last.work
+    if last.out.size == 0:
+        return
+    if isinstance(work.resampling, Warp):
+        _warp([(last, work.resampling)])
+    elif isinstance(work.resampling, Resize):
+        _resize(last, work.resampling)
+    else:
+        _move(last)
+
+
+def _move(last: _Last) -> None:
+    moves = last.work.before
+    _copy(moves.view(last.source), moves.shown(last.out))
+    if moves.has_fill:
+        moves.fill_around(last.out)
+    if last.gain is not None:
+        out = last.out
+        out *= last.gain.scale.reshape(-1, 1, 1, 1)
+        out += last.gain.shift.reshape(-1, 1, 1, 1)
+
+
+def _resize(last: _Last, step: Resize) -> None:
+    before = last.work.before
+    source = before.view(last.source)
+    if before.has_fill or source.dtype not in _RESIZED_DTYPES:
+        dtype = source.dtype if source.dtype in _RESIZED_DTYPES else _FLOAT32
+        padded = scratch("padded", (len(source), *before.shape), dtype)
+        _copy(source, before.shown(padded))
+        before.fill_around(padded)
+        source = padded
+    target = _flat_target(last, "target")
+    shown = last.work.after.shown(target)
+    order = _order(shown)
+    along = [last.work.after.along[axis] for axis in order]
+    x, y, z = (step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along)
+    numba_resize.resize(
+        source.transpose(0, *(one.axis + 1 for one in along)),
+        (x.index, x.weight),
+        (y.index, y.weight),
+        (np.ascontiguousarray(z.index.T), np.ascontiguousarray(z.weight.T)),
+        _scale(last),
+        *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
+    )
+    _finish(last, target)
+
+
+def _shares(one: _Last, warp: Warp, other: _Last, other_warp: Warp) -> bool:
+    """Whether the voxels of two tasks, one interpolated and one taken from the nearest, lie at the same places."""
+    return (
+        warp.places is other_warp.places
+        and warp.beyond == other_warp.beyond
+        and {warp.interpolation, other_warp.interpolation} == {"linear", "nearest"}
+        and one.work.before.shape == other.work.before.shape
+        and one.work.after.along == other.work.after.along
+        and one.out.strides[1:] == other.out.strides[1:]
+    )
+
+
+def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
+    lasts, warps = zip(*pairs, strict=True)
+    work, places, beyond = lasts[0].work, warps[0].places, warps[0].beyond
+    sides = work.before.shape
+    low, high = reach(places, sides, beyond)
+    _check_size(low, high)
+    targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
+    shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
+    order = _order(shown[0])
+    arguments: dict[str, tuple[Any, ...]] = {}
+    for (last, warp), target, part in zip(pairs, targets, shown, strict=True):
+        name = warp.interpolation
+        dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
+        box = _boxed(name, last.source, last.work.before, low, high, beyond, dtype)
+        flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
+        arguments[name] = (box, _scale(last), flat, steps)
+    all_arguments = [
+        *along_result(places, work.after, order),
+        np.array(sides, dtype=np.int64),
+        places.align_corners,
+        sampler_is_fused(places.num_spatial),
+        _BEYOND[beyond],
+        np.array(low, dtype=np.int64),
+        scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
+        arguments.get("linear", _nothing(np.dtype(np.float32))),
+        arguments.get("nearest", _nothing(np.dtype(np.uint8))),
+    ]
+    numba_sample.sample(*all_arguments)
+    for last, target in zip(lasts, targets, strict=True):
+        _finish(last, target)
+
+
+def _check_size(low: Index3, high: Index3) -> None:
+    num = math.prod(stop - start + _RING for start, stop in zip(low, high, strict=True))
+    if num > _MOST_VOXELS:
+        raise ValueError(
+            f"augment.steps: a warp needs a box of {num} voxels, and its compiled loops allow at most {_MOST_VOXELS}; "
+            f'crop before it is warped, or run with engine="torch"'
+        )
+
+
+def _order(part: Array) -> list[int]:
+    """The spatial axes in memory order; those of one voxel first, as the loops are fastest along the last."""
+    return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
+
+
+def _nothing(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    empty = np.zeros((0, 0), np.float32)
+    return np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)
+
+
+def _scale(last: _Last) -> npt.NDArray[np.float32]:
+    """(c, 2) float32 of the linear step, or of none."""
+    if last.gain is None:
+        return np.tile(np.array([1.0, 0.0], np.float32), (len(last.source), 1))
+    return np.stack([last.gain.scale, last.gain.shift], axis=1).astype(np.float32)
+
+
+def _flat_target(last: _Last, name: str) -> Array:
+    """`out` itself if the loops can write to it, else scratch of its shape; writes the fill around what they fill."""
+    out = last.out
+    if out.dtype != _FLOAT32 or not out.flags.c_contiguous:
+        out = scratch(name, out.shape, _FLOAT32)
+    if last.work.after.has_fill:
+        for channel, (scale, shift) in zip(out, _scale(last), strict=True):
+            value = np.float32(last.work.after.fill) * scale + shift
+            Moves(last.work.after.along, float(value)).fill_around(channel[None])
+    return out
+
+
+def _finish(last: _Last, target: Array) -> None:
+    if target is not last.out:
+        np.copyto(last.out, target, casting="unsafe")
+
+
+def _flat(part: Array, whole: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """The memory of `whole`, in C order, as a line, and in it the first voxel and the steps of `part`, a view of it."""
+    first = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    numbers = [first, *part.strides]
+    return whole.reshape(-1), np.array(numbers, dtype=np.int64) // whole.itemsize
+
+
+def _boxed(
+    name: str, array: Array, moves: Moves, start: Index3, stop: Index3, beyond: Beyond, dtype: np.dtype[Any]
+) -> Array:
+    """Voxels `start` to `stop` of the moved array, plus one before and two after them, (c, ...) in C order, scratch.
+
+    Beyond the end of the array, voxels are 0 if `beyond` is "zeros", else copies of the outermost voxel.
+    """
+    target = scratch(name, (len(array), *(b - a + _RING for a, b in zip(start, stop, strict=True))), dtype)
+    inner, window = [], []
+    for one, side, first, last in zip(moves.along, moves.shape, start, stop, strict=True):
+        low, high = max(first - 1, 0), min(last + 2, side)
+        inner.append(slice(low - first + 1, high - first + 1))
+        window.append(one.cropped(low, high - low))
+    part = target[(slice(None), *inner)]
+    shown = Moves((window[0], window[1], window[2]), moves.fill)
+    _copy(shown.view(array), shown.shown(part))
+    if shown.has_fill:
+        shown.fill_around(part)
+    for axis, within in enumerate(inner, start=1):
+        lines = np.moveaxis(target, axis, 0)
+        for edge in (*range(within.start), *range(within.stop, target.shape[axis])):
+            inward = within.start if edge < within.start else within.stop - 1
+            lines[edge] = 0 if beyond == "zeros" else lines[inward]
+    return target
+
+
+def _copy(source: Array, target: Array) -> None:
+    """Copies between arrays (c, x, y, z) of any memory order, by rows if their orders match, else by small tiles."""
+    if source.size == 0:
+        return
+    steps = [abs(step) if side > 1 else 2**62 for step, side in zip(source.strides, source.shape, strict=True)]
+    fastest = int(np.argmin(steps[1:])) + 1
+    if fastest == 3 or not {source.dtype, target.dtype} <= _MOVED_DTYPES:
+        np.copyto(target, source, casting="unsafe")
+        return
+    # The source's fastest axis comes third, the target's fastest last.
+    axes = (0, *(axis for axis in (1, 2) if axis != fastest), fastest, 3)
+    numba_resize.move(source.transpose(axes), target.transpose(axes))
+
+
+def reach(places: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
+    """The box of an array of `sides`, as start and stop, that holds every voxel that is needed; never empty."""
+    if places.shifts is not None or any(line.size == 0 for line in places.lines):
+        return (0, 0, 0), sides
+    starts, stops = [], []
+    for axis, side in enumerate(sides):
+        low = high = float(places.theta[axis, 3])
+        for factor, line in zip(places.theta[axis, :3].tolist(), places.lines, strict=True):
+            ends = (factor * float(line[0]), factor * float(line[-1]))
+            low, high = low + min(ends), high + max(ends)
+        factor = 1.0 if places.scale is None else float(places.scale[axis])
+        span = (side - 1) / 2 if places.align_corners else side / 2
+        middle = (side - 1) / 2
+        # A rounded sum of float32 is off by a few millionths of its size.
+        slack = 0.01 + 1e-5 * (abs(low) + abs(high)) * factor * span
+        start, stop = _seen(low * factor * span + middle - slack, high * factor * span + middle + slack, side, beyond)
+        starts.append(start)
+        stops.append(stop)
+    return (starts[0], starts[1], starts[2]), (stops[0], stops[1], stops[2])
+
+
+def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]:
+    """First and last voxel for places from `low` to `high`, as start and stop."""
+    if beyond == "reflection" and (low < 0.0 or high > side - 1.0):
+        # About the faces or the centers of the outermost voxels, whichever reaches farther.
+        low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return 0, side
+    start = min(max(math.floor(low), 0), side - 1)
+    return start, min(max(math.floor(high) + 2, start + 1), side)

@@ -1,0 +1,64 @@
+"""What a sketch tells of where its voxels lie: affine and spacing as MONAI's transforms leave them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import monai.transforms as mt
+import numpy as np
+import pytest
+import torch
+from monai.data.meta_tensor import MetaTensor
+
+from voxelocity.monai.lower import Sketch, lowerings
+from voxelocity.monai.lower.sketch import finish
+
+
+def scan() -> MetaTensor:
+    """With a "pixdim" that its affine does not agree with, so that a spacing told anew is seen."""
+    voxels = torch.rand(1, 8, 8, 8, generator=torch.Generator().manual_seed(0))
+    affine = torch.diag(torch.tensor([2.0, 3.0, 4.0, 1.0]))
+    return MetaTensor(voxels, affine=affine, meta={"pixdim": np.ones(8, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("transform", "is_told"),
+    [
+        (mt.Flip(0), True),
+        (mt.Rotate90(k=4), True),
+        (mt.CenterSpatialCrop(8), True),
+        (mt.SpatialPad(8), True),
+        (mt.Resize((8, 8, 8)), True),
+        (mt.RandAffine(prob=0.0), True),
+        (mt.RandRotate(prob=0.0), False),
+        (mt.RandZoom(prob=0.0), False),
+        (mt.Rand3DElastic((1, 2), (1, 2), prob=1.0), False),
+        (mt.RandSimulateLowResolution(prob=1.0), False),
+        (mt.ScaleIntensity(), False),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, bool) else "",
+)
+def test_the_spacing_is_told_anew_by_those_transforms_by_which_monai_does(transform: Any, is_told: bool) -> None:
+    theirs = copy.deepcopy(transform)(scan())
+    ours = finish(lowerings(exact_noise=True)[type(transform)].apply(transform, scan()))
+    np.testing.assert_allclose(ours.meta["pixdim"], theirs.meta["pixdim"], rtol=1e-6)
+    assert (ours.meta["pixdim"][1] == 2.0) == is_told
+
+
+def test_a_crop_before_a_deformation_is_told() -> None:
+    chain = [mt.CenterSpatialCrop(6), mt.Rand3DElastic((1, 2), (1, 2), prob=1.0)]
+    sketch: Any = scan()
+    for transform in chain:
+        sketch = lowerings(exact_noise=True)[type(transform)].apply(transform, sketch)
+    made = finish(sketch)
+    assert made.meta["pixdim"][1:4].tolist() == [2.0, 3.0, 4.0]
+    assert made.affine[:3, 3].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_what_is_moved_without_a_step_has_its_affine_moved() -> None:
+    sketch = Sketch.of(scan())
+    shift = np.eye(4)
+    shift[0, 3] = 5.0
+    sketch.relocate(shift)
+    assert finish(sketch).affine[0, 3] == 10.0

@@ -18,7 +18,7 @@ def test_the_text_is_the_one_that_the_standard_shows():
         "# HELP voxelocity_size_bytes A size.\n"
         "# TYPE voxelocity_size_bytes gauge\n"
         "# UNIT voxelocity_size_bytes bytes\n"
-        'voxelocity_size_bytes{a="b"} 3\n'
+        'voxelocity_size_bytes{a="b"} 3.0\n'
         "# HELP voxelocity_bare A number\\nof \\\\ no unit.\n"
         "# TYPE voxelocity_bare gauge\n"
         "voxelocity_bare 0.25\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity as vx
+from shared.limits import HANGS_S
 from voxelocity.tuning.space import Knob
 from voxelocity.tuning.study import Search, Study
 from voxelocity.tuning.trial import TrialLimits
@@ -56,7 +57,7 @@ def study(tmp_path, script):
                     Knob(name="size", choices=(1, 2, 4, 8, 16), default=1, grows_memory=True),
                     Knob(name="word", choices=("a", "b", "c"), default="a"),
                 ),
-                "limits": TrialLimits(seconds=30.0),
+                "limits": TrialLimits(seconds=HANGS_S),
                 "num_trials": 6,
                 "num_confirmations": 1,
                 **given,

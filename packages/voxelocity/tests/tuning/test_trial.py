@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from shared.limits import HANGS_S
 from voxelocity.tuning.answer import memory_errors_answer, write_answer
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
 from voxelocity_observe.core.clock import FakeClock
@@ -24,7 +25,7 @@ MIB = 2**20
 def trial(tmp_path):
     """Runs Python lines as a trial; `answer` is the file's path in them."""
 
-    def run(lines: str, *, seconds: float = 30.0, clock=None, **limits) -> TrialOutcome:
+    def run(lines: str, *, seconds: float = HANGS_S, clock=None, **limits) -> TrialOutcome:
         answer = tmp_path / "answer.json"
         code = (
             f"import json, os, pathlib, signal, subprocess, sys, time\nanswer = pathlib.Path({str(answer)!r})\n{lines}"
@@ -49,7 +50,7 @@ def test_measurements_and_peaks_are_read(trial):
     assert outcome.measurements == {"seconds": (1.0, 2.0)}
     assert outcome.about == {"word": "a"}
     assert outcome.reason == ""
-    assert 0.0 < outcome.seconds < 30.0
+    assert 0.0 < outcome.seconds < HANGS_S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
@@ -58,7 +59,7 @@ def test_more_main_memory_than_allowed_is_out_of_memory(trial):
     assert outcome.kind == "out_of_memory"
     assert outcome.peak_host_bytes > 100 * MIB
     assert "100 MiB" in outcome.reason
-    assert outcome.seconds < 30.0
+    assert outcome.seconds < HANGS_S
 
 
 def test_a_peak_that_the_trial_reports_itself_counts_against_the_limit(trial):
@@ -102,7 +103,7 @@ def test_a_command_that_does_not_exist_is_a_crash(tmp_path):
         [str(tmp_path / "no-such-program")],
         answer=tmp_path / "a",
         log=tmp_path / "log",
-        limits=TrialLimits(seconds=30.0),
+        limits=TrialLimits(seconds=HANGS_S),
     )
     assert outcome.kind == "crashed"
     assert "no-such-program" in outcome.reason or "No such file" in outcome.reason
@@ -143,7 +144,7 @@ def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 threading.Thread(target=kill).start()
 run_trial([sys.executable, "-c", {child!r}], answer=Path({str(tmp_path)!r}) / "a", log=Path({str(tmp_path)!r}) / "log",
-          limits=TrialLimits(seconds=60.0))
+          limits=TrialLimits(seconds=1500.0))
 """
     subprocess.run([sys.executable, "-c", parent], check=False, env=os.environ)
     assert has_ended(int((tmp_path / "pid").read_text()))
@@ -153,9 +154,9 @@ def test_time_is_counted_by_a_clock_that_never_goes_back(trial, monkeypatch):
     # An hour forward and a day back, as a wall clock that is set.
     jumps = iter([3600.0, -86400.0] * 10_000)
     monkeypatch.setattr(time, "time", lambda: next(jumps))
-    outcome = trial(ANSWER, seconds=20.0)
+    outcome = trial(ANSWER)
     assert outcome.kind == "finished"
-    assert 0.0 < outcome.seconds < 20.0
+    assert 0.0 < outcome.seconds < HANGS_S
 
 
 def test_seconds_are_those_of_the_clock(trial):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from voxelocity_observe.core.errors import OutputError
@@ -50,17 +51,18 @@ def named_gauge(name: str, unit: str, text: str) -> Gauge:
 
 def exposition(gauges: Iterable[tuple[Gauge, Sequence[Labeled]]]) -> str:
     """The text of all gauges with their values. What is None or not finite is left out, and so is an empty gauge."""
-    lines: list[str] = []
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.openmetrics.exposition import generate_latest
+
+    families = []
     for gauge, values in gauges:
-        known = [(labels, value) for labels, value in values if value is not None and math.isfinite(value)]
-        if not known:
-            continue
-        lines.append(f"# HELP {gauge.name} {_escaped(gauge.help)}")
-        lines.append(f"# TYPE {gauge.name} gauge")
-        if gauge.unit:
-            lines.append(f"# UNIT {gauge.name} {gauge.unit}")
-        lines.extend(f"{gauge.name}{_label_text(labels)} {_value_text(value)}" for labels, value in known)
-    return "\n".join([*lines, "# EOF"]) + "\n"
+        family = Metric(gauge.name, gauge.help, "gauge", gauge.unit)
+        for labels, value in values:
+            if value is not None and math.isfinite(value):
+                family.add_sample(gauge.name, {name: text for name, text in labels.items() if text}, value)
+        families += [family] if family.samples else []
+    text: bytes = generate_latest(SimpleNamespace(collect=lambda: families))  # type: ignore[no-untyped-call]
+    return text.decode()
 
 
 def write_exposition(path: str | Path, text: str) -> Path:
@@ -79,20 +81,6 @@ def write_exposition(path: str | Path, text: str) -> Path:
             "exists and that you may write to"
         ) from error
     return target
-
-
-def _label_text(labels: Mapping[str, str]) -> str:
-    texts = [f'{name}="{_escaped(value, quote=True)}"' for name, value in labels.items() if value]
-    return "{" + ",".join(texts) + "}" if texts else ""
-
-
-def _escaped(text: str, *, quote: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quote else text
-
-
-def _value_text(value: float) -> str:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else repr(float(value))
 
 
 _CORES = named_gauge("cpu_busy", "ratio", "Busy share of each core of the machine.")

@@ -117,7 +117,7 @@ def _streamlines(ending: str) -> Callable[[Path], Trial]:
 
 
 SCANS = (
-    *(Kind(f"packed voxels of .{ending}", 60, _voxels(ending)) for ending in ("nrrd", "nhdr", "mha", "mhd")),
+    *(Kind(f"packed voxels of .{ending}", 60, _voxels(ending)) for ending in ("nrrd", "nhdr", "mha", "mhd", "mgz")),
     *(Kind(f"headers of .{ending}", 100, _headers(ending)) for ending in ("nrrd", "nhdr", "mha", "mhd")),
     Kind("DICOM SEG", 120, _structures("seg")),
     Kind("RTSTRUCT", 80, _structures("rs")),

@@ -96,6 +96,26 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
     assert '"ball"' in (run / "scores.json").read_text()
 
 
+@pytest.mark.nightly
+def test_subjects_of_freesurfer_are_trained_predicted_and_compared(voxelocity, tmp_path, tiny_scan, tiny_sets):
+    affine = np.array([[-1.0, 0, 0, 9], [0, 0, 1, -9], [0, -1.0, 0, 9], [0, 0, 0, 1]])
+    for index in range(3):
+        mri = tmp_path / "subjects" / f"s{index}" / "mri"
+        mri.mkdir(parents=True)
+        for name, array in zip(("orig", "aseg"), tiny_scan(index), strict=True):
+            nib.save(nib.MGHImage(array, affine), mri / f"{name}.mgz")
+    voxelocity("init", tmp_path / "subjects").succeeded()
+    run, out = tmp_path / "run", tmp_path / "out"
+    voxelocity("train", tmp_path / "subjects", "-o", run, "--device", "cpu", *tiny_sets).succeeded()
+    scan = tmp_path / "subjects" / "s0" / "mri" / "orig.mgz"
+    voxelocity("predict", run, scan, "-o", out, "--device", "cpu", "--runtime", "eager").succeeded()
+    assert np.allclose(nib.load(out / "orig.mgz").affine, affine)
+    (tmp_path / "truth").mkdir()
+    scan.with_name("aseg.mgz").rename(tmp_path / "truth" / "orig.mgz")
+    voxelocity("evaluate", out, tmp_path / "truth", "-o", tmp_path / "scores", "--labels", run).succeeded()
+    assert (tmp_path / "scores" / "evaluation.json").exists()
+
+
 def test_a_folder_that_is_itself_a_series_is_one_case_of_its_name(voxelocity, tmp_path):
     write_series(tmp_path / "p7", np.zeros((4, 5, 6), np.int16))
     header = read_header(tmp_path / "p7")
@@ -313,10 +333,10 @@ def test_folders_seven_deep_are_found(voxelocity, tmp_path):
 
 def test_a_folder_of_another_format_is_opened_after_the_conversion_that_is_proposed(voxelocity, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    nib.save(nib.MGHImage(mr().astype(np.float32), np.eye(4)), tmp_path / "a.mgz")
+    nib.save(nib.Nifti1Pair(mr().astype(np.float32), np.eye(4)), tmp_path / "a.img")
     ended = voxelocity("init", tmp_path)
     assert "0 scan files, 0 DICOM series" in ended.err
-    assert ".mgz files are not read" in ended.err
+    assert ".hdr files are not read" in ended.err
     assert "image,label" not in ended.err
     exec(re.search(r"nibabel\.save\(.*\)\)?(?=;)", ended.err)[0], {"nibabel": nib})
     save(tmp_path / "a_mask.nii.gz", (mr() > 200).astype(np.uint8))

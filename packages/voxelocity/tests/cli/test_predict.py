@@ -112,21 +112,23 @@ def test_predictions_beside_their_scans_under_other_names_are_written_again_and_
     assert file.read_bytes() == before
 
 
-def test_a_series_and_an_nrrd_file_are_predicted_as_the_nifti_file_of_the_same_scan(predict, model, tmp_path):
+def test_a_scan_of_any_format_is_predicted_as_the_nifti_file_of_the_same_scan(predict, model, tmp_path):
     """Each in its own format, at the same place; DICOM has the names of the classes."""
     voxels = np.random.default_rng(0).integers(-500, 500, (8, 9, 10)).astype(np.int16)
     write_series(tmp_path / "p1", voxels)
     array, grid = read_scan(tmp_path / "p1")
-    write_scan(tmp_path / "p2.nrrd", array[0], grid)
-    write_scan(tmp_path / "p3.nii.gz", array[0], grid)
+    names = ["p2.nrrd", "p3.nii.gz", "p4.mgz"]
+    for name in names:
+        write_scan(tmp_path / name, array[0], grid)
     run, out = model("CT"), tmp_path / "out"
-    for scan_path, name in (("p1", "p1.dcm"), ("p2.nrrd", "p2.nrrd"), ("p3.nii.gz", "p3.nii.gz")):
+    for scan_path, name in (("p1", "p1.dcm"), *zip(names, names, strict=True)):
         ended = predict(run, tmp_path / scan_path, out=out).succeeded()
         assert name in ended.out
     expected, expected_grid = read_scan(out / "p3.nii.gz")
-    found, found_grid = read_scan(out / "p2.nrrd")
-    assert np.array_equal(found, expected)
-    assert found_grid.is_close(expected_grid)
+    for name in ("p2.nrrd", "p4.mgz"):
+        found, found_grid = read_scan(out / name)
+        assert np.array_equal(found, expected)
+        assert found_grid.is_close(expected_grid)
     written = pydicom.dcmread(out / "p1.dcm")
     assert [one.SegmentLabel for one in written.SegmentSequence] == ["organ"]
     frames = written.pixel_array.reshape(-1, 9, 10)

@@ -16,6 +16,7 @@ from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
 from monai.metrics import compute_dice, compute_hausdorff_distance, compute_surface_dice
 
 import voxelocity
+from voxelocity.core.scan_formats import format_names
 from voxelocity.evaluation import evaluate, pool_runs
 from voxelocity.evaluation.page import evaluation_document
 from voxelocity_observe.core.errors import InputError
@@ -198,7 +199,7 @@ def test_folds_are_pooled_and_a_case_counts_once(folders, tmp_path):
         (lambda p, t: (p / "nowhere", t), "nowhere does not exist"),
         (lambda p, t: (p, t / "nowhere"), "nowhere does not exist"),
         (lambda p, t: (p / "a.nii.gz", t), "a.nii.gz is not a folder"),
-        (lambda p, t: (t.parent, t), "holds no NIfTI, NRRD, MHA or DICOM file"),
+        (lambda p, t: (t.parent, t), f"holds no {format_names()} file"),
         (lambda p, t: ([], t), "no folder of predictions was given"),
     ],
 )

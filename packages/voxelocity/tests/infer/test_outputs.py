@@ -31,6 +31,8 @@ def series(tmp_path):
         (["a.nrrd", "b.nhdr"], "0.nrrd"),
         (["a.nrrd", "b.nii.gz"], "0.nii.gz"),
         (["a.mha"], "0.nii.gz"),
+        (["a.mgz", "b.mgh"], "0.mgz"),
+        (["a.mgz", "b.nrrd"], "0.nii.gz"),
         ([], "0.nii.gz"),
     ],
 )
@@ -52,8 +54,10 @@ def test_auto_is_dicom_seg_for_series_and_nifti_with_one_warning_without_highdic
 
 def test_a_format_that_does_not_fit_is_refused(series):
     with pytest.raises(
-        InputError, match=r"case '1' \(b\.nrrd\) is not a DICOM series; choose --format nii\.gz or nrrd"
+        InputError, match=r"case '1' \(b\.nrrd\) is not a DICOM series; choose --format nii\.gz, nrrd or mgz"
     ):
         choose_output("dicom-seg", refs_of(series, "b.nrrd"), pytest.fail)
-    with pytest.raises(InputError, match=r"--format 'png' is not known; choose one of auto, nii\.gz, nrrd, dicom-seg"):
+    with pytest.raises(
+        InputError, match=r"--format 'png' is not known; choose one of auto, nii\.gz, nrrd, mgz, dicom-seg"
+    ):
         choose_output("png", refs_of("a.nii"), pytest.fail)

@@ -62,7 +62,7 @@ def test_the_fingerprint_counts_and_the_panel_says_scans_without_a_place_or_with
     assert (facts["num_unplaced"], facts["num_placed_twice"], facts["num_spaced_twice"]) == (1, 1, 1)
     file = io.StringIO()
     PlainConsole(file=file, width=400).print(dataset_panel(record["dataset"], facts))
-    assert "1 case with qform_code and sform_code 0" in file.getvalue()
+    assert "1 case without a position in space" in file.getvalue()
     assert "1 case where sform and qform differ; the sform is used" in file.getvalue()
     assert "1 case whose pixdim is not the spacing of the affine; the affine is used" in file.getvalue()
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from voxelocity.cli import options, phases
+from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, format_names, in_words
 from voxelocity_observe.cli import interrupt
 
 if TYPE_CHECKING:
     # Imports torch, which --help does not need.
-    from voxelocity.infer import OutputFormat, PredictedScan, PredictionJob
+    from voxelocity.infer import PredictedScan, PredictionJob
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.core.device import Device
 
@@ -23,8 +24,8 @@ _Model = Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU
 _Inputs = Annotated[
     list[Path],
     typer.Argument(
-        help="Scans (NIfTI, NRRD, MHA, a DICOM series), folders of them, or a .csv that lists them. More models "
-        "may come first: their logits are averaged.",
+        help=f"Scans ({format_names(formats=NAMED_FORMATS)} files, DICOM series), folders of them, or a .csv that "
+        "lists them. More models may come first: their logits are averaged.",
         metavar="[MODEL...] INPUT...",
     ),
 ]
@@ -33,8 +34,8 @@ _Format = Annotated[
     str,
     typer.Option(
         "--format",
-        help="Of the predictions: nii.gz, nrrd or dicom-seg. auto: NRRD if all scans are, DICOM SEG if all are "
-        "DICOM series, else nii.gz.",
+        help=f"Of the predictions: {in_words(OUTPUTS)}. auto: that of the scans, if all have one of these formats, "
+        "else nii.gz.",
     ),
 ]
 _Device = Annotated[
@@ -104,7 +105,7 @@ def predict(
     phases.start_up_is_over()
     screen = _Screen(console)
     options_of_files: dict[str, Any] = {
-        "format": cast("OutputFormat", format),
+        "format": format,
         "overwrite": overwrite,
         "resume": resume,
         "factory": network,

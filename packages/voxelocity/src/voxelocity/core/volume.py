@@ -18,15 +18,6 @@ from voxelocity.core.region import Index3, Region
 Array = npt.NDArray[Any]
 Affine = tuple[tuple[float, float, float, float], ...]
 Spacing = tuple[float, float, float]
-NIFTI_ENDINGS = (".nii.gz", ".nii")
-SCAN_ENDINGS = (*NIFTI_ENDINGS, ".nrrd", ".nhdr", ".mha", ".mhd")
-"""Of the formats that are recognized by the names of their files; a DICOM file is one by its content."""
-
-
-def stem_of(name: str) -> str:
-    """The name of a scan's file without the ending of its format, in any capitalization."""
-    ending = next((ending for ending in (*SCAN_ENDINGS, ".dcm") if name.lower().endswith(ending)), "")
-    return name[: len(name) - len(ending)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
-from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
+from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 from voxelocity_observe.core.errors import InputError
@@ -128,7 +129,7 @@ def read_labels(path: Path) -> Declared:
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
-    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.mha, CASE.dcm, ...
+    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.dcm, ...
 
     Raises:
         InputError: a folder does not exist or holds no scan, or a case occurs twice.
@@ -145,9 +146,7 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         files, rest = _scans_in(folder)
         others.extend(rest)
         if not files:
-            raise InputError(
-                f"evaluate: the folder {folder} holds no NIfTI, NRRD, MHA or DICOM file; name one that does"
-            )
+            raise InputError(f"evaluate: the folder {folder} holds no {format_names()} file; name one that does")
         twice += [f"'{case}' ({found[case]} and {file})" for case, file in files.items() if case in found]
         found |= files
     if twice:
@@ -204,7 +203,7 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
             str(path).encode()
         except UnicodeEncodeError:
             raise InputError(f"evaluate: {str(path)!r} is not UTF-8, so no page can show it; rename it") from None
-        if not name.lower().endswith((*SCAN_ENDINGS, ".dcm")) or path.is_dir():
+        if not name.lower().endswith(FILE_ENDINGS) or path.is_dir():
             others.append(path)
         elif case in scans:
             raise InputError(f"evaluate: {scans[case]} and {path} are both case '{case}'; remove one of them")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import (
@@ -87,7 +88,7 @@ def read_pair(
 
 def _names_in(path: Path) -> tuple[str, ...] | None:
     """The names of the structures of a DICOM file; None if it is of another format."""
-    if format_of(path) != "dicom" or not path.is_file():
+    if format_of(path) is not DICOM or not path.is_file():
         return None
     header = read_structures_header(path)
     if header is None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxelocity.core.scan_formats import NIFTI, format_named
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.decode import ScanHeader
 from voxelocity.data.prepare import OrientToRAS
@@ -42,10 +43,8 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
     placement, grid = first.placement, first.grid
     doubts = []
     if placement.form == "none":
-        doubts.append(
-            "its header gives no position in space (NIfTI: qform_code and sform_code are 0; NRRD: no space), "
-            "so left and right are a guess"
-        )
+        why = (format_named(first.path) or NIFTI).unplaced
+        doubts.append(f"its header gives no position in space ({why}), so left and right are a guess")
     elif first.is_placed_twice:
         doubts.append(
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from voxelocity.core.records import PREDICTIONS_TABLE
+from voxelocity.core.scan_formats import DICOM, NIFTI, OUTPUTS, in_words
 from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.data.decode import (
     ScanHeader,
@@ -28,8 +28,8 @@ from voxelocity_observe.core.errors import InputError, OutputError, ScanError
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.whole_file import remove_abandoned
 
-OutputFormat = Literal["auto", "nii.gz", "nrrd", "dicom-seg"]
-_ENDINGS = {"nii.gz": ".nii.gz", "nrrd": ".nrrd", "dicom-seg": ".dcm"}
+OutputFormat = str
+"""Of predictions: a key of `core.scan_formats.OUTPUTS`, or "auto"."""
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
 _LISTED = 3
@@ -45,12 +45,12 @@ class Output:
         as_nifti: ids of the series of which no DICOM SEG can be made.
     """
 
-    format: Literal["nii.gz", "nrrd", "dicom-seg"]
+    format: str
     as_nifti: frozenset[str] = frozenset()
 
     def file_name(self, case_id: str) -> str:
         """Of the prediction of a case."""
-        return case_id + _ENDINGS["nii.gz" if case_id in self.as_nifti else self.format]
+        return case_id + (NIFTI if case_id in self.as_nifti else OUTPUTS[self.format]).written[0]
 
     def write(self, path: Path, prediction: ClassIndices, header: ScanHeader, spec: PredictionSpec) -> None:
         """Writes one prediction: the values of the training labels in a volume, or one segment for each class.
@@ -65,7 +65,7 @@ class Output:
             OutputError: the file cannot be written.
             ScanError: as `write_segmentation`.
         """
-        if path.name.endswith(_ENDINGS["dicom-seg"]):
+        if path.name.endswith(DICOM.written):
             assert isinstance(header, SeriesHeader), "checked before the first prediction"
             write_segmentation(path, prediction, header, spec.class_names[1:])
             return
@@ -77,7 +77,7 @@ class Output:
 
 
 def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
-    """The output in this format. "auto" follows the scans: NRRD if all are, DICOM SEG if all are series, else NIfTI.
+    """The output in this format. "auto" follows the scans: that of all of them, if it is written, else NIfTI.
 
     Args:
         format: as the user chose it.
@@ -88,31 +88,30 @@ def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callabl
         InputError: the format is not known, or DICOM SEG is asked for and a scan is not a DICOM series.
         OutputError: DICOM SEG is asked for, and highdicom is not installed.
     """
-    if format not in get_args(OutputFormat):
-        raise InputError(
-            f"predict: --format {format!r} is not known; choose one of {', '.join(get_args(OutputFormat))}"
-        )
-    kinds = {ref.case_id: format_of(ref.images[0]) for ref in refs}
-    if format == "dicom-seg":
-        other = next((ref for ref in refs if kinds[ref.case_id] != "dicom"), None)
+    if format not in ("auto", *OUTPUTS):
+        raise InputError(f"predict: --format {format!r} is not known; choose one of {', '.join(('auto', *OUTPUTS))}")
+    found = {ref.case_id: format_of(ref.images[0]) for ref in refs}
+    if format == DICOM.output:
+        other = next((ref for ref in refs if found[ref.case_id] is not DICOM), None)
         if other is not None:
+            others = in_words(name for name in OUTPUTS if name != DICOM.output)
             raise InputError(
                 f"predict: a DICOM SEG refers to the slices of its scan, and case '{other.case_id}' "
-                f"({other.images[0]}) is not a DICOM series; choose --format nii.gz or nrrd, or name the series"
+                f"({other.images[0]}) is not a DICOM series; choose --format {others}, or name the series"
             )
         if not can_write_segmentations():
             raise OutputError(f"predict: --format dicom-seg needs highdicom, which is not installed; {_INSTALL}")
     if format != "auto":
         return Output(format=format)
-    if kinds and set(kinds.values()) == {"dicom"}:
-        if can_write_segmentations():
-            return Output(format="dicom-seg")
+    formats = set(found.values())
+    shared = formats.pop() if len(formats) == 1 else NIFTI
+    if shared is DICOM and not can_write_segmentations():
         warn(
             f"predict: predictions of DICOM series are written as .nii.gz, because highdicom is not installed; for "
             f"DICOM SEG: {_INSTALL}"
         )
-    is_nrrd = bool(refs) and all(ref.images[0].suffix.lower() in (".nrrd", ".nhdr") for ref in refs)
-    return Output(format="nrrd" if is_nrrd else "nii.gz")
+        shared = NIFTI
+    return Output(format=shared.output or NIFTI.output)
 
 
 def check_segmentations(
@@ -129,7 +128,7 @@ def check_segmentations(
     Raises:
         InputError: the user asked for DICOM SEG, and it cannot be made of a series; what is missing is named.
     """
-    if output.format != "dicom-seg":
+    if output.format != DICOM.output:
         return output
     series = {case_id: header for case_id, header in headers.items() if isinstance(header, SeriesHeader)}
     reasons = {case_id: reason for case_id, header in series.items() if (reason := what_segmentation_lacks(header))}

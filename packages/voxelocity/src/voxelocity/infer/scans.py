@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
+from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, SCAN_ENDINGS, format_names, stem_of
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import HOW_TO_CONVERT, holds_series, is_dicom, series_in
 from voxelocity.data.source import TABLE_SUFFIXES, conversion_of_file, open_cases
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.quantities import listed
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
-_MAX_NAME_BYTES, _LONGEST_ENDING = 255, ".nii.gz"
+_MAX_NAME_BYTES, _LONGEST_ENDING = 255, max((format.written[0] for format in OUTPUTS.values()), key=len)
 _DEEPEST = 4
 
 
@@ -34,7 +35,7 @@ def find_scans(
     the whole folder, unless that holds several.
 
     Args:
-        inputs: NIfTI, NRRD, MHA and DICOM files; folders of them; lists (.csv, .tsv) with the columns `image` (or
+        inputs: files of scans (`core.scan_formats`); folders of them; lists (.csv, .tsv) with the columns `image` (or
             `image_0`, `image_1`, ...) and, if wanted, `case`, whose paths are relative to the list.
         num_channels: of the network.
         warn: called with what was left out of a folder, and with a channel that was taken for a separate scan.
@@ -116,7 +117,7 @@ def _scans_of(path: Path, warn: Callable[[str], None]) -> list[tuple[str, Path]]
         return [_series_of(path)]
     if cure := conversion_of_file(path.name):
         raise InputError(f"predict: {path} cannot be predicted: {cure}")
-    raise InputError(f"predict: {path} is not a NIfTI, NRRD, MHA or DICOM file; {HOW_TO_CONVERT}")
+    raise InputError(f"predict: {path} is not a {format_names()} file; {HOW_TO_CONVERT}")
 
 
 def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path]]:
@@ -132,8 +133,8 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
     named = f" ({listed(others)})" if others else ""
     if not found:
         raise InputError(
-            f"predict: the folder {folder} holds no NIfTI, NRRD or MHA file and no DICOM series{named}; "
-            "name one that does"
+            f"predict: the folder {folder} holds no {format_names(formats=NAMED_FORMATS)} file and no DICOM "
+            f"series{named}; name one that does"
         )
     if others:
         warn(f"predict: {len(others)} of {len(entries)} entries of {folder} are not scans{named}")

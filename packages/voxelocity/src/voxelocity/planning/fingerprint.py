@@ -72,7 +72,7 @@ class DatasetFingerprint:
     """Seconds that decoding and orienting the sampled cases took in one thread, summed."""
     sampled_voxels: int
     num_unplaced: int = 0
-    """Cases whose header gives no position in space: qform_code and sform_code are 0."""
+    """Cases whose header gives no position in space, such as qform_code and sform_code 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
     num_spaced_twice: int = 0

@@ -178,7 +178,7 @@ def _placement_text(fingerprint: Mapping[str, Any]) -> str:
     """What may misplace left and right, or image and prediction; empty if nothing may."""
     texts = []
     if num := int(fingerprint.get("num_unplaced", 0)):
-        texts.append(f"{count_text(num, 'case')} with qform_code and sform_code 0, so left and right are a guess")
+        texts.append(f"{count_text(num, 'case')} without a position in space, so left and right are a guess")
     if num := int(fingerprint.get("num_placed_twice", 0)):
         texts.append(f"{count_text(num, 'case')} where sform and qform differ; the sform is used")
     if num := int(fingerprint.get("num_spaced_twice", 0)):

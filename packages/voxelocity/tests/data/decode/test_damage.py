@@ -10,6 +10,7 @@ import gzip
 import random
 import zlib
 
+import nibabel as nib
 import numpy as np
 import pytest
 from data.decode.dicom.test_structures import SQUARE, write_contours
@@ -47,6 +48,8 @@ _MHA = (
 def files_of(kind, *, is_packed=True):
     """The header of a scan of `VOXELS`, the bytes of these, and the name of their own file if they have one."""
     raw = VOXELS.tobytes()
+    if kind == "mgz":
+        return "", gzip.compress(nib.MGHImage(VOXELS.T, np.eye(4)).to_bytes(), mtime=0), ""
     if kind in ("nrrd", "nhdr"):
         packed = gzip.compress(raw, mtime=0) if is_packed else raw
         header = _NRRD.format("gzip" if is_packed else "raw")
@@ -74,7 +77,7 @@ def refusal_of(read):
     return None, refusal
 
 
-@pytest.mark.parametrize("kind", ["nrrd", "nhdr", "mha", "mhd"])
+@pytest.mark.parametrize("kind", ["nrrd", "nhdr", "mha", "mhd", "mgz"])
 def test_rotten_packed_voxels_are_refused_or_the_same(tmp_path, kind):
     header, voxels, own = files_of(kind)
     numbers = random.Random(kind)

@@ -104,9 +104,9 @@ def cases_of(found):
             },
         ),
         (
-            [f"s{k}/mri/{name}.nii.gz" for k in (1, 2) for name in ("orig", "aparc.DKTatlas+aseg.deep")],
+            [f"s{k}/mri/{name}.mgz" for k in (1, 2) for name in ("orig", "aparc.DKTatlas+aseg.deep")],
             ("orig",),
-            {f"s{k}": (f"s{k}/mri/orig.nii.gz", f"s{k}/mri/aparc.DKTatlas+aseg.deep.nii.gz") for k in (1, 2)},
+            {f"s{k}": (f"s{k}/mri/orig.mgz", f"s{k}/mri/aparc.DKTatlas+aseg.deep.mgz") for k in (1, 2)},
         ),
     ],
     ids=[

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.rng import generator
-from voxelocity.core.volume import NIFTI_ENDINGS, Array, Grid, stem_of
+from voxelocity.core.scan_formats import NIFTI, stem_of
+from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import label_values_in
 from voxelocity.data.decode.write import write_scan
 from voxelocity_observe.core.errors import DatasetError
@@ -76,7 +77,7 @@ def _labels(enhancing: int) -> dict[str, int | list[int]]:
 
 
 def _is_scan(path: Path) -> bool:
-    return path.name.endswith(NIFTI_ENDINGS)
+    return path.name.endswith(NIFTI.endings)
 
 
 def _case(folder: Path) -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""File bytes to arrays, and arrays to files: NIfTI, NRRD, MHA, DICOM. Knows nothing of what happens to the voxels.
+"""File bytes to arrays, and arrays to files. Knows nothing of what happens to the voxels.
 
-- `formats` finds the reader of a scan: `nifti` (voxels by `gunzip`), `itk` (NRRD and MHA; `itk_text` checks headers
-  first, `detached` their files of voxels), `dicom.series`. Each gives a `header` without voxels, then the voxels.
+- `formats` is the table of formats, with a `codec` for each: `nifti`, `mgh` (both unpacked by `gunzip`), `itk` (NRRD
+  and MHA; `itk_text` checks headers first, `detached` their files of voxels), `dicom.series`. Each gives a `header`
+  without voxels, then the voxels.
 - `case`: all files of a case on one grid; `grids` distinguishes turned ones, `labels` maps values to classes, `notes`
   reports each kind of change once. `write` writes predictions.
 

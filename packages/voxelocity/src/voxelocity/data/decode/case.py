@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.decode.dicom.series import SeriesHeader
@@ -84,7 +85,7 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int],
     grid = header.grid
     case = f"decode: case '{ref.case_id}':"
     path = _read(ref, ref.label, staged)
-    if format_of(path) == "dicom" and path.is_file():
+    if format_of(path) is DICOM and path.is_file():
         uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
         values = _read(
             ref, path, lambda file: read_structures(file, grid, dict(ref.structures), series_uid=uid, note=note)

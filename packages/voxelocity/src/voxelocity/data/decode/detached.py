@@ -6,11 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from voxelocity.core.scan_formats import NRRD
 from voxelocity.data.decode.gunzip import unreadable
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import shortened
 
-_NRRD_ENDINGS, _NRRD_KEYS, _META_KEYS = (".nrrd", ".nhdr"), ("data file", "datafile"), ("elementdatafile",)
+_NRRD_KEYS, _META_KEYS = ("data file", "datafile"), ("elementdatafile",)
 _SAME_FILE = frozenset(("local", ""))
 _HEADER_BYTES = 1 << 16
 # Files that the system makes as they are read, such as the variables of this process.
@@ -31,7 +32,7 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
             start = file.read(_HEADER_BYTES)
     except OSError as error:
         raise unreadable(path, error) from None
-    names, is_whole = _names(start, is_nrrd=path.suffix.lower() in _NRRD_ENDINGS)
+    names, is_whole = _names(start, is_nrrd=path.suffix.lower() in NRRD.endings)
     if not is_whole and len(start) == _HEADER_BYTES:
         raise ScanError(
             f"decode: {path}: its header does not end within {_HEADER_BYTES // 1024} KiB; save the scan again, without "

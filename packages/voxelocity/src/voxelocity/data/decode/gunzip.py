@@ -58,7 +58,7 @@ def read_start(path: Path, num_bytes: int) -> bytes:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "device")
-            raise ScanError(f"decode: {path} is a {kind}, not a file; name a .nii or .nii.gz file")
+            raise ScanError(f"decode: {path} is a {kind}, not a file; name the file of a scan")
         with path.open("rb") as file:
             data = file.read(num_bytes + _START_BYTES)
     except OSError as error:
@@ -81,7 +81,7 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     return start
 
 
-def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
+def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) -> Bytes:
     """The first `num_expected` unpacked bytes of a file, read-only; checksums are verified. Releases the GIL.
 
     A packed file is read in pieces: memory holds the unpacked bytes and one piece. A file that is damaged, or has other
@@ -90,6 +90,7 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
     Args:
         path: a gzipped file (also of several members) or a plain one, distinguished by content.
         num_expected: bytes needed; what follows them is left out, but verified in a packed file.
+        warns_of_rest: whether nothing should follow, so that a warning says so if something does.
 
     Raises:
         ScanError: the file is missing, ends too early (bytes expected and found are named), is much longer than
@@ -105,11 +106,12 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
             if is_packed:
                 # A header may claim any size, so the file itself must show whether it is possible.
                 can_be_true = num_possible == num_expected
-                unpacked = _unpack_in_one_go(path, file, num_expected) if can_be_true else None
+                unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if can_be_true else None
             else:
                 unpacked = np.empty(num_possible, dtype=np.uint8)
                 unpacked = unpacked[: _fill(unpacked, file)]
-                warn_of_rest(path, start=0, num_expected=num_expected)
+                if warns_of_rest:
+                    warn_of_rest(path, start=0, num_expected=num_expected)
         if unpacked is None:
             unpacked = np.frombuffer(_unpack(path, path.read_bytes(), num_expected), dtype=np.uint8)[:num_expected]
     except OSError as error:
@@ -244,7 +246,7 @@ def _check_behind(path: Path, num_behind: int, num_expected: int) -> None:
         )
 
 
-def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | None:
+def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int, warns_of_rest: bool) -> Bytes | None:
     """The expected bytes if the whole file is intact and holds that many; else None."""
     try:
         unpacked = np.empty(num_expected, dtype=np.uint8)
@@ -261,7 +263,8 @@ def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | 
         while num_found := members.readinto(rest):
             num_behind += num_found
             _check_behind(path, num_behind, num_expected)
-        _warn_of_rest(path, num_behind, num_expected, bytes(rest[: min(num_behind, _PADDING_BYTES)]))
+        if warns_of_rest:
+            _warn_of_rest(path, num_behind, num_expected, bytes(rest[: min(num_behind, _PADDING_BYTES)]))
     except (EOFError, gzip.BadGzipFile, _IsalError):
         return None
     return unpacked

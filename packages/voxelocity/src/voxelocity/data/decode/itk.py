@@ -1,4 +1,4 @@
-"""NRRD and MHA/MHD, through SimpleITK, which only this module imports."""
+"""NRRD and MHA/MHD, read through SimpleITK, which only this module imports; NRRD is written here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from voxelocity.core.scan_formats import NRRD
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.codec import Encoding
 from voxelocity.data.decode.detached import voxel_files
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.itk_text import HeaderText, read_header_text
-from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
-
-_READERS = {".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO", ".mha": "MetaImageIO", ".mhd": "MetaImageIO"}
-ITK_ENDINGS = tuple(_READERS)
 
 
 class _Opened(NamedTuple):
@@ -80,6 +79,37 @@ def read_itk_voxels(header: ScanHeader) -> Array:
     return stored
 
 
+def encode_nrrd(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> Encoding:
+    """An array in an .nrrd file, with all digits of its affine, in LPS; needs no SimpleITK.
+
+    See https://teem.sourceforge.net/nrrd/format.html.
+
+    Raises:
+        OutputError: NRRD cannot store this type of values.
+    """
+    if dtype.kind not in "iuf" or dtype.name == "float16":
+        raise OutputError(f"decode: {path}: NRRD cannot store {dtype}; choose another dtype")
+    lps = grid.matrix
+    lps[:2] *= -1.0
+    directions, origin = (
+        " ".join(f"({','.join(repr(float(value) + 0.0) for value in vector)})" for vector in vectors)
+        for vectors in (lps[:3, :3].T, lps[:3, 3:].T)
+    )
+    fields = {
+        "type": {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name),
+        "dimension": "3",
+        "space": "left-posterior-superior",
+        "sizes": " ".join(map(str, grid.shape)),
+        "space directions": directions,
+        "kinds": "domain domain domain",
+        "endian": "little",
+        "encoding": "gzip",
+        "space origin": origin,
+    }
+    text = "\n".join(["NRRD0004", *(f"{key}: {value}" for key, value in fields.items()), "", ""])
+    return Encoding(dtype=dtype.newbyteorder("<"), header=b"", is_packed=True, plain=text.encode())
+
+
 def _open(path: Path) -> _Opened:
     try:
         import SimpleITK
@@ -104,7 +134,7 @@ def _open(path: Path) -> _Opened:
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     # Fixed by the name, so that the content cannot choose another reader.
-    reader.SetImageIO(_READERS[path.suffix.lower()])
+    reader.SetImageIO("NrrdImageIO" if path.suffix.lower() in NRRD.endings else "MetaImageIO")
     try:
         reader.ReadImageInformation()
     # SimpleITK raises this class alone, whatever is wrong with a file.

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.scan_formats import MHA
 from voxelocity.core.volume import Array
 from voxelocity.data.decode.gunzip import read_packed_voxels, unreadable, warn_of_rest
 from voxelocity.data.decode.header import mm_per_unit
@@ -25,7 +26,6 @@ from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import shortened
 
 _MOST_HEADER_BYTES = 1 << 20
-_IS_MHA = (".mha", ".mhd")
 _LAST_OF_MHA = "elementdatafile"
 _GZIP, _UNPACKED = ("gzip", "gz"), ("raw", "text", "txt", "ascii", "hex")
 _MHA_FIELD = re.compile("([^=:]+)[=:](.*)")
@@ -73,7 +73,7 @@ class HeaderText:
 
     @property
     def is_mha(self) -> bool:
-        return self.path.suffix.lower() in _IS_MHA
+        return self.path.suffix.lower() in MHA.endings
 
     @property
     def is_packed(self) -> bool:
@@ -264,7 +264,7 @@ def read_header_text(path: Path) -> HeaderText:
             start = file.read(_MOST_HEADER_BYTES)
     except OSError as error:
         raise unreadable(path, error) from None
-    is_mha = path.suffix.lower() in _IS_MHA
+    is_mha = path.suffix.lower() in MHA.endings
     fields: dict[str, str] = {}
     num_bytes, too_long = 0, ""
     for line in start.split(b"\n"):

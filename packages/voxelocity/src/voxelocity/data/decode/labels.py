@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import staged
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.dicom.structures import needed_names, read_structures_header
@@ -34,7 +35,7 @@ def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
     """
     note = note or notes_about([path])
     path = staged(path)
-    if format_of(path) == "dicom" and path.is_file() and (found := read_structures_header(path)) is not None:
+    if format_of(path) is DICOM and path.is_file() and (found := read_structures_header(path)) is not None:
         raise ScanError(f"decode: {path}: {needed_names(found.names)}")
     labels, _ = read_labels(path, where=f"decode: {path}", note=note)
     values: set[int] = set()

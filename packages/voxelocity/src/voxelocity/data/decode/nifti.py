@@ -1,4 +1,7 @@
-"""NIfTI: the header, checked before any voxel is read, and the voxels. nibabel parses; the checks are ours."""
+"""NIfTI: the header, checked before any voxel is read, and the voxels. nibabel parses; the checks are ours.
+
+In this room, only this module imports nibabel.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 from nibabel.spatialimages import HeaderDataError
 
 from voxelocity.core.volume import Array, Grid, slabs
+from voxelocity.data.decode.codec import Encoding
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
 from voxelocity.data.decode.header import (
     HOW_TO_CONVERT,
@@ -23,7 +27,7 @@ from voxelocity.data.decode.header import (
     check_spacing,
     mm_per_unit,
 )
-from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.plain import excerpt
 
 _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
@@ -34,6 +38,9 @@ _MAX_VALUE_BYTES = 8
 # Limit on header and extensions: no real file starts its voxels later.
 _MOST_DATA_START = 1 << 30
 _SLAB_VALUES = 1 << 20
+_SCANNER_SPACE = 1
+_NO_EXTENSIONS = b"\0\0\0\0"
+_RIGHT_ANGLE_TOLERANCE = 1e-5
 _PLACEMENT_FIELDS = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
     *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
@@ -115,6 +122,53 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
         for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
             target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
+
+
+def encode_nifti(
+    path: Path,
+    grid: Grid,
+    dtype: np.dtype[Any],
+    placement: Placement | None,
+    *,
+    num_maps: int | None = None,
+    scale: float | None = None,
+) -> Encoding:
+    """An array in a .nii or .nii.gz file: its affine as float32 sform, and as qform if it is a rotation with zooms.
+
+    Args:
+        path: of the file.
+        grid: of the array.
+        dtype: of the array.
+        placement: repeated field by field, if it is that of a NIfTI file.
+        num_maps: of several arrays, one after the other on the fourth axis, how many these are.
+        scale: readers multiply the stored values by it.
+
+    Raises:
+        OutputError: NIfTI cannot store such an array.
+    """
+    stored = dtype.newbyteorder("=")
+    header = nib.Nifti1Header()
+    try:
+        header.set_data_dtype(stored)
+        header.set_data_shape(grid.shape if num_maps is None else (*grid.shape, num_maps))
+    except HeaderDataError as error:
+        raise OutputError(
+            f"decode: {path}: NIfTI cannot store shape {grid.shape} of {dtype} ({error}); choose another dtype"
+        ) from None
+    if placement is None or not placement.fields:
+        _place(header, grid)
+    else:
+        for name, values in placement.fields:
+            # Another version of NIfTI may hold more digits; the value is repeated.
+            header[name] = values[0] if header[name].ndim == 0 else [*values, *header[name][len(values) :]]
+    if scale is not None:
+        header.set_slope_inter(scale, 0.0)
+    header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
+    return Encoding(
+        dtype=stored,
+        header=bytes(header.binaryblock) + _NO_EXTENSIONS,
+        is_packed=path.name.lower().endswith(".gz"),
+    )
 
 
 def _parse(path: Path, start: bytes) -> Any:
@@ -221,3 +275,17 @@ def _placement(raw: Any, grid: Grid, unit_mm: float) -> Placement:
         forms_apart_mm=apart_mm,
         pixdim_mm=(float(x) * unit_mm, float(y) * unit_mm, float(z) * unit_mm),
     )
+
+
+def _place(header: nib.Nifti1Header, grid: Grid) -> None:
+    affine = grid.matrix
+    header.set_zooms(grid.spacing_mm)
+    header.set_sform(affine, code=_SCANNER_SPACE)
+    if _is_rotation_with_zooms(affine):
+        header.set_qform(affine, code=_SCANNER_SPACE)
+    header.set_xyzt_units("mm")
+
+
+def _is_rotation_with_zooms(affine: Array) -> bool:
+    directions = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    return bool(np.allclose(directions.T @ directions, np.eye(3), rtol=0.0, atol=_RIGHT_ANGLE_TOLERANCE))

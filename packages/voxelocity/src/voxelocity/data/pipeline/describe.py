@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from voxelocity.core.volume import SCAN_ENDINGS
+from voxelocity.core.scan_formats import SCAN_ENDINGS
 from voxelocity.data.decode import (
     StructuresHeader,
     is_dicom,

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
-from voxelocity.core.volume import Array, Grid, stem_of
+from voxelocity.core.scan_formats import stem_of
+from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import read_header, read_scan, write_scan
 from voxelocity_observe.core.errors import DatasetError
 

@@ -9,15 +9,25 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.volume import VolumeRef, stem_of
+from voxelocity.core.scan_formats import stem_of
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import Description, kind_of
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import SPLITS_NAME, assign_folds
 from voxelocity_observe.core.plain import excerpt, shortened
+
+
+class _Layout(NamedTuple):
+    """A form of `dataset.json`, by its name in `Cases`: how it is recognized, and the cases that it has."""
+
+    name: str
+    is_of: Callable[[Description], bool]
+    refs: Callable[[Description], list[VolumeRef]]
 
 
 def read_described(description: Description, *, root: Path, num_folds: int) -> Cases:
@@ -36,23 +46,17 @@ def read_described(description: Description, *, root: Path, num_folds: int) -> C
         DatasetError: the description is malformed, contradicts itself or the files next to it, or lists files
             that do not exist.
     """
-    is_msd = description.names_are_values
-    if is_msd:
-        _check_direction(description)
+    layout = next(layout for layout in _LAYOUTS if layout.is_of(description))
     channels, labels = description.channels, description.labels
-    if is_msd:
-        listed = _msd_refs(description, len(channels))
-    elif "dataset" in description.values:
-        listed = _nnunet_refs(description, len(channels))
-    else:
-        listed = _scanned(description, channels)
     refs, num_folds = assign_folds(
-        check_refs(listed, listing=description.path), num_folds=num_folds, splits_file=description.folder / SPLITS_NAME
+        check_refs(layout.refs(description), listing=description.path),
+        num_folds=num_folds,
+        splits_file=description.folder / SPLITS_NAME,
     )
     return Cases(
         name=description.name,
         root=root,
-        layout="msd" if is_msd else "nnunet",
+        layout=layout.name,
         channels=channels,
         labels=labels,
         refs=refs,
@@ -75,7 +79,9 @@ def _check_direction(description: Description) -> None:
     )
 
 
-def _msd_refs(description: Description, num_channels: int) -> list[VolumeRef]:
+def _msd_refs(description: Description) -> list[VolumeRef]:
+    _check_direction(description)
+    num_channels = len(description.channels)
     entries = description.require("training", list)
     if not entries:
         raise description.error('"training" lists no cases; add an {"image": ..., "label": ...} for each')
@@ -122,7 +128,8 @@ def _with_channel_numbers(images: tuple[Path, ...], num_channels: int) -> tuple[
     return numbered if all(map(os.path.lexists, numbered)) else images
 
 
-def _nnunet_refs(description: Description, num_channels: int) -> list[VolumeRef]:
+def _nnunet_refs(description: Description) -> list[VolumeRef]:
+    num_channels = len(description.channels)
     cases = description.require("dataset", dict)
     if not cases:
         raise description.error('"dataset" lists no cases; add them, or remove it to find the cases in imagesTr')
@@ -178,7 +185,8 @@ def _fold(description: Description, fold: Any, case: str) -> int | None:
     return fold
 
 
-def _scanned(description: Description, channels: tuple[str, ...]) -> list[VolumeRef]:
+def _scan_refs(description: Description) -> list[VolumeRef]:
+    channels = description.channels
     ending = description.require("file_ending", str)
     images_folder, labels_folder = description.folder / "imagesTr", description.folder / "labelsTr"
     names_by_case = _names_by_case(description, images_folder, ending)
@@ -230,3 +238,11 @@ def _check_number(description: Description, num_found: int) -> None:
             f'"numTraining" is {shortened(declared)}, but imagesTr holds {num_found} case(s); '
             "complete the copy of the data set, or correct the number"
         )
+
+
+# The first that recognizes a description reads it.
+_LAYOUTS = (
+    _Layout("msd", lambda description: description.names_are_values, _msd_refs),
+    _Layout("nnunet", lambda description: "dataset" in description.values, _nnunet_refs),
+    _Layout("nnunet", lambda description: True, _scan_refs),
+)

@@ -12,11 +12,11 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from voxelocity.core.volume import SCAN_ENDINGS, stem_of
+from voxelocity.core.scan_formats import SCAN_ENDINGS, stem_of
 from voxelocity.data.source.listing import (
     DOCS,
     IMAGE,
@@ -31,6 +31,7 @@ from voxelocity.data.source.listing import (
 _BIDS = re.compile(r"(sub-[A-Za-z0-9]+(?:_ses-[A-Za-z0-9]+)?)")
 _NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 _MISSING_LABEL = "LABEL FILE OF THIS CASE"
+_Keys = dict[str, tuple[str, str]]
 ONLY_CHANNEL = "image"
 """The name of the channel where file names do not distinguish several."""
 
@@ -145,18 +146,26 @@ def _with_all_channels(
     return FoundCases(channels=channels, cases=tuple(cases), left_out=tuple(left_out), masks=masks)
 
 
-def _keys_of(images: Sequence[str], labels: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Case and channel of each name."""
+def _keys_of(images: Sequence[str], labels: Sequence[str]) -> _Keys:
+    """Case and channel of each name, in the first way that suits them."""
+    return next(keys for keys_of in _NAMINGS if (keys := keys_of(images, labels)) is not None)
+
+
+def _bids_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     everything = [*images, *labels]
-    if all(_BIDS.search(os.path.basename(name)) for name in everything):
-        return {name: _bids_key(name) for name in everything}
+    is_bids = all(_BIDS.search(os.path.basename(name)) for name in everything)
+    return {name: _bids_key(name) for name in everything} if is_bids else None
+
+
+def _name_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
+    """If most labels have the name of one image, and no two images have one name."""
     by_name = {name: (name_without_label(name), ONLY_CHANNEL) for name in labels}
     label_keys = Counter(case for case, _ in by_name.values())
     by_name |= {name: _name_key(name, label_keys) for name in images}
     image_keys = {by_name[name][0] for name in images}
     num_matched = sum(count == 1 and key in image_keys for key, count in label_keys.items())
     are_apart = len({by_name[name] for name in images}) == len(images)
-    return by_name if are_apart and 2 * num_matched >= len(labels) else _folder_keys(everything)
+    return by_name if are_apart and 2 * num_matched >= len(labels) else None
 
 
 def _bids_key(name: str) -> tuple[str, str]:
@@ -174,10 +183,10 @@ def _name_key(name: str, label_keys: Mapping[str, int]) -> tuple[str, str]:
     return name_without_label(numbered["case"]), numbered["channel"]
 
 
-def _folder_keys(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys:
     """Cases are folders; channels are what the names of the files in one folder do not have in common."""
     by_folder: dict[str, list[str]] = defaultdict(list)
-    for name in names:
+    for name in (*images, *labels):
         by_folder[os.path.dirname(name)].append(name)
     # Folders that only say what kind of files they hold name no case.
     parts = {
@@ -195,6 +204,9 @@ def _folder_keys(names: Sequence[str]) -> dict[str, tuple[str, str]]:
         for name in inside:
             keys[name] = case, "_".join(words[name][start:]) or ONLY_CHANNEL
     return keys
+
+
+_NAMINGS: tuple[Callable[[Sequence[str], Sequence[str]], _Keys | None], ...] = (_bids_keys, _name_keys, _folder_keys)
 
 
 def _words_beyond(folder: str, stem: str) -> list[str]:
@@ -259,11 +271,19 @@ def _by_table(folder: Path, rows: Sequence[Sequence[str]]) -> str:
 
 def _layout(folder: Path, scans: Sequence[str]) -> str:
     tops = {name.split("/")[0] for name in scans if "/" in name}
-    if {"imagesTr", "labelsTr"} <= tops:
-        return "nnU-Net's raw folder without its dataset.json"
-    if os.path.isfile(folder / "dataset_description.json") or any(top.startswith("sub-") for top in tops):
-        return "a BIDS data set"
-    if len(tops) == 2 and sum(is_label(top) for top in tops) == 1:
-        one, other = sorted(tops, key=is_label)
-        return f"images in {one}/ and labels in {other}/"
-    return "a folder for each patient" if tops else "scans side by side"
+    words = next(words for words, is_of in _LAYOUTS if is_of(folder, tops))
+    return words.format(*sorted(tops, key=is_label))
+
+
+def _is_bids(folder: Path, tops: set[str]) -> bool:
+    return os.path.isfile(folder / "dataset_description.json") or any(top.startswith("sub-") for top in tops)
+
+
+# Each with how it is recognized, by the folder and the first folders below it that lead to scans.
+_LAYOUTS: tuple[tuple[str, Callable[[Path, set[str]], bool]], ...] = (
+    ("nnU-Net's raw folder without its dataset.json", lambda folder, tops: {"imagesTr", "labelsTr"} <= tops),
+    ("a BIDS data set", _is_bids),
+    ("images in {}/ and labels in {}/", lambda folder, tops: len(tops) == 2 and sum(map(is_label, tops)) == 1),
+    ("a folder for each patient", lambda folder, tops: bool(tops)),
+    ("scans side by side", lambda folder, tops: True),
+)

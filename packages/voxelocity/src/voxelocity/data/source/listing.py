@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from voxelocity.core.volume import SCAN_ENDINGS, VolumeRef, stem_of
+from voxelocity.core.scan_formats import DICOM, SCAN_ENDINGS, stem_of
+from voxelocity.core.volume import VolumeRef
 from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.plain import excerpt, shortened
 
@@ -24,8 +25,7 @@ LABEL = re.compile(
 )
 IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
 _GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)
-_DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
-_OTHER_ENDINGS = (".hdr", ".img", ".mgz", ".mnc")
+_OTHER_ENDINGS = (".hdr", ".img", ".mnc")
 _FROM_OTHERS = (
     "{ending} files are not read: save them as .nii.gz in 3D Slicer, or in Python by "
     'nibabel.save(nibabel.load("a{ending}"), "a.nii.gz")'
@@ -168,7 +168,7 @@ def name_without_label(name: str) -> str:
 
 def is_named_dicom(name: str) -> bool:
     """Whether the name of a file is one that DICOM files often have."""
-    return name.lower().endswith(_DICOM_ENDINGS) or os.path.basename(name) == "DICOMDIR"
+    return name.lower().endswith(DICOM.endings) or os.path.basename(name) == "DICOMDIR"
 
 
 def files_below(folder: Path, *, most: int = _MOST_ENTRIES) -> list[str]:

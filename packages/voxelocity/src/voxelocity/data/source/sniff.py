@@ -10,7 +10,8 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.remote import remote_url
-from voxelocity.core.volume import NIFTI_ENDINGS, SCAN_ENDINGS, VolumeRef
+from voxelocity.core.scan_formats import SCAN_ENDINGS, format_named
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import what_it_holds
@@ -95,10 +96,10 @@ def _warn_of_links(cases: Cases) -> None:
 
 def _folder_read_with(file: Path) -> Path | None:
     """The folder that may hold more files of a scan: slices of its series, or its voxels if its header is detached."""
-    name = file.name.lower()
-    if name.endswith(NIFTI_ENDINGS):
+    named = format_named(file.name)
+    if named is not None and named.is_one_file:
         return None
-    return file if not name.endswith(SCAN_ENDINGS) and file.is_dir() else file.parent
+    return file if named is None and file.is_dir() else file.parent
 
 
 def _links_in(folder: Path) -> set[str]:
@@ -118,22 +119,31 @@ def _local(path: Path | str) -> Path:
     if url := remote_url(path):
         return mirrored(url)
     local = Path(os.path.expanduser(path)).absolute()
-    reopened(local if local.suffix.lower() not in (".json", *TABLE_SUFFIXES) else local.parent)
+    reopened(local if local.suffix.lower() not in _LISTS else local.parent)
     return local
 
 
 def _listed(root: Path, num_folds: int) -> Cases:
     listing = _find_listing(root)
-    if listing.suffix.lower() in TABLE_SUFFIXES:
-        beside = listing.parent / DESCRIPTION_NAME
-        described = Description.read(beside) if os.path.isfile(beside) else None
-        names = None if described is None or described.lists_cases else described
-        return read_table(listing, root=root, num_folds=num_folds, description=names)
+    return _LISTS[listing.suffix.lower()](listing, root, num_folds)
+
+
+def _listed_in_table(listing: Path, root: Path, num_folds: int) -> Cases:
+    beside = listing.parent / DESCRIPTION_NAME
+    described = Description.read(beside) if os.path.isfile(beside) else None
+    names = None if described is None or described.lists_cases else described
+    return read_table(listing, root=root, num_folds=num_folds, description=names)
+
+
+def _listed_in_json(listing: Path, root: Path, num_folds: int) -> Cases:
     description = Description.read(listing)
     if not description.lists_cases and len(tables := _tables_in(description.folder)) == 1:
         table = description.folder / tables[0]
         return read_table(table, root=root, num_folds=num_folds, description=description)
     return read_described(description, root=root, num_folds=num_folds)
+
+
+_LISTS = {".json": _listed_in_json, **dict.fromkeys(TABLE_SUFFIXES, _listed_in_table)}
 
 
 def _with_structures(ref: VolumeRef, names: tuple[tuple[str, int], ...]) -> VolumeRef:
@@ -148,7 +158,7 @@ def _find_listing(root: Path) -> Path:
         return _find_listing_in_folder(root)
     if not os.path.isfile(root):
         raise DatasetError(f"source: {root} does not exist; check the spelling, or that the disk is mounted")
-    if root.suffix.lower() not in (".json", *TABLE_SUFFIXES):
+    if root.suffix.lower() not in _LISTS:
         raise DatasetError(
             f"source: {root} is neither a .json nor a .csv or .tsv file; "
             "give a data set's folder, its dataset.json or a table of cases"

@@ -18,7 +18,6 @@ from voxelocity.data.decode.gunzip import unreadable
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
 
-DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 _MARK_AT, _MARK = 128, b"DICM"
 # Files without the mark and the 128 bytes before it begin with an element of the file's meta information, or of the
 # group that says what the file is, such as its character set or the type of its image.

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import DICOM_ENDINGS, Slice, files_in, is_dicom, read_pixels, read_slice
+from voxelocity.data.decode.dicom.files import Slice, files_in, is_dicom, read_pixels, read_slice
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.notes import warn_once
@@ -92,6 +93,15 @@ def read_series_voxels(header: SeriesHeader) -> Array:
     return voxels
 
 
+def series_files(path: Path) -> tuple[Path, ...]:
+    """All files in the folder of a series, which the path names, or a file of it.
+
+    Raises:
+        ScanError: the folder cannot be read.
+    """
+    return tuple(files_in(path if path.is_dir() else path.parent))
+
+
 def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
     """The images in a folder, not below it, by the UID of their series.
 
@@ -107,7 +117,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
             slice_ = read_slice(file)
             if slice_ is not None:
                 found[slice_.series_uid].append(slice_)
-        elif file.name.lower().endswith(DICOM_ENDINGS):
+        elif file.name.lower().endswith(DICOM.endings):
             raise ScanError(
                 f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
                 "copy or export it again"

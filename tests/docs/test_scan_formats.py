@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from voxelocity.core.scan_formats import OUTPUTS, SCAN_FORMATS, ScanFormat
+from voxelocity_observe.diagnose.doctor.software_checks import GIVES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -24,3 +25,8 @@ def test_the_table_of_formats_has_a_row_for_each():
 def test_the_formats_of_predictions_are_those_that_can_be_chosen():
     listed = re.findall(r"^\| `([\w.-]+)` \| `CASE(\.[\w.]+)` \|", (DOCS / "inference.md").read_text(), re.MULTILINE)
     assert dict(listed) == {name: entry.written[0] for name, entry in OUTPUTS.items()}
+
+
+def test_the_doctor_names_the_formats_of_the_extra():
+    words = GIVES["formats"].partition(";")[0]
+    assert [entry.name for entry in SCAN_FORMATS if entry.extra == "formats" and entry.name not in words] == []

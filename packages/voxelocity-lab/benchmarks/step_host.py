@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,12 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu.e03_host import loop_us
 from gpu.e09_gather import resident_volume
 from gpu.experiment import Setting
-from gpu.steps import TINY, OptimizerName, build_batches, build_step
+from gpu.steps import TINY, build_batches, build_step
 from harness import measure_each
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.data.augment import AugmentConfig, ResidentSource, needed_boxes, sample, triton_engine
-from voxelocity.step import TrainingStep, graph
+from voxelocity.step import OPTIMIZERS, TrainingStep, graph
+from voxelocity.step.optimizer_table import OptimizerName
 
 _CPU = torch.device("cpu")
 
@@ -136,5 +137,5 @@ def measure_batch(*, repeats: int = 1000) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parts: dict[str, Callable[[], Any]] = {name: partial(measure, name) for name in get_args(OptimizerName)}
+    parts: dict[str, Callable[[], Any]] = {name: partial(measure, name) for name in OPTIMIZERS}
     measure_each("step_host", __doc__, {**parts, "loop": measure_loop, "batch": measure_batch})

@@ -16,7 +16,6 @@ from gpu.steps import (
     MEDIUM,
     TINY,
     FeedLike,
-    OptimizerName,
     StepCase,
     build_batches,
     build_step,
@@ -24,8 +23,7 @@ from gpu.steps import (
 )
 from voxelocity.step import TrainingStep
 from voxelocity.step.graph import WARM_UP_STEPS
-
-_OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd", "muon", "novograd")
+from voxelocity.step.optimizer_table import OPTIMIZERS, OptimizerName
 
 
 def run(setting: Setting) -> None:
@@ -33,7 +31,7 @@ def run(setting: Setting) -> None:
         for optimizer in ("adamw",) if case is LARGE else ("adamw", "muon"):
             _reported(setting, "replay", {"what": case.name, "optimizer": optimizer}, _replay, case, optimizer)
     case = TINY if setting.is_tiny else HIPPOCAMPUS
-    for optimizer in _OPTIMIZERS:
+    for optimizer in OPTIMIZERS:
         row: Row = {"what": optimizer}
         _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0)
     row = {"what": "adamw, dropout 0.2"}

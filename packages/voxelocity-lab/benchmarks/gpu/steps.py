@@ -28,8 +28,7 @@ from voxelocity.step import (
     build_loss,
     build_network,
 )
-
-OptimizerName = Literal["adamw", "sgd", "muon", "novograd"]
+from voxelocity.step.optimizer_table import OptimizerName
 
 
 @dataclass(frozen=True, kw_only=True)

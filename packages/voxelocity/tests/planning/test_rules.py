@@ -12,6 +12,7 @@ from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.rules import RULES, settle_flips
+from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
 
 
@@ -150,6 +151,19 @@ def test_muon_trains_on_a_cpu_alone():
     assert chosen(settled(), "optimizer.name").value == "muon"
     assert Plan.parse(settled().settled).optimizer.momentum == 0.95
     assert chosen(settled(on=machine("cuda")), "optimizer.name").value == "adamw"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_gets_the_rate_and_the_momentum_of_its_entry(name):
+    plan = Plan.parse(settled(overrides={"optimizer.name": name}).settled)
+    kind = OPTIMIZERS[name]
+    momentum = kind.planned_momentum or (OptimizerConfig.model_fields["momentum"].default, "")
+    assert (plan.optimizer.learning_rate, plan.optimizer.momentum) == (kind.planned_rate[0], momentum[0])
+
+
+def test_the_reason_of_the_loss_names_the_others():
+    choice = chosen(settled(), "loss.name")
+    assert (choice.value, [name for name in LOSSES if name not in choice.reason]) == ("dice_ce", ["dice_ce"])
 
 
 def test_a_persons_value_wins_and_later_rules_see_it():

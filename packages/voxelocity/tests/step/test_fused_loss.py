@@ -6,13 +6,15 @@ Triton's interpreter.
 
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 
-from voxelocity.step import LossConfig, build_loss
+from voxelocity.core.kernels import recorded
+from voxelocity.step import LOSSES, LossConfig, build_loss
 from voxelocity.step.fused import is_fused, set_fused
-from voxelocity.step.fused_loss import FusedLoss, LossTiling, can_fuse
+from voxelocity.step.fused_loss import FusedLoss, LossForm, LossTiling, can_fuse, possible_launches
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_KERNELS = IS_INTERPRETED or torch.cuda.is_available()
@@ -39,6 +41,14 @@ def drawn(num_classes, shape=(2, 5, 6, 7), *, dtype=torch.float32, channels_last
     return logits.requires_grad_(), label
 
 
+def has_kernels(value):
+    """Whether kernels made the loss, or the sums that torch finished."""
+    reached = [value.grad_fn]
+    for node in reached:
+        reached += [below for below, _ in node.next_functions if below is not None]
+    return any(node.name() in ("_LossBackward", "_SumsBackward") for node in reached)
+
+
 def both(logits, label, config=None, **options):
     """Loss and gradient by torch's operations in float32, and by the kernels."""
     loss = build_loss(config or LossConfig(), **options)
@@ -46,7 +56,7 @@ def both(logits, label, config=None, **options):
     for fused, given in ((False, logits.detach().float().requires_grad_()), (True, logits)):
         set_fused("loss", fused)
         value = loss(given, label)
-        assert ("_LossBackward" in str(value.grad_fn)) == fused
+        assert has_kernels(value) == fused
         made.append((value.detach(), *torch.autograd.grad(value, given)))
     return made
 
@@ -78,11 +88,13 @@ def test_every_voxel_counts_once_whatever_the_extent(shape, channels_last):
 
 
 @pytest.mark.parametrize("regions", [(), REGIONS], ids=["classes", "regions"])
-@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+@pytest.mark.parametrize("name", [name for name, kind in LOSSES.items() if kind.has_kernels])
 @pytest.mark.parametrize("ignored", [None, 4])
 def test_every_option_gives_the_loss_of_torch(name, ignored, regions):
     for over_batch, background, channels_last in itertools.product([True, False], repeat=3):
-        config = LossConfig(name=name, dice_over_batch=over_batch, include_background=background, focal_gamma=1.5)
+        config = LossConfig(
+            name=name, dice_over_batch=over_batch, include_background=background, focal_gamma=1.5, tversky_beta=0.9
+        )
         logits, label = drawn(len(regions) or 4, channels_last=channels_last, highest=4)
         label[label == 3] = 4 if ignored else 2
         check(*both(logits, label, config, regions=regions, ignored=ignored))
@@ -180,11 +192,12 @@ def test_logits_that_are_not_finite_make_a_loss_that_is_not(value):
 @pytest.mark.parametrize("over_batch", [True, False])
 @pytest.mark.parametrize("ignored", [None, 4])
 @pytest.mark.parametrize("regions", [(), REGIONS], ids=["classes", "regions"])
-def test_two_ranks_have_the_loss_and_gradient_of_their_common_batch(over_batch, ignored, regions):
+@pytest.mark.parametrize("name", ["dice_ce", *(name for name, kind in LOSSES.items() if kind.of_index is not None)])
+def test_two_ranks_have_the_loss_and_gradient_of_their_common_batch(over_batch, ignored, regions, name):
     logits, label = drawn(3, (4, 4, 5, 6), highest=3)
     if ignored:
         label[0, :, 2:] = 4
-    config = LossConfig(dice_over_batch=over_batch)
+    config = LossConfig(name=name, dice_over_batch=over_batch)
     reference, _ = both(logits, label, config, regions=regions, ignored=ignored)
     halves = [(logits[:2], label[:2]), (logits[2:], label[2:])]
     exchanged: list[list[torch.Tensor]] = [[], []]
@@ -241,6 +254,29 @@ def test_every_tiling_gives_the_same_result():
             tiling = LossTiling(block=block, align=align, num_warps=1, programs=3, is_by_thread=by_thread)
             loss = FusedLoss(LossConfig(), tilings=(tiling, tiling)).loss(logits, label)
             check(reference, (loss.detach(), *torch.autograd.grad(loss, logits)))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LOSSES.items() if kind.has_kernels])
+@pytest.mark.parametrize("total", [None, torch.clone], ids=["alone", "ranks"])
+def test_the_kernels_that_are_compiled_ahead_are_those_that_it_launches(name, total):
+    logits, label = drawn(3)
+    loss = build_loss(LossConfig(name=name), **({} if total is None else {"total": total}))
+    with recorded(runs=True) as launches:
+        loss(logits, label)
+    form = LossForm(num_classes=3, is_channels_last=False, config=LossConfig(name=name))
+    ahead = possible_launches(form, logits.dtype, num_voxels=label[0].numel(), is_shared=total is not None)
+    names = [launch.kernel.__name__ for launch in ahead]
+    assert names == [*(launch.kernel.__name__ for launch in launches), "loss_gradient"]
+
+
+def test_a_term_without_a_kernel_is_left_to_torch(monkeypatch):
+    term = replace(LOSSES["dice_focal"].of_voxels, kernel="")
+    logits, label = drawn(3)
+    reference, _ = both(logits, label, LossConfig(name="dice_focal"))
+    monkeypatch.setitem(LOSSES, "dice_focal", replace(LOSSES["dice_focal"], of_voxels=term))
+    loss = build_loss(LossConfig(name="dice_focal"))(logits, label)
+    assert not has_kernels(loss)
+    check(reference, (loss.detach(), *torch.autograd.grad(loss, logits)))
 
 
 def test_what_the_kernels_cannot_do_is_left_to_torch(monkeypatch):

@@ -3,7 +3,8 @@ import torch
 from monai.losses import DiceCELoss, DiceLoss, FocalLoss, TverskyLoss
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voxelocity.step import LossConfig, build_loss
+from voxelocity.step import LOSSES, LossConfig, build_loss
+from voxelocity_observe.core.errors import ConfigError
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_loss_of_overlapping_classes_equals_that_of_monai_with_sigmoids(logi
 
 
 @pytest.mark.parametrize("regions", [(), REGIONS])
-@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("over_batch", [True, False])
 def test_voxels_without_a_known_class_count_nowhere(logits_and_label, over_batch, name, regions):
     logits, label = logits_and_label
@@ -172,7 +173,91 @@ def test_the_tversky_term_is_that_of_monai(logits_and_label, alpha):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+def focal_tversky(logits, target, *, alpha, beta, gamma, over_batch=True, first=1):
+    """The formula of Abraham and Khan as a mean over classes; logits and target (b, k, x, y, z) of any precision."""
+    probability = logits.softmax(1) if first else logits.sigmoid()
+    over = (0, 2, 3, 4) if over_batch else (2, 3, 4)
+    right, extra, missed = (
+        both.sum(over) for both in (probability * target, probability * (1 - target), (1 - probability) * target)
+    )
+    # Half of what Dice has in numerator and denominator, which are twice these.
+    index = (right + 0.5e-5) / (right + alpha * extra + beta * missed + 0.5e-5)
+    return ((1.0 - index) ** (1.0 / gamma))[..., first:].mean()
+
+
+@pytest.mark.parametrize("over_batch", [True, False])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "gamma"), [(0.3, 0.7, 4.0 / 3.0), (0.2, 0.3, 3.0), (1.0, 1.0, 1.0), (0.1, 0.9, 2.0)]
+)
+def test_the_focal_tversky_loss_and_its_gradient_are_those_of_the_formula(
+    logits_and_label, alpha, beta, gamma, over_batch
+):
+    logits, label = logits_and_label
+    config = LossConfig(
+        name="focal_tversky", tversky_alpha=alpha, tversky_beta=beta, tversky_gamma=gamma, dice_over_batch=over_batch
+    )
+    weights = {"alpha": alpha, "beta": beta, "gamma": gamma, "over_batch": over_batch}
+    for regions in ((), REGIONS):
+        used = logits[:, 1:] if regions else logits
+        indices = regions or tuple((index,) for index in range(4))
+        target = torch.stack([torch.isin(label, torch.tensor(index)) for index in indices], dim=1)
+        precise = used.detach().double().requires_grad_()
+        wanted = focal_tversky(precise, target.double(), **weights, first=0 if regions else 1)
+        found = build_loss(config, regions=regions)(used, label)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+        (ours,) = torch.autograd.grad(found, used, retain_graph=True)
+        (theirs,) = torch.autograd.grad(wanted, precise)
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.3, 0.7), (0.5, 1.0)])
+@pytest.mark.parametrize("background", [True, False])
+def test_with_a_gamma_of_1_it_is_the_tversky_loss_of_monai(logits_and_label, alpha, beta, background):
+    logits, label = logits_and_label
+    config = LossConfig(
+        name="focal_tversky", tversky_alpha=alpha, tversky_beta=beta, tversky_gamma=1.0, include_background=background,
+        smooth=1e-4,
+    )  # fmt: skip
+    ours = build_loss(config)(logits, label)
+    theirs = TverskyLoss(
+        include_background=background, softmax=True, to_onehot_y=True, alpha=alpha, beta=beta, batch=True,
+        smooth_nr=0.5e-4, smooth_dr=0.5e-4,
+    )(logits, label.unsqueeze(1))  # fmt: skip
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    (grad_a,), (grad_b,) = (torch.autograd.grad(loss, logits) for loss in (ours, theirs))
+    torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 4.0 / 3.0, 3.0])
+def test_the_focal_tversky_loss_has_the_slope_of_its_values_in_float64(gamma):
+    config = LossConfig(name="focal_tversky", tversky_alpha=0.4, tversky_beta=0.9, tversky_gamma=gamma)
+    random = torch.Generator().manual_seed(0)
+    total = 10.0 + torch.rand(2, 3, generator=random, dtype=torch.float64)
+    # The last class is nearly right, the first one is not predicted at all.
+    agreed = total * torch.tensor([0.0, 0.3, 0.4999])
+    sizes = torch.stack([agreed, total]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda sizes: LOSSES["focal_tversky"].overlap(sizes, config, 0), sizes)
+
+
+@pytest.mark.parametrize("compute", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("gamma", [4.0 / 3.0, 3.0])
+def test_a_class_that_is_right_or_absent_has_a_finite_slope_in_the_focal_tversky_loss(compute, gamma):
+    label = torch.zeros(1, 8, 8, 8, dtype=torch.uint8)
+    label[:, 2:5] = 1
+    for height in (5.0, 12.0, 60.0):
+        logits = (height * torch.nn.functional.one_hot(label.long(), 3).movedim(-1, 1)).to(compute).requires_grad_()
+        loss = build_loss(LossConfig(name="focal_tversky", tversky_gamma=gamma))(logits, label)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert 0.0 <= loss.item() < 1.0
+        assert gradient.isfinite().all()
+
+
+def test_a_tversky_index_that_counts_no_wrong_voxel_is_refused():
+    with pytest.raises(ConfigError, match="tversky_alpha and tversky_beta are both 0, so focal_tversky would count no"):
+        LossConfig.parse({"name": "focal_tversky", "tversky_alpha": 0.0, "tversky_beta": 0.0})
+
+
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("compute", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compute, name, device):
@@ -212,7 +297,7 @@ class _OnHost(TorchDispatchMode):
 
 @pytest.mark.parametrize("ignored", [None, 4])
 @pytest.mark.parametrize("regions", [(), REGIONS])
-@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
+@pytest.mark.parametrize("name", LOSSES)
 def test_later_steps_read_nothing_in_main_memory(name, regions, ignored):
     # As a recorded step must: it would read the memory again when that has long been given back.
     loss = build_loss(LossConfig(name=name), regions=regions, ignored=ignored)

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("which", "least"),
     [
-        ("(float32 and not 105) or every_option or ranks or ignored or silence or scaler or left_to", 30),
+        ("(float32 and not 105) or every_option or ranks or ignored or silence or scaler or left_to or ahead", 30),
         pytest.param("test", 60, marks=pytest.mark.nightly),
     ],
     ids=["some", "all"],

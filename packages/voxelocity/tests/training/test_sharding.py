@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from shared.ranks import finish, start_ranks
+from voxelocity.step import OPTIMIZERS
 from voxelocity.training.open_session import _check_ranks
 from voxelocity.training.sharding import _check_mode
 from voxelocity_observe.core.errors import ConfigError
@@ -157,11 +159,13 @@ def test_what_does_not_go_with_a_mode_is_refused_once(tiny_msd, tiny_sets, tmp_p
 def test_fsdp_is_refused_for_optimizers_that_need_whole_parameters_and_a_pipeline_for_a_cache_in_parts():
     plan = SimpleNamespace(
         precision=SimpleNamespace(compute="float32"),
-        optimizer=SimpleNamespace(name="novograd"),
+        optimizer=SimpleNamespace(name=""),
         parallel=SimpleNamespace(mode="pipeline", max_bytes=()),
         data=SimpleNamespace(batch_size=2, cache=SimpleNamespace(num_parts=2)),
     )
-    with pytest.raises(ConfigError, match=r"parallel\.mode=fsdp cannot be combined with optimizer\.name=novograd"):
-        _check_mode("fsdp", plan)
+    for plan.optimizer.name, kind in OPTIMIZERS.items():
+        refused = rf"parallel\.mode=fsdp cannot be combined with optimizer\.name={plan.optimizer.name}"
+        with pytest.raises(ConfigError, match=refused) if kind.needs_whole else nullcontext():
+            _check_mode("fsdp", plan)
     with pytest.raises(ConfigError, match=r"data\.cache\.num_parts=2 cannot be combined with parallel\.mode=pipeline"):
         _check_ranks(SimpleNamespace(plan=plan, machine=SimpleNamespace(num_ranks=2)))

@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ import torch
 import voxelocity
 from shared.limits import HANGS_S
 from voxelocity.planning import Planned, make_plan
-from voxelocity.step import ScheduleConfig, build_network, learning_rate_at
+from voxelocity.step import LOSSES, OPTIMIZERS, LossConfig, ScheduleConfig, build_network, learning_rate_at
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.race import monai_script
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS, script_job
@@ -24,6 +24,7 @@ from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import cpu_budget
 
 SCRIPT = Path(monai_script.__file__)
+SCRIPT_OPTIMIZERS = get_args(get_type_hints(ScriptSettings)["optimizer"])
 SMALL = {**LIMITS, **PEER_KEYS} | {
     "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
     "data.patch.shape_voxel": [16, 16, 16],
@@ -174,6 +175,9 @@ def test_the_learning_rate_is_that_of_the_plan(phantoms: Path, tmp_path: Path) -
         ({"data.augment.blur_probability": 0.1}, "data.augment"),
         ({"data.augment.quarter_turn_probability": [0.0, 0.0, 0.5]}, "data.augment"),
         ({"optimizer.name": "sgd", "loss.name": "dice"}, "loss.name, optimizer.name"),
+        # Without overlapping classes, the script has only the default.
+        *(({"loss.name": name}, "loss.name") for name in LOSSES if name != LossConfig().name),
+        *(({"optimizer.name": name}, "optimizer.name") for name in OPTIMIZERS if name not in SCRIPT_OPTIMIZERS),
         ({"data.prepare.intensity.mode": "none"}, "data.prepare.intensity.mode"),
     ],
 )

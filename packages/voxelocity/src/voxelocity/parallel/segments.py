@@ -53,23 +53,17 @@ def segments_of(network: nn.Module) -> tuple[Segment, ...]:
     Raises:
         InputError: it is none of these, or has a part that is not in any segment.
     """
-    found: Sequence[Segment]
+    cut = next((cut for cut in CUTS if cut.fits(network)), None)
     if hasattr(network, "segments"):
         listed: Any = network.segments
-        found = listed()
-    elif _has(network, "input_block", "downsamples", "bottleneck", "upsamples", "output_block"):
-        found = _of_dynunet(network)
-    elif _has(network, "convInit", "down_layers", "up_samples", "up_layers", "conv_final"):
-        found = _of_segresnet(network)
-    elif _has(network, "model") and isinstance(network.model, nn.Sequential) and len(network.model) == 3:
-        found = _of_unet_level(network.model)
-    elif isinstance(network, nn.Sequential):
-        found = [_replacing(module) for module in network]
+        found: Sequence[Segment] = listed()
+    elif cut is not None:
+        found = cut.segments(network)
     else:
+        *titles, last = (cut.title for cut in CUTS)
         raise InputError(
-            f"parallel: {type(network).__name__} cannot be cut into segments; use DynUNet, UNet, SegResNet or an "
-            "nn.Sequential, or give your class a method segments() that returns a list of "
-            "voxelocity.parallel.Segment"
+            f"parallel: {type(network).__name__} cannot be cut into segments; use {', '.join(titles)} or {last}, or "
+            "give your class a method segments() that returns a list of voxelocity.parallel.Segment"
         )
     covered = {id(parameter) for segment in found for parameter in segment.parameters()}
     missing = [name for name, parameter in network.named_parameters() if id(parameter) not in covered]
@@ -134,3 +128,43 @@ def _of_unet_level(level: nn.Sequential) -> list[Segment]:
     is_level = isinstance(inner, nn.Sequential) and len(inner) == 3 and hasattr(inner[1], "submodule")
     first, *others = _of_unet_level(inner) if is_level else [_replacing(inner)]
     return [_replacing(down), Segment("push", first.run, first.modules), *others, Segment("join", join, (up,))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCut:
+    """How networks of one kind are cut.
+
+    Attributes:
+        title: of the network, as `step` has it in its table.
+        fits: whether a network has this kind's parts, ours or another library's.
+        segments: of a network that fits.
+    """
+
+    title: str
+    fits: Callable[[nn.Module], bool]
+    segments: Callable[[Any], list[Segment]]
+
+
+CUTS = (
+    NetworkCut(
+        title="DynUNet",
+        fits=lambda network: _has(network, "input_block", "downsamples", "bottleneck", "upsamples", "output_block"),
+        segments=_of_dynunet,
+    ),
+    NetworkCut(
+        title="UNet",
+        fits=lambda network: isinstance(level := getattr(network, "model", None), nn.Sequential) and len(level) == 3,
+        segments=lambda network: _of_unet_level(network.model),
+    ),
+    NetworkCut(
+        title="SegResNet",
+        fits=lambda network: _has(network, "convInit", "down_layers", "up_samples", "up_layers", "conv_final"),
+        segments=_of_segresnet,
+    ),
+    NetworkCut(
+        title="an nn.Sequential",
+        fits=lambda network: isinstance(network, nn.Sequential),
+        segments=lambda network: [_replacing(module) for module in network],
+    ),
+)
+"""Looked through in this order."""

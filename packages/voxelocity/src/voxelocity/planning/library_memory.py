@@ -21,7 +21,7 @@ from voxelocity.core.config import find_factory
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.planning.config import Plan, plan_with
-from voxelocity.step import NetworkConfig, TrainingStep, build_loss, build_network
+from voxelocity.step import NETWORKS, NetworkConfig, TrainingStep, build_loss, build_network
 from voxelocity_observe.core.host import peak_host_bytes
 
 _SIDE = 16
@@ -34,9 +34,10 @@ def measure(plan: Plan, device: torch.device, *, num_channels: int) -> dict[str,
     Cases have as many channels as those of the run, which the user's own augmentation may need.
     """
     importlib.import_module("voxelocity.training")
-    if plan.network.name == "custom":
+    source = NETWORKS[plan.network.name].source
+    if source == "user":
         find_factory(plan.network.factory, key="network.factory")
-    elif plan.network.name not in ("dynunet", "unet"):
+    elif source == "monai":
         importlib.import_module("monai.networks.nets")
     keys: dict[str, Any] = {
         "data.patch.shape_voxel": [_SIDE] * 3,

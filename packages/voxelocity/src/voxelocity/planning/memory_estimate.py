@@ -22,7 +22,7 @@ from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
-from voxelocity.step.fused_loss import MOST_REGIONS
+from voxelocity.step.fused_loss import MOST_REGIONS, has_kernels
 from voxelocity.step.graph import LARGE_SHARE
 from voxelocity_observe.core.environment import python_path
 from voxelocity_observe.core.errors import ConfigError, InputError
@@ -139,7 +139,7 @@ def _has_fused_loss(planned: Planned, *, num_regions: int) -> bool:
         machine.device == "cuda"
         and machine.has_triton
         and plan.backend.fused_loss
-        and plan.loss.boundary_weight == 0.0
+        and has_kernels(plan.loss)
         and num_regions <= MOST_REGIONS
     )
 

@@ -15,6 +15,7 @@ from voxelocity.core.region import Index3
 from voxelocity.parallel.footprint import peak_bytes
 from voxelocity.parallel.heap import Heap
 from voxelocity.step import (
+    NETWORKS,
     LossConfig,
     NetworkConfig,
     OptimizerConfig,
@@ -41,11 +42,7 @@ LIBRARIES_BYTES = _GIB // 2
 WORKSPACE_BYTES = _GIB // 4
 """Workspaces that cuDNN's algorithms take besides the margin. MLPerf's submission allowed 4 GB on 80 GB; without them
 cuDNN falls back to slower algorithms, it does not fail."""
-# Activations that other networks keep relative to DynUNet's at equal widths: counted as in
-# tests/planning/test_memory_rule.py. A UNet keeps less, because its finest level is computed once; its value covers up
-# to four residual units. For a custom network nothing is known.
-_KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "dints": 2.0, "custom": 2.0}
-_RESIDUAL_SHARE = 1.3
+# Activations kept with dropout, relative to without: counted as in tests/planning/test_memory_rule.py.
 _DROPOUT_SHARE = 1.7
 _STEPS_BEFORE = 2
 
@@ -107,8 +104,9 @@ def step_bytes(
         # Results of each convolution and its norm: two convolutions down, two up, and the joined input of the latter.
         num_kept = 4 if level == len(network.widths) - 1 else 10
         kept += num_kept * width * value * coarse / math.prod(math.prod(s) for s in network.strides[:level])
-    kept *= _KEPT_SHARE[network.name]
-    kept *= _RESIDUAL_SHARE if network.num_res_units and network.name == "dynunet" else 1.0
+    kind = NETWORKS[network.name]
+    kept *= kind.kept_share
+    kept *= kind.residual_share if network.num_res_units else 1.0
     kept *= _DROPOUT_SHARE if network.dropout else 1.0
     image = num_channels * (4 + value)
     # Logits; for the loss their log-probability and probability in float32 and a mask; class indices as int64.

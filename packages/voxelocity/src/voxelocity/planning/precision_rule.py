@@ -12,7 +12,7 @@ from voxelocity.planning.device_classes import ASSUMED_AUTOTUNE_COST_S, ASSUMED_
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 from voxelocity.planning.step_timing import StepTask, StepVariant
-from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+from voxelocity.step import NETWORKS, BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 from voxelocity.step.fused import has_triton
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.interleaved_timing import SpeedRatio, Times
@@ -23,9 +23,6 @@ GRAPH = "precision.step_graph"
 TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
 MEASURED_KEYS = (LAST, TRIED)
 """Keys that a measurement may choose: those that change results only by roundings."""
-
-# Those built here; MONAI's have torch's norms.
-_FUSED_NETWORKS = ("dynunet", "unet")
 
 _PLANNED = "as planned"
 _LIMIT_S = 6.0
@@ -214,8 +211,9 @@ def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
         return _gpu_format(facts)
     if compute != "float32":
         return True, "faster with half-precision convolutions"
-    if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
-        return True, "faster for DynUNet on the CPUs where it was measured (docs/log)"
+    kind = NETWORKS[facts.settled["network"]["name"]]
+    if facts.machine.device == "cpu" and kind.is_faster_channels_last:
+        return True, f"faster for {kind.title} on the CPUs where it was measured (docs/log)"
     return False, "torch's default"
 
 
@@ -226,7 +224,8 @@ def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
         return True, fast
     if network.get("norm", "instance") == "batch":
         return True, f"{fast}, and batch norms keep it"
-    if network["name"] not in _FUSED_NETWORKS:
+    # MONAI's have torch's norms.
+    if NETWORKS[network["name"]].source != "ours":
         return False, f"torch's instance norms, which {network['name']} uses, copy from and to channels_last_3d"
     if not BackendConfig.parse(facts.section("backend"), where="plan: backend").fused_norm:
         return False, "torch's instance norms copy from and to channels_last_3d, and backend.fused_norm is off"

@@ -21,6 +21,7 @@ from voxelocity.planning.patch_rule import (
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
+from voxelocity.step import LOSSES, OPTIMIZERS
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import count_text, listed
 
@@ -216,8 +217,9 @@ def _forecast_text(facts: PlanFacts) -> str:
 
 def settle_loss(facts: PlanFacts) -> None:
     """Dice and cross-entropy for every task: we have not measured another loss to be better on any."""
+    first, *others = LOSSES
     facts.settle(
-        "loss.name", "dice_ce", "as in nnU-Net, for every task; dice_focal, tversky_ce or a boundary term on request"
+        "loss.name", first, f"as in nnU-Net, for every task; {', '.join(others)} or a boundary term on request"
     )
 
 
@@ -229,12 +231,11 @@ def settle_optimizer(facts: PlanFacts) -> None:
     else:
         name, why = _device_optimizer(facts)
     factor, scaled = (1.0, "") if on_cpu else _rate_factor(facts)
-    if facts.settle("optimizer.name", name, why) == "muon":
-        facts.settle("optimizer.momentum", 0.95, "Muon's usual value")
-        facts.settle("optimizer.learning_rate", 8e-3 * factor, "learned faster than 4e-3 in our short runs" + scaled)
-    else:
-        why = "3e-3 and 8e-3 gave similar results in our short runs" + scaled
-        facts.settle("optimizer.learning_rate", 4e-3 * factor, why)
+    kind = OPTIMIZERS[facts.settle("optimizer.name", name, why)]
+    if kind.planned_momentum is not None:
+        facts.settle("optimizer.momentum", *kind.planned_momentum)
+    rate, why = kind.planned_rate
+    facts.settle("optimizer.learning_rate", rate * factor, why + scaled)
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")
     if facts.overrides.get("train.target_dice", 0.0):
         why = "the time to reach the target is unknown, so the learning rate cannot decay toward it"

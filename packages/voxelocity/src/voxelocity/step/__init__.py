@@ -1,8 +1,9 @@
 """One training step: network, precision, loss, optimizer, schedule.
 
 - `training_step`: forward, loss, backward, optimizer, average. `graph`: the whole of it as one CUDA graph.
-- `network` with `network_config`: networks by name; `dynunet` and `unet` are ours.
-- `loss`: losses by name. `optimizer`, `own_optimizers`: learning rate, optimizers by name, Muon and NovoGrad.
+- `loss_table`, `optimizer_table`, `network_table`: what a plan may name, one entry each, with its settings.
+- `network` with `network_config`: a network built; `dynunet` and `unet` are ours, `dints` is MONAI's.
+- `loss`: a loss built. `optimizer`, `own_optimizers`: learning rate, state of an optimizer, Muon and NovoGrad.
 - `precision` with `precision_config`: number formats, memory format, switches.
 - `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`
   is what kernels share; `ahead` compiles.
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING
 from voxelocity.core.first_use import first_use
 
 if TYPE_CHECKING:
-    from voxelocity.step.loss import LossConfig, build_loss
+    from voxelocity.step.loss import build_loss
+    from voxelocity.step.loss_table import LOSSES, LossConfig
     from voxelocity.step.network import build_network
     from voxelocity.step.network_config import NetworkConfig
+    from voxelocity.step.network_table import NETWORKS
     from voxelocity.step.optimizer import (
-        OptimizerConfig,
         RunningAverage,
         ScheduleConfig,
         build_optimizer,
         learning_rate_at,
     )
+    from voxelocity.step.optimizer_table import OPTIMIZERS, OptimizerConfig
     from voxelocity.step.precision import (
         autocast,
         backend_as_found,
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
+    "LOSSES",
+    "NETWORKS",
+    "OPTIMIZERS",
     "BackendConfig",
     "LossConfig",
     "NetworkConfig",
@@ -57,10 +63,13 @@ __all__ = [
 __getattr__ = first_use(
     __name__,
     {
-        "loss": ("LossConfig", "build_loss"),
+        "loss": ("build_loss",),
+        "loss_table": ("LOSSES", "LossConfig"),
         "network": ("build_network",),
         "network_config": ("NetworkConfig",),
-        "optimizer": ("OptimizerConfig", "RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
+        "network_table": ("NETWORKS",),
+        "optimizer": ("RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
+        "optimizer_table": ("OPTIMIZERS", "OptimizerConfig"),
         "precision": ("autocast", "backend_as_found", "check_compiler", "set_backend"),
         "precision_config": ("BackendConfig", "PrecisionConfig", "image_format", "precision_on"),
         "training_step": ("TrainingStep",),

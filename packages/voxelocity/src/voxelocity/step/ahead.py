@@ -12,10 +12,9 @@ from voxelocity.step.fused import has_triton
 from voxelocity.step.fused_loss import LossForm
 from voxelocity.step.network import build_blank
 from voxelocity.step.network_config import NetworkConfig
+from voxelocity.step.network_table import NETWORKS
 from voxelocity.step.precision import compute_dtype
 from voxelocity.step.precision_config import BackendConfig, PrecisionConfig
-
-_WITH_OUR_NORMS = ("dynunet", "unet", "segresnet")
 
 
 def possible_launches(
@@ -42,10 +41,10 @@ def possible_launches(
     if not has_triton() or precision.compile != "none":
         return []
     dtype, found = compute_dtype(precision), []
-    if backend.fused_norm and precision.channels_last and network.name in _WITH_OUR_NORMS:
+    if backend.fused_norm and precision.channels_last and NETWORKS[network.name].has_own_norms:
         blank = build_blank(network, num_channels=num_channels, num_classes=loss.num_classes)
         found += fused_norm.possible_launches(blank, dtype)
-    if backend.fused_loss and loss.config.boundary_weight == 0.0:
+    if backend.fused_loss and fused_loss.has_kernels(loss.config):
         for shape in patch_shapes:
             found += fused_loss.possible_launches(loss, dtype, num_voxels=math.prod(shape), is_shared=is_shared)
     return distinct(found)

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.kernels import Launch, described, launch
 from voxelocity.step.fused import differentiable_once, has_triton, is_fused
+from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
 from voxelocity_observe.core.device import as_current
-
-if TYPE_CHECKING:
-    from voxelocity.step.loss import LossConfig
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_REGIONS = 32
@@ -89,7 +87,7 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         is_fused("loss")
         and type(logits) in (torch.Tensor, torch.nn.Parameter)
         and type(label) is torch.Tensor
-        and _has_kernels(logits.device.type)
+        and _runs_on(logits.device.type)
         and logits.device == label.device
         and logits.dtype in _DTYPES
         and label.dtype == torch.uint8
@@ -97,13 +95,18 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and 0 < len(logits) < 2**16
         and 0 < logits.shape[1] <= (MOST_REGIONS if num_regions else MAX_CLASSES)
         and 0 < math.prod(logits.shape[2:]) <= _MOST_VOXELS
-        and config.boundary_weight == 0.0
+        and has_kernels(config)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )
 
 
-def _has_kernels(device_type: str) -> bool:
+def has_kernels(config: LossConfig) -> bool:
+    """Whether the kernels compute this loss, whatever the tensors and the device."""
+    return LOSSES[config.name].has_kernels and config.boundary_weight == 0.0
+
+
+def _runs_on(device_type: str) -> bool:
     return has_triton() and (device_type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -141,7 +144,9 @@ class LossForm:
     def term(self) -> int:
         from voxelocity.step import triton_loss
 
-        return {"dice": triton_loss.NO_TERM, "dice_focal": triton_loss.FOCAL}.get(self.config.name, triton_loss.ENTROPY)
+        term = LOSSES[self.config.name].of_voxels
+        value: int = triton_loss.NO_TERM if term is None else vars(triton_loss)[term.kernel]
+        return value
 
     def constants(self, kernel: str, num_voxels: int) -> dict[str, Any]:
         """Compile-time arguments of a kernel, and the warps of its programs, for patches of this size.
@@ -201,7 +206,7 @@ class FusedLoss:
         self._tables: dict[torch.device, torch.Tensor] = {}
 
     def loss(self, logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch, a scalar in float32."""
+        """The loss of a batch, a scalar in float32; not for a loss with `LossKind.of_index`."""
         value: torch.Tensor = _Loss.apply(_dense(logits), label.contiguous(), self)  # type: ignore[no-untyped-call]
         return value
 
@@ -280,8 +285,7 @@ class _Call:
 
     @property
     def alpha(self) -> float:
-        """Dice is the Tversky index with both kinds of wrong voxels weighted equally."""
-        return self.loss.config.tversky_alpha if self.loss.config.name == "tversky_ce" else 0.5
+        return share_of_positives(self.loss.config)
 
 
 class _Loss(torch.autograd.Function):
@@ -383,7 +387,8 @@ def possible_launches(form: LossForm, dtype: torch.dtype, *, num_voxels: int, is
         "regions": torch.int32,
     }
     found = []
-    for name in ("loss_sums", "add_sums" if is_shared else "loss_of_sums", "loss_gradient"):
+    summing = "add_sums" if is_shared or LOSSES[form.config.name].of_index is not None else "loss_of_sums"
+    for name in ("loss_sums", summing, "loss_gradient"):
         kernel, constants = vars(triton_loss)[name], form.constants(name, num_voxels)
         arguments = [given.get(argument, torch.float32) for argument in kernel.arg_names if argument not in constants]
         found.append(described(kernel, arguments, constants))

@@ -19,6 +19,7 @@ import torch
 
 from voxelocity.core.kernels import refuse_compiling_in_captures
 from voxelocity.parallel import Sharding, World
+from voxelocity.step.optimizer_table import OPTIMIZERS
 from voxelocity.step.precision_config import PrecisionConfig
 from voxelocity_observe.core.device import is_out_of_memory, numbered
 from voxelocity_observe.spans import span
@@ -29,8 +30,6 @@ _MOST_GRAPHS = 4
 """Kept at once, one for each shape of a batch; beyond them the one used longest ago is dropped."""
 LARGE_SHARE = 0.4
 """Of a device's memory: with more in recordings, a validation might not find enough."""
-# Optimizers whose fused kernel reads whether float16 overflowed; for others, the scaler asks the device.
-_SKIP_ON_DEVICE = ("adamw", "sgd")
 _MOST_CAPTURES = 24
 """A training whose shapes keep changing would record more than it replays."""
 
@@ -362,14 +361,14 @@ def open_graphs(
     if not precision.step_graph:
         return None
     recorder = recorder_of(device)
+    skipping = sorted(name for name, kind in OPTIMIZERS.items() if kind.skips_on_device)
     why_not = {
         f"the device is a {device.type}": recorder is None,
         "several ranks train together": not world.is_alone,
         "the network is not computed as a whole": not network.is_plain,
         f"precision.compile={precision.compile} makes recordings of its own": precision.compile != "none",
-        f"in float16, the host decides whether a step of {optimizer} is left out; adamw and sgd decide on the device": (
-            precision.compute == "float16" and optimizer not in _SKIP_ON_DEVICE
-        ),
+        f"in float16, the host decides whether a step of {optimizer} is left out; {' and '.join(skipping)} decide on "
+        "the device": precision.compute == "float16" and optimizer not in skipping,
     }
     if recorder is None or any(why_not.values()):
         if warn is not None:

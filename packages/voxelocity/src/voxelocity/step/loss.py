@@ -1,17 +1,15 @@
-"""Losses by name."""
+"""Losses by name, as `loss_table` describes them: by torch's operations, or in two passes by `fused_loss`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from voxelocity.core.cases import MAX_CLASSES
-from voxelocity.core.config import Config
 from voxelocity.step.fused_loss import FusedLoss, can_fuse
+from voxelocity.step.loss_table import LOSSES, LossConfig, mean_of_known, share_of_positives
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Total = Callable[[torch.Tensor], torch.Tensor]
@@ -19,29 +17,6 @@ Total = Callable[[torch.Tensor], torch.Tensor]
 
 def _alone(values: torch.Tensor) -> torch.Tensor:
     return values
-
-
-class LossConfig(Config):
-    """What a step minimizes."""
-
-    name: Literal["dice_ce", "dice", "dice_focal", "tversky_ce"] = "dice_ce"
-    """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, soft Dice plus the focal
-    loss (Lin et al., 10.1109/ICCV.2017.324), or the Tversky index plus cross-entropy (Salehi et al.,
-    10.1007/978-3-319-67389-9_44). Of overlapping classes, each has a binary cross-entropy or focal loss of its own."""
-    include_background: bool = False
-    """Whether the background counts in the Dice or Tversky term."""
-    focal_gamma: float = Field(default=2.0, ge=1.0, le=10.0)
-    """dice_focal: the larger it is, the less weight voxels get that are already right."""
-    tversky_alpha: float = Field(default=0.3, ge=0.0, le=1.0)
-    """tversky_ce: weight of false positives; false negatives have the rest, and 0.5 equals Dice."""
-    boundary_weight: float = Field(default=0.0, ge=0.0, le=10.0)
-    """Weight of the boundary loss, added to the others: the mean of probability times signed distance to the true
-    border in voxels (Kervadec et al., 10.1016/j.media.2020.101851, who begin at 0.01). SciPy computes the distances on
-    the host: tens of milliseconds per patch and class, for which a GPU waits."""
-    dice_over_batch: bool = True
-    """Whether Dice is computed over the whole batch, which is more stable if a patch may lack a class."""
-    smooth: float = Field(default=1e-5, gt=0.0)
-    """Added to numerator and denominator of the Dice term."""
 
 
 def build_loss(
@@ -71,8 +46,7 @@ def build_loss(
         total: sums a tensor over the ranks that make a batch together, each from its own patches, with gradient
             (`parallel.World.total`). Every rank then has the loss of the whole batch, whatever its share.
     """
-    # Dice is the Tversky index with both kinds of wrong voxels weighted equally.
-    alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
+    kind = LOSSES[config.name]
     fused, table = FusedLoss(config, regions=regions, ignored=ignored), _RegionTable(regions)
 
     def summed(logits: torch.Tensor, label: torch.Tensor) -> Sums:
@@ -86,16 +60,16 @@ def build_loss(
         )
         if is_known is not None:
             probability = probability * is_known.unsqueeze(1)
-        sizes = _overlap_sizes(probability, is_class, alpha)
+        sizes = _overlap_sizes(probability, is_class, share_of_positives(config))
         if config.boundary_weight > 0.0:
             distance = _signed_distance_voxel(is_class.view_as(probability), 0 if regions else 1)
             # The probability of voxels that do not count is 0 by now.
-            mean = mean + config.boundary_weight * _mean((probability * distance).mean(1), is_known)
+            mean = mean + config.boundary_weight * mean_of_known((probability * distance).mean(1), is_known)
         known = mean.new_full((), float(label.numel())) if is_known is None else is_known.sum().float()
         return sizes, mean, known
 
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        if total is _alone and can_fuse(logits, label, config, len(regions)):
+        if total is _alone and kind.of_index is None and can_fuse(logits, label, config, len(regions)):
             return fused.loss(logits, label)
         sizes, mean, known = summed(logits, label)
         patches = mean.new_full((), float(len(label)))
@@ -103,8 +77,8 @@ def build_loss(
         first = 0 if regions or config.include_background else 1
         if config.dice_over_batch:
             sizes, mean = _over_ranks(total, sizes.sum(1, keepdim=True), mean, count)
-            return _overlap_term(sizes, config.smooth, first) + mean
-        overlap = _overlap_term(sizes, config.smooth, first)
+            return kind.overlap(sizes, config, first) + mean
+        overlap = kind.overlap(sizes, config, first)
         if ignored is None:
             return _over_ranks(total, sizes[:0], mean + overlap, patches)[1]
         # One is a mean over voxels, the other over patches.
@@ -153,22 +127,11 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def _exclusive(logits: torch.Tensor, label: torch.Tensor, is_known: torch.Tensor | None, config: LossConfig) -> Parts:
     # Any class will do for a voxel that does not count.
     target = (label if is_known is None else label * is_known).long()
-    log_probability = torch.log_softmax(logits, dim=1)
-    mean = logits.new_zeros(())
-    if config.name == "dice_focal":
-        mean = _mean(_focal_term(log_probability, target, config.focal_gamma), is_known)
-    elif config.name != "dice" and is_known is None:
-        mean = torch.nn.functional.nll_loss(log_probability, target)
-    elif config.name != "dice":
-        mean = _mean(torch.nn.functional.nll_loss(log_probability, target, reduction="none"), is_known)
+    log_probability, term = torch.log_softmax(logits, dim=1), LOSSES[config.name].of_voxels
+    mean = logits.new_zeros(()) if term is None else term.exclusive(log_probability, target, is_known, config)
     # A mask keeps one byte per voxel and class for the backward pass.
     classes = torch.arange(logits.shape[1], device=label.device)[:, None]
     return log_probability.exp(), label.flatten(1).unsqueeze(1) == classes, mean
-
-
-def _mean(values: torch.Tensor, is_known: torch.Tensor | None) -> torch.Tensor:
-    """The mean over voxels (b, x, y, z) that are known; 0 if none is."""
-    return values.mean() if is_known is None else (values * is_known).sum() / is_known.sum().clamp_min(1)
 
 
 def _overlapping(
@@ -180,14 +143,11 @@ def _overlapping(
 ) -> Parts:
     # (b, k, v).
     is_class = table.on(label.device)[:, label.flatten(1).long()].transpose(0, 1)
-    mean = logits.new_zeros(())
-    if config.name != "dice":
+    mean, term = logits.new_zeros(()), LOSSES[config.name].of_voxels
+    if term is not None:
         flat = logits.flatten(2)
-        each = torch.nn.functional.binary_cross_entropy_with_logits(flat, is_class.to(flat.dtype), reduction="none")
-        if config.name == "dice_focal":
-            # The cross-entropy is minus the log of the probability of what is right.
-            each = (1.0 - (-each).exp()) ** config.focal_gamma * each
-        mean = _mean(each.mean(1).view(label.shape), is_known)
+        entropy = torch.nn.functional.binary_cross_entropy_with_logits(flat, is_class.to(flat.dtype), reduction="none")
+        mean = mean_of_known(term.overlapping(entropy, config).mean(1).view(label.shape), is_known)
     return logits.sigmoid(), is_class, mean
 
 
@@ -208,11 +168,6 @@ def _signed_distance_voxel(is_class: torch.Tensor, first: int) -> torch.Tensor:
     return found.to(is_class.device)
 
 
-def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:
-    log_right = log_probability.gather(1, target.unsqueeze(1)).squeeze(1)
-    return -((1.0 - log_right.exp()) ** gamma * log_right)
-
-
 def _overlap_sizes(probability: torch.Tensor, is_class: torch.Tensor, alpha: float) -> torch.Tensor:
     """(2, b, k): the intersection of prediction and truth, and twice their sizes, weighted by alpha and 1 - alpha."""
     flat = probability.flatten(2)
@@ -220,10 +175,3 @@ def _overlap_sizes(probability: torch.Tensor, is_class: torch.Tensor, alpha: flo
     # float16 beyond 65,504 voxels of a class.
     intersection = torch.where(is_class, flat, 0.0).sum(2)
     return torch.stack([intersection, 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))])
-
-
-def _overlap_term(sizes: torch.Tensor, smooth: float, first: int) -> torch.Tensor:
-    """From (2, b, k): 1 minus the mean Dice or Tversky index of the classes from the first on."""
-    intersection, total = sizes
-    dice: torch.Tensor = (2.0 * intersection + smooth) / (total + smooth)
-    return 1.0 - dice[:, 0 if sizes.shape[-1] == 1 else first :].mean()

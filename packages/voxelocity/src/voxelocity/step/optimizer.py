@@ -1,4 +1,4 @@
-"""How weights follow gradients: the learning rate over a run, optimizers by name, and the average of weights."""
+"""How weights follow gradients: the learning rate over a run, an optimizer and its state, the average of weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from voxelocity.core.config import Config
-from voxelocity.step.own_optimizers import Muon, NovoGrad
+from voxelocity.step.optimizer_table import OPTIMIZERS, OptimizerConfig
 
 if TYPE_CHECKING:
     from voxelocity.parallel import Sharding
@@ -42,27 +42,6 @@ def learning_rate_at(progress: float, *, peak: float, config: ScheduleConfig) ->
     return float(peak * (1.0 - rest) ** config.poly_power)
 
 
-class OptimizerConfig(Config):
-    """How weights follow gradients."""
-
-    name: Literal["sgd", "adamw", "muon", "novograd"]
-    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, Muon for the inner convolutions with AdamW for the rest, or
-    NovoGrad."""
-    learning_rate: float = Field(gt=0.0, le=10.0)
-    """Peak of the schedule."""
-    weight_decay: float = Field(default=3e-5, ge=0.0, le=1.0)
-    """L2 penalty (SGD) or decoupled decay (AdamW, Muon, NovoGrad)."""
-    momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Momentum of SGD and Muon (which usually has 0.95); ignored by AdamW."""
-    second_momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Momentum of squared gradients (AdamW, NovoGrad); torch's 0.999 covers a thousand steps, more than a short run
-    has."""
-    clip_norm: float = Field(default=12.0, gt=0.0)
-    """Gradients are scaled down to this norm if they exceed it (12 as in nnU-Net)."""
-    average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Decay of the running average of the weights that validation and prediction use; 0 uses the weights themselves."""
-
-
 def build_optimizer(
     config: OptimizerConfig,
     parameters: Iterable[torch.nn.Parameter],
@@ -81,39 +60,16 @@ def build_optimizer(
         learning_rate: a scalar on the device that each step reads, so that steps can be recorded; without it, the
             number in each group counts.
     """
-    rate = config.learning_rate if learning_rate is None else learning_rate
+    rate, kind = config.learning_rate if learning_rate is None else learning_rate, OPTIMIZERS[config.name]
     listed = list(parameters)
     own: Sequence[torch.nn.Parameter | None] = listed if sharding is None else sharding.trained()
     # Which group a parameter is in follows from the whole network.
     groups = [
-        {**settings, "params": [one for number in numbers if (one := own[number]) is not None]}
-        for numbers, settings in _groups(config, listed)
+        {**settings, "params": [part for number in numbers if (part := own[number]) is not None]}
+        for numbers, settings in kind.group(config, listed)
     ]
-    if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0.0, fused=True)
-    betas = (0.9, config.second_momentum)
-    if config.name == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True, capturable=learning_rate is not None)
-    if config.name == "novograd":
-        return cast(torch.optim.Optimizer, NovoGrad(groups, learning_rate=rate, betas=betas))
-    muon = Muon(groups, learning_rate=rate, momentum=config.momentum, betas=betas, sharding=sharding)
-    return cast(torch.optim.Optimizer, muon)
-
-
-def _groups(
-    config: OptimizerConfig, parameters: Sequence[torch.nn.Parameter]
-) -> list[tuple[list[int], dict[str, Any]]]:
-    """The indices of the parameters of each group, and its settings."""
-    everything, decay = range(len(parameters)), config.weight_decay
-    if config.name == "sgd":
-        return [([*everything], {"weight_decay": decay})]
-    decayed = [number for number in everything if parameters[number].ndim > 1]
-    if config.name == "muon":
-        # The first and the last see the image and make the logits: there AdamW learns faster.
-        decayed = decayed[1:-1]
-    others = sorted(set(everything) - set(decayed))
-    kinds = ({"is_matrix": True}, {"is_matrix": False}) if config.name == "muon" else ({}, {})
-    return [(decayed, {**kinds[0], "weight_decay": decay}), (others, {**kinds[1], "weight_decay": 0.0})]
+    # Ours are used like torch's without being one.
+    return cast(torch.optim.Optimizer, kind.build(config, groups, rate, sharding))
 
 
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:

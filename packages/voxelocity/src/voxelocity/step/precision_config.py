@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from voxelocity.core.batch import ImageFormat
 from voxelocity.core.config import Config
 from voxelocity.step.network_config import NetworkConfig
+from voxelocity.step.network_table import NETWORKS
 from voxelocity_observe.core.device import Device, Host
 from voxelocity_observe.core.host import cpu_has_fast_bfloat16
 
@@ -66,7 +67,7 @@ def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_chan
         precision: of the step.
         num_channels: of the images.
     """
-    is_known = network.name in ("dynunet", "unet", "segresnet") and network.widths[0] != num_channels
+    is_known = NETWORKS[network.name].takes_half and network.widths[0] != num_channels
     return ImageFormat(
         dtype=precision.compute if is_known else "float32",
         channels_last=precision.channels_last,

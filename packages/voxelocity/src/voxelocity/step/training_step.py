@@ -16,7 +16,6 @@ from voxelocity.step.full_memory import in_pieces, not_divisible, too_large, too
 from voxelocity.step.graph import StepNumbers, StepWork, open_graphs
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import (
-    OptimizerConfig,
     RunningAverage,
     begin_momentum,
     build_optimizer,
@@ -25,6 +24,7 @@ from voxelocity.step.optimizer import (
     saved_settings,
     whole_state,
 )
+from voxelocity.step.optimizer_table import OptimizerConfig
 from voxelocity.step.precision import autocast, compiled
 from voxelocity.step.precision_config import PrecisionConfig
 from voxelocity_observe.core.clock import Clock

@@ -13,13 +13,12 @@ from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.parallel import Mode, Sharding, shard
 from voxelocity.planning import Plan
 from voxelocity.planning.memory_rule import device_bytes
-from voxelocity.step import autocast
+from voxelocity.step import OPTIMIZERS, autocast
 from voxelocity.training.session import Session
 from voxelocity_observe.core.errors import ConfigError, InputError, RankLostError
 
-# What an optimizer keeps of each parameter, in float32.
-_STATE_BYTES = {"adamw": 8.0, "muon": 4.0, "novograd": 4.0, "sgd": 4.0}
-_AVERAGE_BYTES = 4.0
+# Of a parameter in an optimizer's state or a running average.
+_FLOAT32_BYTES = 4.0
 
 
 def sharded(session: Session, network: torch.nn.Module) -> Sharding:
@@ -75,7 +74,7 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
 
     # One patch is trained, so the batch takes no memory.
     sample = torch.zeros((1, len(session.spec.channels), *plan.data.patch.shape_voxel), device=session.device)
-    state_bytes = _STATE_BYTES[plan.optimizer.name] + (_AVERAGE_BYTES if plan.optimizer.average_decay else 0.0)
+    num_kept = OPTIMIZERS[plan.optimizer.name].num_kept + (1 if plan.optimizer.average_decay else 0)
     try:
         with session.stage("parallel"), autocast(plan.precision, session.device):
             decision = decide_by_measurement(
@@ -84,7 +83,7 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
                 world=world,
                 limit_bytes=int(config.max_bytes[world.place.rank]) if config.max_bytes else None,
                 mode=wanted,
-                optimizer_bytes=state_bytes,
+                optimizer_bytes=_FLOAT32_BYTES * num_kept,
                 num_microbatches=pieces,
             )
     except (InputError, RankLostError) as error:
@@ -111,10 +110,10 @@ def _check_mode(mode: Mode, plan: Plan) -> None:
             f"train: parallel.mode={mode} cannot be combined with precision.compute=float16, whose loss scale ranks "
             "would have to agree on; set precision.compute=bfloat16 or float32"
         )
-    if mode == "fsdp" and plan.optimizer.name == "novograd":
+    if mode == "fsdp" and OPTIMIZERS[plan.optimizer.name].needs_whole:
         raise ConfigError(
-            "train: parallel.mode=fsdp cannot be combined with optimizer.name=novograd, which needs whole parameters; "
-            "set optimizer.name=adamw, or parallel.mode=pipeline"
+            f"train: parallel.mode=fsdp cannot be combined with optimizer.name={plan.optimizer.name}, which needs "
+            "whole parameters; set optimizer.name=adamw, or parallel.mode=pipeline"
         )
 
 

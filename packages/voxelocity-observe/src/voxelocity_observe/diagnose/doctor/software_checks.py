@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from voxelocity.core.scan_formats import SCAN_FORMATS, format_names
 from voxelocity_observe.core.quantities import count_text, duration_text, joined
 from voxelocity_observe.diagnose.doctor.hardware_checks import COSTS_OF_IDLE_GPU
 from voxelocity_observe.diagnose.doctor.known_faults import INCOMPATIBLE, VARIABLES
@@ -26,10 +25,9 @@ _TURING, _BLACKWELL = (7, 5), (10, 0)
 _SLOW_IMPORT_S = 15.0
 _REINSTALL = "pip install --force-reinstall torch"
 
-_OF_EXTRA = tuple(format for format in SCAN_FORMATS if format.extra == "formats")
 # What each extra gives, in words. An extra that is not listed here is shown with its packages alone.
 GIVES = {
-    "formats": f"scans as {format_names('and', formats=_OF_EXTRA)}; predictions as DICOM SEG",
+    "formats": "scans as NRRD, MHA and DICOM series; predictions as DICOM SEG",
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
     "docs": "the documentation site in a checkout (`make docs`)",

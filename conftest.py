@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from shared.examples import examples, is_thorough
+from voxelocity_observe.core.place import concerns_one_rank
 
 # No test depends on how quick the machine is, nor does `make test` on luck: only `make test-all` tries other examples
 # each time.
@@ -48,10 +49,10 @@ def real_data() -> Path:
     return folder
 
 
-# What a shell, a scheduler or a launcher of ranks may set, by its first letters.
+# What a shell, a scheduler or a launcher of ranks may set for other purposes than to number them, by its first letters.
 _OF_THE_CALLER = (
     "CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM",
-    "GROUP_", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "RANK", "ROLE_", "SLURM_", "TORCHELASTIC_", "WORLD_SIZE",
+    "GROUP_", "LOCAL_", "MASTER_", "OMPI_", "ROLE_", "SLURM_",
     "MLFLOW_", "VOXELOCITY_MONAI", "VOXELOCITY_RECORD", "VOXELOCITY_SPANS", "WANDB_", "XDG_",
 )  # fmt: skip
 _CACHE = pytest.StashKey[str]()
@@ -60,7 +61,7 @@ _CACHE = pytest.StashKey[str]()
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing depends on the caller's terminal or scheduler, and no case is prepared in the user's cache."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    for name in [name for name in os.environ if name.startswith(_OF_THE_CALLER)]:
+    for name in [name for name in os.environ if name.startswith(_OF_THE_CALLER) or concerns_one_rank(name)]:
         del os.environ[name]
     # Its list of fonts takes a second.
     os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))

@@ -1,7 +1,8 @@
 import pytest
 
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.core.place import Place, read_place
+from voxelocity_observe.core.host import process_rank
+from voxelocity_observe.core.place import LAUNCHERS, Place, concerns_one_rank, launcher_job, read_place
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
 SRUN = {
@@ -92,3 +93,21 @@ def test_a_launcher_says_how_often_it_started_the_program_again():
     assert read_place({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).num_restarts == 2
     assert read_place({**SRUN, "SLURM_RESTART_COUNT": "1"}).num_restarts == 1
     assert read_place({"SLURM_RESTART_COUNT": "1"}) == Place(num_restarts=1)
+
+
+def test_a_job_keeps_its_name_when_its_launcher_is_started_again():
+    assert launcher_job({}) == ""
+    assert launcher_job({"TORCHELASTIC_RUN_ID": "a"}) == "a"
+    assert launcher_job({"TORCHELASTIC_RUN_ID": "a", "SLURM_JOB_ID": "7"}) == "7"
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.rank)
+def test_what_a_launcher_says_of_a_rank_is_known_everywhere(launcher):
+    names = (launcher.rank, launcher.size, launcher.local_rank, launcher.local_size)
+    variables = {name: str(number) for name, number in zip(names, (1, 2, 1, 2), strict=True) if name}
+    place = read_place({**variables, "SLURM_STEP_TASKS_PER_NODE": "2"})
+    assert (place.rank, place.size, place.local_size, place.launcher) == (1, 2, 2, launcher.name)
+    assert process_rank(environ=variables) == 1
+    # A command that a rank starts is no rank.
+    assert all(map(concerns_one_rank, variables))
+    assert not concerns_one_rank("SLURM_JOB_ID")

@@ -4,9 +4,9 @@ import os
 import pytest
 
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.sinks import SINK_NAMES, MlflowSink, TensorBoardSink, WandbSink, choose_sinks
+from voxelocity_observe.sinks import TRACKERS, choose_sinks
 
-PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
+PACKAGES = {name: tracker.package for name, tracker in TRACKERS.items() if tracker.package}
 
 
 @pytest.fixture
@@ -19,15 +19,14 @@ def installed(monkeypatch):
 
 
 def test_sinks_are_chosen_by_name_in_the_order_given(installed):
-    assert [sink.name for sink in choose_sinks(["wandb", "tensorboard", "mlflow", "openmetrics"])] == [
-        "wandb", "tensorboard", "mlflow", "openmetrics",
-    ]  # fmt: skip
+    names = [*reversed(TRACKERS)]
+    assert [sink.name for sink in choose_sinks(names)] == names
     assert choose_sinks([]) == []
 
 
 def test_every_sink_can_be_given_a_place(installed):
     texts = ["tensorboard:logs", "wandb:offline", "mlflow:http://127.0.0.1:5000", "openmetrics:/tmp/v.prom"]
-    assert len(choose_sinks(texts)) == len(SINK_NAMES)
+    assert [sink.name for sink in choose_sinks(texts)] == [*TRACKERS]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +53,9 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it(installed, name
 def test_a_sink_turns_usage_statistics_off_unless_a_person_turned_them_on(installed, monkeypatch):
     for variable in ("MLFLOW_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):
         monkeypatch.delenv(variable, raising=False)
-    for make in (TensorBoardSink, WandbSink, MlflowSink):
-        make()
+    choose_sinks([*TRACKERS])
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert os.environ["WANDB_ERROR_REPORTING"] == "false"
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
-    WandbSink()
+    choose_sinks(["wandb"])
     assert os.environ["WANDB_ERROR_REPORTING"] == "true"

@@ -15,7 +15,7 @@ from voxelocity.infer import ModelSpec, Predictor, open_model, predict_files, sa
 from voxelocity.infer import export as exporting
 from voxelocity.infer.export import export_run
 from voxelocity.infer.models.exported import ExportedNetwork
-from voxelocity.infer.runtimes import onnxruntime
+from voxelocity.infer.runtimes import onnxruntime, program
 from voxelocity.infer.runtimes.contract import NamedForward
 from voxelocity.step import build_network
 from voxelocity_observe.core.errors import ConfigError, ExportError, InputError, OutputError
@@ -153,7 +153,7 @@ def test_an_export_is_built_under_the_switches_that_its_model_predicts_with(run,
         raise RuntimeError("built")
 
     monkeypatch.setattr(exporting, "switches_of", switches)
-    monkeypatch.setattr(exporting.program, "to_onnx", fail)
+    monkeypatch.setattr(program, "to_onnx", fail)
     with pytest.raises(ExportError, match="built"):
         export(run, tmp_path / "out", "onnx")
 
@@ -162,7 +162,7 @@ def test_a_network_that_cannot_be_exported_is_said_in_one_line(run, tmp_path, mo
     def fail(network, task):
         raise RuntimeError("unsupported operator aten::grid_sampler_3d\nlong trace")
 
-    monkeypatch.setattr(exporting.program, "to_onnx", fail)
+    monkeypatch.setattr(program, "to_onnx", fail)
     with pytest.raises(
         ExportError, match=r"exported to openvino \(RuntimeError: unsupported operator aten::grid_sampler_3d\)"
     ):

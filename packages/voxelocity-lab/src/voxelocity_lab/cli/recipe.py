@@ -12,6 +12,7 @@ import typer
 from voxelocity.cli import options, phases
 from voxelocity_observe.cli import interrupt
 from voxelocity_observe.core.errors import InterruptedRunError
+from voxelocity_observe.sinks import TRACKERS
 
 if TYPE_CHECKING:
     from voxelocity_lab.recipes.call import Recipe
@@ -32,7 +33,7 @@ def recipe(
     sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
-    log: Annotated[list[str] | None, typer.Option("--log", help="Also log to tensorboard, wandb or mlflow.")] = None,
+    log: Annotated[list[str] | None, typer.Option("--log", help=f"Also log to {', '.join(TRACKERS)}.")] = None,
 ) -> None:
     """Run a complete example: a task from data to results, by one command."""
     overrides, chosen = options.read_overrides(config, sets), options.read_device(device)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import psutil
 
 from voxelocity_observe.core.kernel_files import counters, file_number, file_text
+from voxelocity_observe.core.place import INNER_FIRST, LAUNCHERS
 
 _ROOT = Path("/")
 _MOUNTS = Path("/proc/self/mounts")
@@ -62,16 +63,17 @@ def cpu_budget(
 def local_ranks(*, environ: Mapping[str, str] = os.environ) -> int:
     """Training processes on this node that share one affinity, one control group and one SLURM task; 1 if unknown.
 
-    torchrun sets it as `LOCAL_WORLD_SIZE`. Ranks that `srun` started are separate SLURM tasks, each with its own cores
-    and its own `SLURM_CPUS_PER_TASK`, so they do not count here.
+    Ranks that `srun` started are separate SLURM tasks, each with its own cores and its own `SLURM_CPUS_PER_TASK`, so
+    they do not count here.
     """
-    return positive_variable("LOCAL_WORLD_SIZE", environ) or 1
+    numbers = (positive_variable(launcher.local_size, environ) for launcher in LAUNCHERS if launcher.shares_cores)
+    return next(filter(None, numbers), 1)
 
 
 def process_rank(*, environ: Mapping[str, str] = os.environ) -> int:
-    """The rank of this process among those that train together: torchrun's `RANK`, or srun's task; 0 if unknown."""
-    rank = _whole_number("RANK", environ)
-    return (_whole_number("SLURM_PROCID", environ) or 0) if rank is None else rank
+    """The rank of this process among those that train together, as its launcher says; 0 if unknown."""
+    ranks = (_whole_number(launcher.rank, environ) for launcher in INNER_FIRST)
+    return next((rank for rank in ranks if rank is not None), 0)
 
 
 def available_memory_bytes(*, root: Path = _ROOT) -> int:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.kernel_files import read_small
+from voxelocity_observe.core.place import INNER_FIRST
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Any thread may start a process, but looking at every thread each time costs more than everything else.
 _THREADS_EVERY_S = 2.0
 _ROLLUP_KB = re.compile(rb"\nRss: +(\d+) kB\nPss: +(\d+) kB")
-# Of torchrun, Open MPI, other MPIs and srun.
-_RANK_NAMES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
+_RANK_NAMES = tuple(launcher.rank.encode() for launcher in INNER_FIRST)
 
 
 @dataclass(frozen=True, kw_only=True)

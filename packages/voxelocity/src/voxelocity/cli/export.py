@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from voxelocity.cli import options, phases
+from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity_observe.cli import interrupt
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the export.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, openvino, pt2 (AOTInductor) or tensorrt.")],
+    to: Annotated[str, typer.Option("--to", help=f"Format: {', '.join(EXPORT_FORMATS)}.")],
     device: options.Device = "auto",
     cases: Annotated[
         int, typer.Option("--cases", min=0, help="Validation cases to compare, at most; 0 compares noise.")

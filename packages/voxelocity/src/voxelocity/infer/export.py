@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import torch
@@ -23,15 +22,15 @@ from voxelocity.data.source import open_cases
 from voxelocity.infer.export_report import ExportedCase, ExportRecord, export_document
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import checksums, describe_export, open_export
-from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES, OPENVINO_WEIGHTS, is_export
+from voxelocity.infer.models.kinds import is_export
 from voxelocity.infer.models.open import open_model
-from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec
 from voxelocity.infer.predictor import Predictor
-from voxelocity.infer.runtimes import onnxruntime, openvino, program, tensorrt
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
-from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
-from voxelocity.infer.runtimes.native import load_eager, why_not_compiled
+from voxelocity.infer.runtimes.contract import ExportFormat, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes.native import load_eager
 from voxelocity.infer.runtimes.of_model import task_of
+from voxelocity.infer.runtimes.table import EXPORT_FORMATS, runtime_of
 from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score
 from voxelocity_observe.core.clock import Stopwatch
@@ -65,7 +64,7 @@ def export_run(
     Args:
         run: folder of a finished run.
         out: created if it does not exist.
-        to: one of `ExportFormat`.
+        to: one of `EXPORT_FORMATS`.
         device: where both are compared, and what machine code is compiled for.
         max_cases: validation cases to compare, at most.
         num_threads: scans decoded ahead.
@@ -93,9 +92,8 @@ def export_run(
         watch = Stopwatch()
         exported = _built(model, spec, task, form, folder)
         build_s = watch.elapsed_s
-        note(f"export: {MAIN_FILES[form]} built in {build_s:.1f} s")
-        code = MAIN_FILES[form] if form in MACHINE_CODE else ""
-        after = open_export(folder, factory=code)
+        note(f"export: {form.main_file} built in {build_s:.1f} s")
+        after = open_export(folder, factory=form.main_file if form.is_machine_code else "")
         refs = _validation_cases(run, warn)[:max_cases]
         record = _compared(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
         _check_close(record, form)
@@ -106,28 +104,17 @@ def export_run(
 def _check_close(record: ExportRecord, form: ExportFormat) -> None:
     if not record.is_close:
         raise ExportError(
-            f"export: the logits of {MAIN_FILES[form]} differ from the run's by {record.relative_difference:.2g} of "
+            f"export: the logits of {form.main_file} differ from the run's by {record.relative_difference:.2g} of "
             f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
         )
 
 
 def _checked_format(to: str, device: torch.device) -> ExportFormat:
-    formats: tuple[ExportFormat, ...] = get_args(ExportFormat)
-    form = next((one for one in formats if one == to), None)
-    if form is None:
-        raise ConfigError(f"config: --to {to!r} is not known; choose {', '.join(formats)}")
-    match form:
-        case "onnx":
-            why_not = onnxruntime.why_not_loaded(device)
-        case "openvino":
-            why_not = openvino.why_not_loaded(device)
-        case "pt2":
-            why_not = why_not_compiled(device)
-        case "tensorrt":
-            why_not = tensorrt.why_not(device)
-    if why_not:
+    if to not in EXPORT_FORMATS:
+        raise ConfigError(f"config: --to {to!r} is not known; choose {', '.join(EXPORT_FORMATS)}")
+    if why_not := runtime_of(to).why_not(device):
         raise ConfigError(f"config: --to {to} cannot be used here: {why_not}")
-    return form
+    return EXPORT_FORMATS[to]
 
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
@@ -167,32 +154,20 @@ def _building_folder(out: Path) -> Iterator[Path]:
 
 def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
     """Writes the files of the network and `model.json` into `folder`."""
-    network, path = _module(model).to(task.device), folder / MAIN_FILES[form]
-    has_dynamic_space = False
+    network = _module(model).to(task.device)
     try:
-        match form:
-            case "onnx" | "openvino":
-                content = program.to_onnx(network, task)
-                has_dynamic_space = program.has_dynamic_space(content)
-                if form == "onnx":
-                    path.write_bytes(content)
-                else:
-                    openvino.write_model(content, path)
-            case "pt2":
-                program.compile_package(network, task, path)
-            case "tensorrt":
-                tensorrt.write_engine(network, task, path)
+        has_dynamic_space = form.write(network, task, folder / form.main_file)
     except OSError:
         raise
     # Whatever the exporters meet in a network: they have no common error.
     except Exception as error:
         raise ExportError(
-            f"export: the network cannot be exported to {form} ({in_one_line(error)}); export to another format"
+            f"export: the network cannot be exported to {form.name} ({in_one_line(error)}); export to another format"
         ) from error
     exported = ExportedFiles(
-        format=form,
-        sha256=checksums(folder, sorted(each.name for each in folder.iterdir())),
-        device="any" if form not in MACHINE_CODE else "cuda" if task.device.type == "cuda" else "cpu",
+        format=form.name,
+        sha256=checksums(folder, sorted(path.name for path in folder.iterdir())),
+        device="any" if not form.is_machine_code else "cuda" if task.device.type == "cuda" else "cpu",
         has_dynamic_space=has_dynamic_space,
     )
     description = describe_export(spec, exported)
@@ -339,8 +314,9 @@ def _compared_case(
 def _put(folder: Path, out: Path, names: Sequence[str], record: ExportRecord) -> None:
     """Moves what was built into `out`, `model.json` last, because a folder with it is a model."""
     (out / SPEC_NAME).unlink(missing_ok=True)
-    for name in (*MAIN_FILES.values(), OPENVINO_WEIGHTS):
-        (out / name).unlink(missing_ok=True)
+    for form in EXPORT_FORMATS.values():
+        for name in form.files:
+            (out / name).unlink(missing_ok=True)
     for name in names:
         (folder / name).replace(out / name)
     document = export_document(record)

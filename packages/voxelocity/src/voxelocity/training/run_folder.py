@@ -24,6 +24,7 @@ from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.plain import parse_yaml, yaml_text
 from voxelocity_observe.core.whole_file import put_in_place, remove_abandoned
+from voxelocity_observe.sinks import TRACKERS
 
 _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4096
@@ -31,7 +32,11 @@ _LONGEST_PATH_BYTES = 4096
 _LONGEST_INSIDE_BYTES = 100
 # What a run writes in place, and the folders that it writes into; of those of trackers, their own links stay theirs.
 _WRITTEN = ("events*.jsonl", ".lock", "checkpoints")
-_TRACKED = ("tracking", "tracking/*", "tracking/mlflow/*", "tracking/tensorboard/*", "tracking/wandb/offline-run-*")
+_TRACKED = (
+    "tracking",
+    "tracking/*",
+    *(f"tracking/{folder}" for tracker in TRACKERS.values() for folder in tracker.folders),
+)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 

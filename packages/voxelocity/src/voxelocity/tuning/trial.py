@@ -22,6 +22,7 @@ from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.command import signal_name
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.host import high_water_bytes
+from voxelocity_observe.core.place import concerns_one_rank
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import bytes_text, duration_text
 from voxelocity_observe.monitor.program import ProgramSampler
@@ -42,11 +43,6 @@ _MEMORY_WORDS = (
     "std::bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-# What launchers tell their ranks: a trial is a program of its own, even where a rank starts it.
-_RANK_VARIABLES = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
-    "SLURM_RESTART_COUNT", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
-)  # fmt: skip
 # Asks the kernel to end the command if we are killed (PR_SET_PDEATHSIG), then becomes the command.
 _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
@@ -164,7 +160,8 @@ def run_trial(
 
 
 def _own_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_RANK_VARIABLES)}
+    # A trial is a program of its own, even where a rank starts it.
+    return {name: value for name, value in os.environ.items() if not concerns_one_rank(name)}
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:

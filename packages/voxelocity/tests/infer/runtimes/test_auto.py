@@ -37,7 +37,7 @@ class Stage:
             forward.runtime = name
             return forward
 
-        return Runtime(why_not=lambda device: "", load=load, build_s=build_s)
+        return Runtime(name=name, why_not=lambda device: "", load=load, build_s=build_s)
 
     def choose(self, folder, *, num_windows=MANY, network=None, task=TASK):
         self.built.clear()

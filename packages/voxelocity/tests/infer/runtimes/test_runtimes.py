@@ -341,7 +341,7 @@ def test_a_runtime_that_cannot_be_built_is_a_warning_and_eager_is_used(monkeypat
     def load(network, task):
         raise RuntimeError("no kernel for InstanceNormalization\nat line 3")
 
-    broken = Runtime(why_not=lambda device: "", load=load, build_s=1.0)
+    broken = Runtime(name="openvino", why_not=lambda device: "", load=load, build_s=1.0)
     monkeypatch.setattr("voxelocity.infer.runtimes.table.RUNTIMES", {**RUNTIMES, "openvino": broken})
     network, task, warnings = example_network(), example_task(), []
     runtime, forward = load_named("openvino", network, task, warn=warnings.append)

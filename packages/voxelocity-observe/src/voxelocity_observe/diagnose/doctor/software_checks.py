@@ -14,6 +14,7 @@ from voxelocity_observe.core.quantities import count_text, duration_text, joined
 from voxelocity_observe.diagnose.doctor.hardware_checks import COSTS_OF_IDLE_GPU
 from voxelocity_observe.diagnose.doctor.known_faults import INCOMPATIBLE, VARIABLES
 from voxelocity_observe.diagnose.doctor.records import Check, Driver, Level, Packages, Processor, Torch
+from voxelocity_observe.sinks import TRACKERS
 
 # The oldest driver for each major version of CUDA.
 _COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
@@ -38,9 +39,7 @@ GIVES = {
     "nvtx": "spans with colors in Nsight Systems",
     "slides": "slides of tissue (recipe pathology)",
     "tune": "settings searched by measured trials (voxelocity tune)",
-    "tensorboard": "curves of a run in TensorBoard",
-    "wandb": "curves of a run in Weights & Biases",
-    "mlflow": "curves of a run in MLflow",
+    **{name: f"curves of a run in {tracker.title}" for name, tracker in TRACKERS.items() if tracker.package},
 }
 _MAIN = ("torch", "monai", "numpy", "numba")
 # Of one library, the smaller package counts as the larger one.

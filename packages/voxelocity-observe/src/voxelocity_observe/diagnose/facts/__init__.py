@@ -1,9 +1,10 @@
 """The observed program, as plain records. Nothing here judges; rules do, and they read nothing else.
 
-A recorder inside the program writes one JSON object per line. A record holds the object of the event that its
-docstring names, field by field. Seconds are the host's unless a name says otherwise.
+A recorder inside the program writes one JSON object per line. A record holds the object of the event that it declares
+(`events`), field by field. Seconds are the host's unless a name says otherwise.
 """
 
+from voxelocity_observe.diagnose.facts.profile import KernelGroup, OperatorTime, ProfileFacts
 from voxelocity_observe.diagnose.facts.program import (
     OWN_FEED,
     CallFacts,
@@ -11,13 +12,10 @@ from voxelocity_observe.diagnose.facts.program import (
     FetchFacts,
     FileFacts,
     HeldFacts,
-    KernelGroup,
     LoaderFacts,
     MemoryFacts,
     NetworkFacts,
-    OperatorTime,
     OptimizerFacts,
-    ProfileFacts,
     SettingFacts,
     StackFacts,
     SyncFacts,

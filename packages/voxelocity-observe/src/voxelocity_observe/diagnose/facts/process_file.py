@@ -11,68 +11,18 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from voxelocity_observe.diagnose.facts.program import (
-    CallFacts,
-    CompileFacts,
-    FetchFacts,
-    FileFacts,
-    HeldFacts,
-    LoaderFacts,
-    MemoryFacts,
-    NetworkFacts,
-    OptimizerFacts,
-    SettingFacts,
-    StackFacts,
-    SyncFacts,
-    TransformFacts,
-)
-from voxelocity_observe.diagnose.facts.whole import (
-    CoreWait,
-    Ending,
-    ExperimentFacts,
-    OwnCost,
-    Pass,
-    ProcessFacts,
-    RefusedWrite,
-    Step,
-)
+from voxelocity_observe.diagnose.facts.events import RECORDS, event
+from voxelocity_observe.diagnose.facts.whole import ProcessFacts
 
 _hints = cache(get_type_hints)
 
 
+@event("unseen")
 @dataclass(frozen=True)
 class Unseen:
     """Event `unseen`: something that could not be seen, and why, in words."""
 
     text: str
-
-
-RECORDS: Mapping[str, Any] = {
-    "process": ProcessFacts,
-    "step": Step,
-    "pass": Pass,
-    "open pass": Pass,
-    "loader": LoaderFacts,
-    "fetch": FetchFacts,
-    "transform": TransformFacts,
-    "files": FileFacts,
-    "stacks": StackFacts,
-    "sync": SyncFacts,
-    "settings": SettingFacts,
-    "network": NetworkFacts,
-    "optimizer": OptimizerFacts,
-    "compile": CompileFacts,
-    "memory": MemoryFacts,
-    "held": HeldFacts,
-    "call": CallFacts,
-    "experiment": ExperimentFacts,
-    "cost": OwnCost,
-    "core wait": CoreWait,
-    "end": Ending,
-    "refused": RefusedWrite,
-    "unseen": Unseen,
-}
-"""The record of each event, field by field."""
 
 
 @dataclass
@@ -83,11 +33,12 @@ class RecordedProcess:
     records: dict[str, list[Any]] = field(default_factory=dict)
     last_s: float = 0.0
 
-    def all(self, event: str) -> list[Any]:
-        return self.records.get(event, [])
+    def all(self, *events: str) -> list[Any]:
+        """The records of these events, event by event."""
+        return [record for name in events for record in self.records.get(name, [])]
 
-    def last(self, event: str) -> Any:
-        found = self.all(event)
+    def last(self, name: str) -> Any:
+        found = self.all(name)
         return found[-1] if found else None
 
     @property
@@ -107,8 +58,8 @@ def read_process(path: Path) -> RecordedProcess:
         return process
     for line in lines:
         try:
-            event = json.loads(line)
-            name, time_s = str(event.pop("event")), float(event.pop("time_s"))
+            values = json.loads(line)
+            name, time_s = str(values.pop("event")), float(values.pop("time_s"))
         except (ValueError, TypeError, KeyError, AttributeError):
             # The line was torn when the process was killed or the disk was full.
             continue
@@ -117,7 +68,7 @@ def read_process(path: Path) -> RecordedProcess:
         if name != "refused":
             # The program's shutdown is not recorded.
             process.last_s = max(process.last_s, time_s)
-        record = record_of(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
+        record = record_of(RECORDS.get(name), {**values, "time_s": time_s})
         if record is not None:
             process.records.setdefault(name, []).append(record)
     return process

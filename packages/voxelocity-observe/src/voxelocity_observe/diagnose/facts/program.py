@@ -1,14 +1,20 @@
-"""What the program is and does: its settings, network, loaders, files, calls, places, and a profile of it."""
+"""What the program is and does: its settings, network, loaders, files, calls and places."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from voxelocity_observe.diagnose.facts.events import event
 
 OWN_FEED = "Feed"
 """Kind of the loader of `voxelocity train`."""
+_MAX_LARGEST = 64
+_MAX_BATCHES = 1000
 
 
+@event("settings")
 @dataclass(frozen=True, kw_only=True)
 class SettingFacts:
     """Event `settings`: the program's settings, read in a counted step; the last one counts.
@@ -37,6 +43,7 @@ class SettingFacts:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+@event("network")
 @dataclass(frozen=True, kw_only=True)
 class NetworkFacts:
     """Event `network`: the network of the counted steps; the last one counts.
@@ -62,6 +69,7 @@ class NetworkFacts:
     where: str = ""
 
 
+@event("optimizer")
 @dataclass(frozen=True, kw_only=True)
 class OptimizerFacts:
     """Event `optimizer`: the optimizer of the counted steps; the last one counts.
@@ -90,6 +98,7 @@ class OptimizerFacts:
     variable: str = ""
 
 
+@event("compile")
 @dataclass(frozen=True, kw_only=True)
 class CompileFacts:
     """Event `compile`: what torch.compile did after the first steps; the last one counts."""
@@ -101,6 +110,7 @@ class CompileFacts:
     reasons: Sequence[str] = ()
 
 
+@event("stacks", last_of=("part", "where", "kind", "function"), order=lambda stack: -stack.num_samples)
 @dataclass(frozen=True, kw_only=True)
 class StackFacts:
     """Event `stacks`: where a thread was found, sampled many times a second; the last one of a place counts.
@@ -123,7 +133,13 @@ class StackFacts:
     num_samples: int
     period_s: float
 
+    @staticmethod
+    def join(found: Sequence[StackFacts]) -> StackFacts:
+        """Those of one place: samples are summed."""
+        return replace(found[-1], num_samples=sum(stack.num_samples for stack in found))
 
+
+@event("call", last_of=("call", "where"))
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
     """Event `call`: costly calls that belong outside steps: "gc.collect", "torch.cuda.empty_cache", "torch.save", ...
@@ -144,6 +160,7 @@ class CallFacts:
     seconds: float
 
 
+@event("sync", last_of=("call", "where"))
 @dataclass(frozen=True, kw_only=True)
 class SyncFacts(CallFacts):
     """Event `sync`: calls that wait for the device (or would, were there one): "Tensor.item", "Tensor.cpu", ...
@@ -155,6 +172,7 @@ class SyncFacts(CallFacts):
     on_device: bool
 
 
+@event("memory")
 @dataclass(frozen=True, kw_only=True)
 class MemoryFacts:
     """Event `memory`: what the process held after counted steps; the last one counts.
@@ -166,6 +184,7 @@ class MemoryFacts:
     samples: Sequence[tuple[int, int, int]] = ()
 
 
+@event("held", last_of=("name", "where"))
 @dataclass(frozen=True, kw_only=True)
 class HeldFacts:
     """Event `held`: a variable of the program that got longer with the steps; the last one of a (name, where) counts.
@@ -186,6 +205,7 @@ class HeldFacts:
     holds_graph: bool
 
 
+@event("loader", last_of=("key",))
 @dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
     """Event `loader`: one per loader, when it is first iterated; the last one of a key counts.
@@ -231,6 +251,7 @@ class LoaderFacts:
         return self.built or self.where
 
 
+@event("fetch", last_of=("key", "worker"))
 @dataclass(frozen=True, kw_only=True)
 class FetchFacts:
     """Event `fetch`: how batches of a loader were made in one process, summed; the last one of a (key, worker) counts.
@@ -257,7 +278,23 @@ class FetchFacts:
     batch_bytes: int = 0
     starts_s: Sequence[float] = ()
 
+    @staticmethod
+    def join(found: Sequence[FetchFacts]) -> FetchFacts:
+        """Those of one worker: others of its number follow it where each epoch starts new ones."""
+        return replace(
+            found[-1],
+            num_batches=sum(fetch.num_batches for fetch in found),
+            num_items=sum(fetch.num_items for fetch in found),
+            item_s=sum(fetch.item_s for fetch in found),
+            item_cpu_s=sum(fetch.item_cpu_s for fetch in found),
+            collate_s=sum(fetch.collate_s for fetch in found),
+            collate_cpu_s=sum(fetch.collate_cpu_s for fetch in found),
+            batch_s=tuple(seconds for fetch in found for seconds in fetch.batch_s)[-_MAX_BATCHES:],
+            starts_s=tuple(seconds for fetch in found for seconds in fetch.starts_s),
+        )
 
+
+@event("transform", last_of=("name", "library"), order=lambda transform: transform.order)
 @dataclass(frozen=True, kw_only=True)
 class TransformFacts:
     """Event `transform`: calls of one transform in one process, summed; the last one of a name counts.
@@ -277,7 +314,20 @@ class TransformFacts:
     is_random: bool
     order: int
 
+    @staticmethod
+    def join(found: Sequence[TransformFacts]) -> TransformFacts:
+        """Those of one transform."""
+        return replace(
+            found[0],
+            num_calls=sum(transform.num_calls for transform in found),
+            self_s=sum(transform.self_s for transform in found),
+            self_cpu_s=sum(transform.self_cpu_s for transform in found),
+            is_random=any(transform.is_random for transform in found),
+            order=min(transform.order for transform in found),
+        )
 
+
+@event("files")
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
     """Event `files`: what the process opened for reading outside code folders; the last one counts.
@@ -303,49 +353,22 @@ class FileFacts:
     unpacked_bytes: int = 0
     num_uses: int = 0
 
-
-@dataclass(frozen=True, kw_only=True)
-class KernelGroup:
-    """One line of the profile: calls, and their nanoseconds on the CPU (launching) and the GPU (running)."""
-
-    number: int
-    cpu_ns: int
-    gpu_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorTime:
-    """One operator of the profile, without what it calls."""
-
-    name: str
-    number: int
-    cpu_ns: int
-    gpu_ns: int
-    shape: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileFacts:
-    """What torch.profiler saw in the profiled steps, from its trace.
-
-    Attributes:
-        groups: "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels".
-        operators: costliest first.
-        num_steps: profiled.
-        wall_ns: wall time of these steps.
-        gpu_busy_ns: part of it with a kernel or a copy running.
-        launch_bound_ns: part of it in which the device was idle while the host was in a step and not waiting for data.
-        tensor_core_share: share of the kernels' GPU time on tensor cores; None without a GPU.
-        syncs: waits of the host for the device, with the user's line where stacks were recorded.
-        trace: file for Perfetto.
-    """
-
-    groups: Mapping[str, KernelGroup]
-    operators: Sequence[OperatorTime]
-    num_steps: int
-    wall_ns: int
-    gpu_busy_ns: int = 0
-    launch_bound_ns: int = 0
-    tensor_core_share: float | None = None
-    syncs: Sequence[SyncFacts] = ()
-    trace: str = ""
+    @staticmethod
+    def join(found: Sequence[FileFacts]) -> FileFacts:
+        """A file that several processes have read counts once for each: they do not know of each other."""
+        kinds: Counter[str] = Counter()
+        for files in found:
+            kinds.update(files.kinds)
+        largest = dict.fromkeys(path for files in found for path in files.largest)
+        # Workers share the files of a data set: at least as many as the one that saw most.
+        num_files = max(*(files.num_files for files in found), len(largest))
+        num_counted = max(1, sum(files.num_files for files in found))
+        return FileFacts(
+            kinds=dict(kinds),
+            num_opens=sum(files.num_opens for files in found),
+            num_files=num_files,
+            read_bytes=sum(files.read_bytes for files in found),
+            largest=tuple(largest)[:_MAX_LARGEST],
+            unpacked_bytes=round(sum(files.unpacked_bytes for files in found) * num_files / num_counted),
+            num_uses=sum(files.num_uses for files in found),
+        )

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.diagnose.facts.events import KEPT
 from voxelocity_observe.diagnose.facts.process_file import RecordedProcess, read_process
-from voxelocity_observe.diagnose.facts.program import FetchFacts, FileFacts, StackFacts, TransformFacts
 from voxelocity_observe.diagnose.facts.whole import PARTS, ExperimentFacts, Facts, Pass, RankFacts
 
 # Readable names of the experiments.
@@ -31,7 +31,6 @@ ERRORS_FILE = "errors.txt"
 _MAX_ERROR_CHARACTERS = 500
 
 T = TypeVar("T")
-_MAX_LARGEST = 64
 
 
 def read_facts(folder: Path | str) -> Facts:
@@ -98,41 +97,48 @@ def _is_of(worker: RecordedProcess, main: RecordedProcess, processes: Sequence[R
 
 
 def _merged(main: RecordedProcess, workers: Sequence[RecordedProcess], not_measured: Sequence[str]) -> Facts:
-    everyone = [main, *workers]
     passes: list[Pass] = [*main.all("pass")]
     is_open = main.last("open pass")
     if is_open is not None and is_open.start_s > max(
         [p.start_s for p in passes if p.kind == "validation"], default=-1.0
     ):
         passes.append(is_open)
-    return Facts(
-        command=tuple(main.facts.argv),
-        main=main.facts,
-        seconds=main.last_s,
-        ended=main.last("end"),
-        steps=tuple(main.all("step")),
-        passes=tuple(sorted(passes, key=lambda p: p.start_s)),
-        loaders=tuple(last_of_each(main.all("loader"), "key")),
-        fetches=tuple(joined_fetches(everyone)),
-        transforms=tuple(joined_transforms(everyone)),
-        files=joined_files(everyone),
-        stacks=tuple(joined_stacks(everyone)),
-        syncs=tuple(last_of_each(main.all("sync"), "call", "where")),
-        calls=tuple(last_of_each(main.all("call"), "call", "where")),
-        settings=main.last("settings"),
-        network=main.last("network"),
-        optimizer=main.last("optimizer"),
-        compiled=main.last("compile"),
-        memory=main.last("memory"),
-        held=tuple(last_of_each(main.all("held"), "name", "where")),
-        experiments=tuple(last_of_each(main.all("experiment"), "name")),
-        cost=main.last("cost"),
-        workers_cost_s=sum(worker.last("cost").seconds for worker in workers if worker.last("cost")),
-        core_wait=main.last("core wait"),
-        not_measured=tuple(not_measured),
-        refused_writes=tuple(main.all("refused")),
-        environment=dict(main.facts.versions),
-    )
+    found: dict[str, Any] = {
+        "command": tuple(main.facts.argv),
+        "main": main.facts,
+        "seconds": main.last_s,
+        "workers_cost_s": sum(worker.last("cost").seconds for worker in workers if worker.last("cost")),
+        "not_measured": tuple(not_measured),
+        "environment": dict(main.facts.versions),
+    }
+    return Facts(**_recorded(main, workers), **found, passes=tuple(sorted(passes, key=lambda p: p.start_s)))
+
+
+def _recorded(main: RecordedProcess, workers: Sequence[RecordedProcess]) -> dict[str, Any]:
+    """The fields of `Facts` that consist of records, but `passes`."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(Facts).items():
+        for kind in KEPT.keys() & set(get_args(hint)) - {Pass}:
+            is_sequence = get_origin(hint) is Sequence
+            records = _counted(kind, main, workers, all_count=is_sequence and not KEPT[kind].last_of)
+            found[name] = tuple(records) if is_sequence else records[0] if records else None
+    return found
+
+
+def _counted(
+    kind: type[Any], main: RecordedProcess, workers: Sequence[RecordedProcess], *, all_count: bool
+) -> list[Any]:
+    """The records of a class that count, joined and in order."""
+    kept = KEPT[kind]
+    if kept.join is None:
+        records = main.all(*kept.events)
+        return records if all_count else _last_of_each(records, *kept.last_of)
+    by_key: dict[Any, list[Any]] = {}
+    for process in (main, *workers):
+        for record in _last_of_each(process.all(*kept.events), *kept.last_of):
+            by_key.setdefault(_key(record, kept.last_of), []).append(record)
+    joined = [kept.join(records) for records in by_key.values()]
+    return sorted(joined, key=kept.order) if kept.order else joined
 
 
 def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -> list[str]:
@@ -155,7 +161,7 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
             "the ceiling: no experiment was made because "
             + ("none was asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
-    notes += _not_done(last_of_each(main.all("experiment"), "name"))
+    notes += _not_done(_last_of_each(main.all("experiment"), "name"))
     others = {p.facts.rank for p in processes if p.facts.role == "main" and p.all("step")} - {main.facts.rank}
     if others:
         notes.append(
@@ -191,91 +197,13 @@ def _errors_of(folder: Path) -> list[str]:
     ]
 
 
-def last_of_each(records: Iterable[T], *names: str) -> list[T]:
+def _last_of_each(records: Iterable[T], *names: str) -> list[T]:
     """The last record of each key, in the order in which the keys were first met."""
     last: dict[Any, T] = {}
     for record in records:
-        last[tuple(getattr(record, name) for name in names)] = record
+        last[_key(record, names)] = record
     return list(last.values())
 
 
-def joined_fetches(processes: Sequence[RecordedProcess]) -> list[FetchFacts]:
-    """One per (loader, worker): workers of the same number follow each other where each epoch starts new ones."""
-    joined: dict[tuple[int, int], FetchFacts] = {}
-    for process in processes:
-        for fetch in last_of_each(process.all("fetch"), "key", "worker"):
-            before = joined.get((fetch.key, fetch.worker))
-            joined[fetch.key, fetch.worker] = fetch if before is None else _sum(before, fetch)
-    return list(joined.values())
-
-
-def _sum(a: FetchFacts, b: FetchFacts) -> FetchFacts:
-    return replace(
-        b,
-        num_batches=a.num_batches + b.num_batches,
-        num_items=a.num_items + b.num_items,
-        item_s=a.item_s + b.item_s,
-        item_cpu_s=a.item_cpu_s + b.item_cpu_s,
-        collate_s=a.collate_s + b.collate_s,
-        collate_cpu_s=a.collate_cpu_s + b.collate_cpu_s,
-        batch_s=(*a.batch_s, *b.batch_s)[-1000:],
-        starts_s=(*a.starts_s, *b.starts_s),
-    )
-
-
-def joined_transforms(processes: Sequence[RecordedProcess]) -> list[TransformFacts]:
-    """One per transform, in the order in which they were first met."""
-    joined: dict[tuple[str, str], TransformFacts] = {}
-    for process in processes:
-        for found in last_of_each(process.all("transform"), "name", "library"):
-            before = joined.get((found.name, found.library))
-            joined[found.name, found.library] = (
-                found
-                if before is None
-                else replace(
-                    before,
-                    num_calls=before.num_calls + found.num_calls,
-                    self_s=before.self_s + found.self_s,
-                    self_cpu_s=before.self_cpu_s + found.self_cpu_s,
-                    is_random=before.is_random or found.is_random,
-                    order=min(before.order, found.order),
-                )
-            )
-    return sorted(joined.values(), key=lambda transform: transform.order)
-
-
-def joined_files(processes: Sequence[RecordedProcess]) -> FileFacts | None:
-    """Over all processes. A file that several have read counts once for each: they do not know of each other."""
-    found: list[FileFacts] = [process.last("files") for process in processes if process.last("files") is not None]
-    if not found:
-        return None
-    kinds: dict[str, int] = {}
-    for files in found:
-        for kind, count in files.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + count
-    largest = dict.fromkeys(path for files in found for path in files.largest)
-    # Workers share the files of a data set: at least as many as the one that saw most.
-    num_files = max(max(files.num_files for files in found), len(largest))
-    num_told = max(1, sum(files.num_files for files in found))
-    return FileFacts(
-        kinds=kinds,
-        num_opens=sum(files.num_opens for files in found),
-        num_files=num_files,
-        read_bytes=sum(files.read_bytes for files in found),
-        largest=tuple(largest)[:_MAX_LARGEST],
-        unpacked_bytes=round(sum(files.unpacked_bytes for files in found) * num_files / num_told),
-        num_uses=sum(files.num_uses for files in found),
-    )
-
-
-def joined_stacks(processes: Sequence[RecordedProcess]) -> list[StackFacts]:
-    """One per place, most samples first."""
-    names = ("part", "where", "kind", "function")
-    joined: dict[tuple[Any, ...], StackFacts] = {}
-    for process in processes:
-        for found in last_of_each(process.all("stacks"), *names):
-            key = tuple(getattr(found, name) for name in names)
-            before = joined.get(key)
-            num_samples = found.num_samples + (0 if before is None else before.num_samples)
-            joined[key] = replace(found, num_samples=num_samples)
-    return sorted(joined.values(), key=lambda stack: -stack.num_samples)
+def _key(record: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(record, name) for name in names)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from voxelocity_observe.diagnose.facts.events import event
+from voxelocity_observe.diagnose.facts.profile import ProfileFacts
 from voxelocity_observe.diagnose.facts.program import (
     CallFacts,
     CompileFacts,
@@ -16,7 +18,6 @@ from voxelocity_observe.diagnose.facts.program import (
     MemoryFacts,
     NetworkFacts,
     OptimizerFacts,
-    ProfileFacts,
     SettingFacts,
     StackFacts,
     SyncFacts,
@@ -30,6 +31,7 @@ Phase = Literal["warm-up", "watched", "profiled", "resident", "refilled", "uncha
 was there already, on one that was made ahead meanwhile, or unchanged."""
 
 
+@event("process")
 @dataclass(frozen=True, kw_only=True)
 class ProcessFacts:
     """Event `process`: one per file, its first.
@@ -53,6 +55,7 @@ class ProcessFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+@event("experiment", last_of=("name",))
 @dataclass(frozen=True, kw_only=True)
 class ExperimentFacts:
     """Event `experiment`: one thing alone, in the program itself after the counted steps.
@@ -72,6 +75,7 @@ class ExperimentFacts:
     note: str = ""
 
 
+@event("cost")
 @dataclass(frozen=True, kw_only=True)
 class OwnCost:
     """Event `cost`: what watching took: seconds in the recorder's own code while steps were counted, and their span.
@@ -83,6 +87,7 @@ class OwnCost:
     of_s: float
 
 
+@event("core wait")
 @dataclass(frozen=True, kw_only=True)
 class CoreWait:
     """Event `core wait`: seconds in which the thread that trains was ready to run and had no core, as the system counts
@@ -92,6 +97,7 @@ class CoreWait:
     of_s: float
 
 
+@event("refused")
 @dataclass(frozen=True, kw_only=True)
 class RefusedWrite:
     """Event `refused`: a file that the program would have written on resident batches or while it was being ended.
@@ -105,6 +111,7 @@ class RefusedWrite:
     where: str = ""
 
 
+@event("end")
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """Event `end`: why recording ended: "limit" (enough was seen), "program" (it ended by itself), "error".
@@ -117,6 +124,7 @@ class Ending:
     note: str = ""
 
 
+@event("step")
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """Event `step`: from the end of one optimizer step to the end of the next, validation and saving left out.
@@ -143,6 +151,7 @@ class Step:
         return self.phase in ("resident", "refilled", "unchanged")
 
 
+@event("pass", "open pass")
 @dataclass(frozen=True, kw_only=True)
 class Pass:
     """Event `pass`: a stretch between two steps without training.

@@ -9,30 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import ForeignNetwork, Model
-from voxelocity.infer.models.kinds import MACHINE_CODE, MAIN_FILES
-from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ExportFormat, ModelSpec, read_spec, too_short_text
-from voxelocity.infer.runtimes import onnxruntime, openvino
-from voxelocity.infer.runtimes.contract import RuntimeTask, in_one_line
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec, read_spec, too_short_text
+from voxelocity.infer.runtimes.contract import HostTask, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes.table import EXPORT_FORMATS, runtime_of
 from voxelocity.step import precision_on
-from voxelocity_observe.core.device import HOST, Device, Host
+from voxelocity_observe.core.device import Device, Host
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.whole_file import check_is_file
-
-if TYPE_CHECKING:
-    import torch
-
-_RUNTIMES: dict[ExportFormat, str] = {
-    "onnx": "onnxruntime",
-    "openvino": "openvino",
-    "pt2": "aot-inductor",
-    "tensorrt": "tensorrt",
-}
 
 
 def open_export(folder: Path, *, factory: str = "") -> Model:
@@ -52,14 +40,15 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
             f"infer: {folder} holds the file of an export, but its {SPEC_NAME} describes none; copy the "
             "folder again, or export the run again"
         )
-    main = MAIN_FILES[exported.format]
-    if exported.format in MACHINE_CODE and factory != main:
+    form = EXPORT_FORMATS[exported.format]
+    main = form.main_file
+    if form.is_machine_code and factory != main:
         raise InputError(
             f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust its "
             f"maker, give --network {main}"
         )
-    if exported.format not in MACHINE_CODE and factory:
-        raise InputError(f"infer: {folder} is an export for {exported.format}; leave --network {factory} out")
+    if not form.is_machine_code and factory:
+        raise InputError(f"infer: {folder} is an export for {form.name}; leave --network {factory} out")
     for name, wanted in exported.sha256.items():
         _check_file(folder / name, wanted)
     return Model(
@@ -80,14 +69,13 @@ class ExportedNetwork(ForeignNetwork):
         spec: of the model.
 
     Attributes:
-        format: of the file.
         runtime: its name in `infer.runtimes.table`.
     """
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         assert spec.exported is not None
-        self.format = spec.exported.format
-        self.runtime = _RUNTIMES[self.format]
+        self._form = EXPORT_FORMATS[spec.exported.format]
+        self.runtime = runtime_of(self._form.name).name
         self._exported, self._path, self._spec = spec.exported, path, spec
         self._forward: Callable[[Values], Values] | None = None
 
@@ -106,7 +94,7 @@ class ExportedNetwork(ForeignNetwork):
         if why_not := self._why_not(device):
             raise InputError(f"infer: {self._path} cannot be used here: {why_not}")
         try:
-            self._forward = self._on_arrays() if isinstance(device, Host) else self._on_tensors(device)
+            self._forward = self._load(device)
         # Each runtime has errors of its own, and a damaged file may cause any of them.
         except Exception as error:
             raise InputError(
@@ -120,50 +108,20 @@ class ExportedNetwork(ForeignNetwork):
                 f"it was compiled for {self._exported.device}, not {device.type}; choose --device "
                 f"{self._exported.device}, or export the run with --device {device.type}"
             )
-        match self.format:
-            case "onnx":
-                return onnxruntime.why_not(device)
-            case "openvino":
-                return openvino.why_not(device)
-            case "tensorrt" if not isinstance(device, Host):
-                from voxelocity.infer.runtimes import tensorrt
+        return self._form.why_not(device)
 
-                return tensorrt.why_not(device)
-        return ""
-
-    def _on_arrays(self) -> Callable[[Values], Values]:
-        window, num_threads = self._spec.window, cpu_budget()
-        if self.format == "onnx":
-            return onnxruntime.OnnxSession(self._path, num_threads=num_threads)
-        return openvino.OpenVinoSession(
-            self._path,
-            num_threads=num_threads,
-            batch_size=window.batch_size,
-            shape_voxel=window.shape_voxel,
-            is_bfloat16=precision_on(self._spec.precision, HOST).compute == "bfloat16",
-        )
-
-    def _on_tensors(self, device: torch.device) -> Callable[[Values], Values]:
+    def _load(self, device: Device) -> Callable[[Values], Values]:
         window = self._spec.window
-        task = RuntimeTask(
-            num_channels=len(self._spec.channels),
-            shape_voxel=window.shape_voxel,
-            batch_size=window.batch_size,
-            device=device,
-            precision=precision_on(self._spec.precision, device),
-        )
-        match self.format:
-            case "onnx":
-                return onnxruntime.open_model(self._path, task)
-            case "openvino":
-                return openvino.open_model(self._path, task)
-            case "tensorrt":
-                from voxelocity.infer.runtimes import tensorrt
-
-                return tensorrt.open_engine(self._path, task)
-        from voxelocity.infer.runtimes import program
-
-        return program.open_package(self._path)
+        task: dict[str, Any] = {
+            "num_channels": len(self._spec.channels),
+            "shape_voxel": window.shape_voxel,
+            "batch_size": window.batch_size,
+            "precision": precision_on(self._spec.precision, device),
+        }
+        if not isinstance(device, Host):
+            return self._form.open(self._path, RuntimeTask(**task, device=device))
+        assert self._form.open_on_host is not None, "`runs_without_torch` asks for it"
+        return self._form.open_on_host(self._path, HostTask(**task))
 
 
 def checksums(folder: Path, names: list[str]) -> dict[str, str]:
@@ -173,10 +131,11 @@ def checksums(folder: Path, names: list[str]) -> dict[str, str]:
 
 def describe_export(spec: ModelSpec, exported: ExportedFiles) -> ModelSpec:
     """The model of an export: as trained, with the file in place of the weights."""
-    precision = spec.precision.model_copy(
-        # Its runtime orders memory itself, and ONNX Runtime computes in the float32 of the file.
-        update={"channels_last": False} | ({"compute": "float32"} if exported.format == "onnx" else {})
-    )
+    # Its runtime orders memory itself.
+    changed: dict[str, Any] = {"channels_last": False}
+    if compute := EXPORT_FORMATS[exported.format].compute:
+        changed["compute"] = compute
+    precision = spec.precision.model_copy(update=changed)
     return spec.model_copy(update={"exported": exported, "precision": precision})
 
 

@@ -1,4 +1,4 @@
-"""Which kind of model a folder holds, by the names of its files. Opens none, and imports no torch.
+"""How the folder of a model is recognized, by the names of its files. Opens none, and imports no torch.
 
 Of a folder that may not be read, nothing is known: `os.path.isfile` says so, and `Path.is_file` raises an error.
 """
@@ -9,30 +9,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from voxelocity.infer.models.spec import SPEC_NAME, ExportFormat
-from voxelocity.infer.runtimes.onnxruntime import why_not_on_gpu
+from voxelocity.infer.models.spec import SPEC_NAME
+from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 
 PLANS, METADATA = "plans.json", Path("configs") / "metadata.json"
-MAIN_FILES: dict[ExportFormat, str] = {
-    "onnx": "network.onnx",
-    "openvino": "network.xml",
-    "pt2": "network.pt2",
-    "tensorrt": "network.ep",
-}
-"""The file of an export that is opened."""
-OPENVINO_WEIGHTS = "network.bin"
-"""The other file of an export for OpenVINO."""
-MACHINE_CODE: tuple[ExportFormat, ...] = ("pt2", "tensorrt")
 
 
-def is_model(path: Path) -> bool:
-    """Whether `path` is the folder of a model, not of scans."""
-    return os.path.isfile(path / SPEC_NAME) or is_nnunet(path) or is_bundle(path)
+def is_run(path: Path) -> bool:
+    """Whether `path` is the folder of a run with a model, or of an export."""
+    return os.path.isfile(path / SPEC_NAME)
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds an exported network."""
-    return os.path.isfile(folder / SPEC_NAME) and any(os.path.isfile(folder / name) for name in MAIN_FILES.values())
+    return is_run(folder) and any(os.path.isfile(folder / form.main_file) for form in EXPORT_FORMATS.values())
 
 
 def runs_without_torch(models: Sequence[Path], device: str) -> bool:
@@ -44,10 +34,11 @@ def runs_without_torch(models: Sequence[Path], device: str) -> bool:
     """
     if len(models) != 1 or not is_export(models[0]):
         return False
-    if os.path.isfile(models[0] / MAIN_FILES["openvino"]):
-        return device in ("cpu", "auto")
-    is_onnx = os.path.isfile(models[0] / MAIN_FILES["onnx"])
-    return is_onnx and (device == "cpu" or (device == "auto" and bool(why_not_on_gpu())))
+    return any(
+        form.open_on_host is not None and (device == "cpu" or (device == "auto" and bool(form.why_not_on_gpu())))
+        for form in EXPORT_FORMATS.values()
+        if os.path.isfile(models[0] / form.main_file)
+    )
 
 
 def is_bundle(path: Path) -> bool:

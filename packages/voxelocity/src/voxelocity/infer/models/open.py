@@ -1,13 +1,73 @@
-"""Which kind of model a folder holds, and the one model that several make together."""
+"""The kinds of models, which of them a folder holds, and the one model that several make together.
+
+Importing it imports no torch: only an export does without, and only a bundle needs MONAI's configuration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.kinds import is_bundle, is_export, is_model, is_nnunet
+from voxelocity.infer.models.kinds import is_bundle, is_export, is_nnunet, is_run
 from voxelocity_observe.core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKind:
+    """What wrote a model.
+
+    Attributes:
+        name: as users know it.
+        holds: whether a path is the folder of such a model, by the names of files alone.
+        open: reads the model in a folder. Takes the factory of `open_model` too.
+        is_inside: whether users tend to name the folder that several such models are in.
+    """
+
+    name: str
+    holds: Callable[[Path], bool]
+    open: Callable[[Path, str], Model]
+    is_inside: bool = False
+
+
+def _open_nnunet(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.nnunet import open_nnunet
+
+    return open_nnunet(folder)
+
+
+def _open_bundle(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.bundle import open_bundle
+
+    return open_bundle(folder)
+
+
+def _open_export(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.exported import open_export
+
+    return open_export(folder, factory=factory)
+
+
+def _open_run(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.run import open_run
+
+    return open_run(folder, factory=factory)
+
+
+_RUN = ModelKind(name="run", holds=is_run, open=_open_run)
+KINDS = (
+    ModelKind(name="nnU-Net", holds=is_nnunet, open=_open_nnunet, is_inside=True),
+    ModelKind(name="MONAI bundle", holds=is_bundle, open=_open_bundle),
+    ModelKind(name="export", holds=is_export, open=_open_export),
+    _RUN,
+)
+"""The first that holds a folder opens it."""
+
+
+def is_model(path: Path) -> bool:
+    """Whether `path` is the folder of a model, not of scans."""
+    return any(kind.holds(path) for kind in KINDS)
 
 
 def split_models(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -38,24 +98,16 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
         ConfigError: the factory cannot be imported.
         InputError: the folder holds no model, a damaged one, or one that Voxelocity cannot run.
     """
-    # Only an export needs no torch, and only a bundle MONAI's configuration.
-    if is_nnunet(folder):
-        from voxelocity.infer.models.nnunet import open_nnunet
-
-        return open_nnunet(folder)
-    if is_bundle(folder):
-        from voxelocity.infer.models.bundle import open_bundle
-
-        return open_bundle(folder)
-    if is_export(folder):
-        from voxelocity.infer.models.exported import open_export
-
-        return open_export(folder, factory=factory)
-    if not is_model(folder) and (inside := sorted(each.name for each in folder.glob("*") if is_nnunet(each))):
-        raise InputError(f"infer: {folder} holds the nnU-Net models {', '.join(inside)}; name one of these folders")
-    from voxelocity.infer.models.run import open_run
-
-    return open_run(folder, factory=factory)
+    kind = next((kind for kind in KINDS if kind.holds(folder)), None)
+    if kind is not None:
+        return kind.open(folder, factory)
+    for kind in KINDS:
+        if kind.is_inside and (inside := sorted(path.name for path in folder.glob("*") if kind.holds(path))):
+            raise InputError(
+                f"infer: {folder} holds the {kind.name} models {', '.join(inside)}; name one of these folders"
+            )
+    # Which says what is missing.
+    return _RUN.open(folder, factory)
 
 
 def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:

@@ -6,15 +6,17 @@ Importing it imports no torch.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity.step import NetworkConfig
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.plain import shortened
@@ -25,15 +27,19 @@ KNOWN_VERSIONS = (1, 2, 3, 4)
 that time were trained on flipped patches without swapped labels, and their windows are mirrored the same way. Version 2
 has no `region_order`, no `regions`, no `restored` and no `keep_largest`, version 3 no `backend`."""
 
-ExportFormat = Literal["onnx", "openvino", "pt2", "tensorrt"]
+if TYPE_CHECKING:
+    _Format = str
+else:
+    _Format = Literal[tuple(EXPORT_FORMATS)]
+_FILES = "|".join(re.escape(name) for form in EXPORT_FORMATS.values() for name in form.files)
 
 
 class ExportedFiles(Config):
     """The files of an exported network."""
 
-    format: ExportFormat
-    """Which runtime opens them: ONNX Runtime, OpenVINO, AOTInductor or TensorRT."""
-    sha256: dict[Annotated[str, Field(pattern=r"^network\.(onnx|xml|bin|pt2|ep)$")], str] = Field(min_length=1)
+    format: _Format
+    """By which the runtime is known that opens them (`infer.runtimes.table`)."""
+    sha256: dict[Annotated[str, Field(pattern=f"^({_FILES})$")], str] = Field(min_length=1)
     """Checksum of each file, by name."""
     device: Literal["any", "cpu", "cuda"]
     """Kind of device that machine code was compiled for."""

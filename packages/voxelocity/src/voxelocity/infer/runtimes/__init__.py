@@ -1,6 +1,7 @@
 """Ways to run a network on windows: torch itself, its compilers, ONNX Runtime, OpenVINO, TensorRT.
 
-`contract` says what each guarantees (`testing.runtime_contract` tests it), `table` lists them, `auto` chooses by
-measurement, `of_model` gives a model in one of them. `native` is torch itself, `program` a network without Python;
-`onnxruntime`, `openvino` and `tensorrt` are the only users of their libraries.
+A runtime's module declares all of it as one `Runtime`, with the files of its exports; `table` lists them. `contract`
+says what each guarantees (`testing.runtime_contract` tests it), `auto` chooses by measurement, `of_model` gives a model
+in one of them. `native` is torch itself; `program` makes a network without Python, for `aot_inductor`, `onnxruntime`
+and `openvino`. These modules and `tensorrt` import no library before a network is loaded.
 """

@@ -38,7 +38,6 @@ _LEAST_TIMING_S = 0.5
 # A batch that takes this much longer than another is not the quicker one by chance.
 _NEAR = 1.3
 _FORMAT_VERSION = 1
-_PACKAGES = ("torch", "onnxruntime", "onnxruntime-gpu", "openvino", "torch-tensorrt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +263,13 @@ def _about(network: torch.nn.Module, task: RuntimeTask) -> dict[str, Any]:
         # As bytes, because arrays have no bfloat16.
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     on_cpu = task.device.type == "cpu"
+    packages = (package for runtime in RUNTIMES.values() for package in runtime.packages)
     machine = {
         "device": task.device.type,
         "name": cpu_name() if on_cpu else torch.cuda.get_device_name(task.device),
         "num_cpus": cpu_budget(),
         "num_threads": torch.get_num_threads(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in ("torch", *packages)},
     }
     windows = {"batch_shape": list(task.batch_shape), "precision": task.precision.to_plain()}
     return {"machine": machine, "network": digest.hexdigest(), "windows": windows}

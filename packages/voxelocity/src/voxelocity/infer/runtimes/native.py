@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from voxelocity.core.kernels import refuse_compiling_in_captures
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask
-from voxelocity.step import PrecisionConfig, autocast, check_compiler
-from voxelocity.step.precision import compiled
+from voxelocity.infer.runtimes.contract import EAGER, Forward, Runtime, RuntimeTask
 from voxelocity_observe.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from voxelocity.step import PrecisionConfig
 
 # As torch's documentation asks for before a capture: libraries choose their algorithms in the first calls.
 _WARM_UP_CALLS = 3
@@ -18,6 +18,9 @@ _WARM_UP_CALLS = 3
 
 def eager(run: Forward, precision: PrecisionConfig, device: torch.device) -> Forward:
     """The network called directly, under autocast and with windows in its memory format."""
+    import torch
+
+    from voxelocity.step import autocast
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         with autocast(precision, device):
@@ -30,6 +33,8 @@ def eager(run: Forward, precision: PrecisionConfig, device: torch.device) -> For
 
 def allows_tf32() -> bool:
     """Whether torch may round the factors of convolutions to TF32; on its devices, other runtimes do the same."""
+    import torch
+
     # The older setting cannot be read where a program has changed this newer one.
     cudnn: Any = torch.backends.cudnn
     return str(cudnn.conv.fp32_precision) == "tf32"
@@ -46,6 +51,10 @@ def load_compiled(network: torch.nn.Module, task: RuntimeTask) -> Forward:
     Raises:
         ConfigError: this machine lacks the compiler that the device's code needs.
     """
+    import torch
+
+    from voxelocity.step.precision import compiled
+
     run = compiled(network, "default", task.device)
     forward = _of_full_batches(eager(run, task.precision, task.device), task, otherwise=load_eager(network, task))
     with torch.no_grad():
@@ -55,6 +64,8 @@ def load_compiled(network: torch.nn.Module, task: RuntimeTask) -> Forward:
 
 def why_not_compiled(device: torch.device) -> str:
     """Why code cannot be generated for the device; "" if it can."""
+    from voxelocity.step import check_compiler
+
     try:
         check_compiler("default", device)
     except ConfigError as error:
@@ -72,6 +83,10 @@ def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
 
     Smaller batches run eagerly. The logits of a full batch are in a buffer that the next call overwrites.
     """
+    import torch
+
+    from voxelocity.core.kernels import refuse_compiling_in_captures
+
     direct = load_eager(network, task)
     with torch.no_grad(), torch.cuda.device(task.device):
         windows = torch.zeros(task.batch_shape, device=task.device)
@@ -102,3 +117,8 @@ def _of_full_batches(run: Forward, task: RuntimeTask, *, otherwise: Forward) -> 
         return run(windows) if windows.shape == task.batch_shape else otherwise(windows)
 
     return forward
+
+
+EAGER_RUNTIME = Runtime(name=EAGER, why_not=lambda device: "", load=load_eager, build_s=0.0)
+CUDA_GRAPHS_RUNTIME = Runtime(name="cuda-graphs", why_not=why_not_cuda_graphs, load=load_cuda_graphs, build_s=2.0)
+COMPILE_RUNTIME = Runtime(name="compile", why_not=why_not_compiled, load=load_compiled, build_s=60.0)

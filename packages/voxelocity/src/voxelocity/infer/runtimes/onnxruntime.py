@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
+from voxelocity.infer.runtimes.contract import ExportFormat, Forward, HostTask, Runtime, RuntimeTask, missing
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.host import cpu_budget
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from voxelocity_observe.core.device import Device
@@ -47,6 +47,8 @@ class OnnxSession:
 
     def __call__(self, windows_bcxyz: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Logits (b, k, x, y, z) of windows (b, c, x, y, z), in a new array."""
+        import numpy as np
+
         logits: npt.NDArray[np.float32] = self.session.run(None, {self.input: np.ascontiguousarray(windows_bcxyz)})[0]
         return logits
 
@@ -108,6 +110,20 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
     return forward
 
 
+def open_on_host(path: Path, task: HostTask) -> OnnxSession:
+    """An ONNX model in ONNX Runtime, on arrays."""
+    return OnnxSession(path, num_threads=cpu_budget())
+
+
+def write_model(network: torch.nn.Module, task: RuntimeTask, path: Path) -> bool:
+    """Writes the network as an ONNX model; whether it takes windows of any size."""
+    from voxelocity.infer.runtimes import program
+
+    content = program.to_onnx(network, task)
+    path.write_bytes(content)
+    return program.has_dynamic_space(content)
+
+
 def _cuda_session(model: Path | bytes, device: torch.device) -> OnnxSession:
     import onnxruntime
     import torch
@@ -140,6 +156,7 @@ def _cuda_session(model: Path | bytes, device: torch.device) -> OnnxSession:
 
 def _on_cuda(session: OnnxSession, device: torch.device) -> Forward:
     """Binds tensors of the device, so that neither windows nor logits pass through main memory."""
+    import numpy as np
     import torch
 
     num_classes, index = session.session.get_outputs()[0].shape[1], device.index or 0
@@ -171,3 +188,23 @@ def _on_cuda(session: OnnxSession, device: torch.device) -> Forward:
 def _is_out_of_memory(error: Exception) -> bool:
     text = str(error).lower()
     return any(words in text for words in ("failed to allocate memory", "out of memory", "cudnn_status_alloc_failed"))
+
+
+RUNTIME = Runtime(
+    name="onnxruntime",
+    why_not=why_not_loaded,
+    load=load,
+    build_s=10.0,
+    packages=("onnxruntime", "onnxruntime-gpu"),
+    export=ExportFormat(
+        name="onnx",
+        files=("network.onnx",),
+        write=write_model,
+        open=open_model,
+        why_not=why_not,
+        open_on_host=open_on_host,
+        why_not_on_gpu=why_not_on_gpu,
+        # That of the weights in the file.
+        compute="float32",
+    ),
+)

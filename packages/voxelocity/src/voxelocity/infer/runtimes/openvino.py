@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from voxelocity.core.region import Index3
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
+from voxelocity.infer.runtimes.contract import ExportFormat, Forward, HostTask, Runtime, RuntimeTask, missing
+from voxelocity_observe.core.host import cpu_budget
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from voxelocity_observe.core.device import Device
@@ -55,6 +55,8 @@ class OpenVinoSession:
 
     def __call__(self, windows_bcxyz: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Logits (b, k, x, y, z) of windows (b, c, x, y, z), in a buffer that the next call overwrites."""
+        import numpy as np
+
         results = self._request.infer([np.ascontiguousarray(windows_bcxyz)], share_inputs=True, share_outputs=True)
         logits: npt.NDArray[np.float32] = results[0]
         return logits
@@ -85,18 +87,36 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
     """A model in OpenVINO, on tensors of the CPU."""
     import torch
 
-    session = OpenVinoSession(
-        model,
-        num_threads=torch.get_num_threads(),
-        batch_size=task.batch_size,
-        shape_voxel=task.shape_voxel,
-        is_bfloat16=task.precision.compute == "bfloat16",
-    )
+    session = _session(model, task, num_threads=torch.get_num_threads())
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(session(windows.numpy()))
 
     return forward
+
+
+def open_on_host(path: Path, task: HostTask) -> OpenVinoSession:
+    """A model in OpenVINO, on arrays."""
+    return _session(path, task, num_threads=cpu_budget())
+
+
+def _session(model: Path | bytes, task: HostTask, *, num_threads: int) -> OpenVinoSession:
+    return OpenVinoSession(
+        model,
+        num_threads=num_threads,
+        batch_size=task.batch_size,
+        shape_voxel=task.shape_voxel,
+        is_bfloat16=task.precision.compute == "bfloat16",
+    )
+
+
+def write_network(network: torch.nn.Module, task: RuntimeTask, path: Path) -> bool:
+    """Writes the network as `write_model` does; whether it takes windows of any size."""
+    from voxelocity.infer.runtimes import program
+
+    content = program.to_onnx(network, task)
+    write_model(content, path)
+    return program.has_dynamic_space(content)
 
 
 def write_model(onnx_model: bytes, path: Path) -> None:
@@ -128,3 +148,21 @@ def _without_telemetry() -> Any:
             if found is not None:
                 sys.modules[_TELEMETRY] = found
     return sys.modules["openvino"]
+
+
+RUNTIME = Runtime(
+    name="openvino",
+    why_not=why_not_loaded,
+    load=load,
+    build_s=10.0,
+    packages=("openvino",),
+    export=ExportFormat(
+        name="openvino",
+        files=("network.xml", "network.bin"),
+        write=write_network,
+        open=open_model,
+        why_not=why_not,
+        open_on_host=open_on_host,
+        why_not_on_gpu=lambda: "OpenVINO computes on CPUs here",
+    ),
+)

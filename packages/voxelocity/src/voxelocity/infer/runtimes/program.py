@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,14 +159,6 @@ def open_package(path: Path) -> Forward:
         return logits
 
     return forward
-
-
-def load_package(network: torch.nn.Module, task: RuntimeTask) -> Forward:
-    """The network compiled by AOTInductor, which knows the whole network and any number of windows beforehand."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.pt2"
-        compile_package(network, task, path)
-        return open_package(path)
 
 
 def _example(network: torch.nn.Module, task: RuntimeTask) -> torch.Tensor:

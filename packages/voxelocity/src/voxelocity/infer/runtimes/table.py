@@ -1,25 +1,48 @@
-"""All runtimes by name, and the one that a user names."""
+"""All runtimes by name, and the one that a user names. Importing it, and so each of them, imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-import torch
-
-from voxelocity.infer.runtimes import native, onnxruntime, openvino, program, tensorrt
-from voxelocity.infer.runtimes.contract import EAGER, NamedForward, Runtime, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes import aot_inductor, native, onnxruntime, openvino, tensorrt
+from voxelocity.infer.runtimes.contract import (
+    EAGER,
+    ExportFormat,
+    NamedForward,
+    Runtime,
+    RuntimeTask,
+    in_one_line,
+)
 from voxelocity_observe.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    import torch
+
 RUNTIMES: Mapping[str, Runtime] = {
-    EAGER: Runtime(why_not=lambda device: "", load=native.load_eager, build_s=0.0),
-    "openvino": Runtime(why_not=openvino.why_not_loaded, load=openvino.load, build_s=10.0),
-    "onnxruntime": Runtime(why_not=onnxruntime.why_not_loaded, load=onnxruntime.load, build_s=10.0),
-    "cuda-graphs": Runtime(why_not=native.why_not_cuda_graphs, load=native.load_cuda_graphs, build_s=2.0),
-    "compile": Runtime(why_not=native.why_not_compiled, load=native.load_compiled, build_s=60.0),
-    "aot-inductor": Runtime(why_not=native.why_not_compiled, load=program.load_package, build_s=60.0),
-    "tensorrt": Runtime(why_not=tensorrt.why_not, load=tensorrt.load, build_s=60.0),
+    runtime.name: runtime
+    for runtime in (
+        native.EAGER_RUNTIME,
+        openvino.RUNTIME,
+        onnxruntime.RUNTIME,
+        native.CUDA_GRAPHS_RUNTIME,
+        native.COMPILE_RUNTIME,
+        aot_inductor.RUNTIME,
+        tensorrt.RUNTIME,
+    )
 }
-"""Those that are built sooner come first."""
+"""Eager first. `auto` builds them in this order."""
+
+EXPORT_FORMATS: Mapping[str, ExportFormat] = {
+    runtime.export.name: runtime.export
+    for runtime in sorted(RUNTIMES.values(), key=lambda runtime: runtime.export.name if runtime.export else "")
+    if runtime.export is not None
+}
+
+
+def runtime_of(form: str) -> Runtime:
+    """The runtime that opens exports of a format."""
+    return next(runtime for runtime in RUNTIMES.values() if runtime.export is EXPORT_FORMATS[form])
 
 
 def check_runtime(name: str, device: torch.device) -> None:

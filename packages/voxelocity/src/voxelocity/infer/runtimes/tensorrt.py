@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, in_one_line, missing
+from voxelocity.infer.runtimes.contract import ExportFormat, Forward, Runtime, RuntimeTask, in_one_line, missing
 from voxelocity.infer.runtimes.native import allows_tf32
-from voxelocity.infer.runtimes.program import Converted
-from voxelocity_observe.core.device import as_current
+from voxelocity_observe.core.device import Device, as_current
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+if TYPE_CHECKING:
+    import torch
 
 
-def why_not(device: torch.device) -> str:
+def why_not(device: Device) -> str:
     """Why it cannot be used on the device; "" if it can."""
     if device.type != "cuda":
         return f"TensorRT needs a CUDA device, not {device.type}"
@@ -46,14 +44,16 @@ def load(network: torch.nn.Module, task: RuntimeTask) -> Forward:
         return forward
 
 
-def write_engine(network: torch.nn.Module, task: RuntimeTask, path: Path) -> None:
-    """Writes the engine as a program of torch.export. It runs on this kind of GPU only."""
+def write_engine(network: torch.nn.Module, task: RuntimeTask, path: Path) -> bool:
+    """Writes the engine as a program of torch.export. It runs on this kind of GPU only, on windows of one shape."""
+    import torch
     import torch_tensorrt
 
     engine = _engine(network, task)
     # Saving traces the program once more.
     with torch.no_grad(), as_current(task.device):
         torch_tensorrt.save(engine, str(path), output_format="exported_program", arg_inputs=[_example(task)])
+    return False
 
 
 def open_engine(path: Path, task: RuntimeTask) -> Forward:
@@ -66,6 +66,7 @@ def open_engine(path: Path, task: RuntimeTask) -> Forward:
 
 def _for_any_batch(run: Any, task: RuntimeTask) -> Forward:
     """`run`, called once with a single window and once with a full batch, so that what it cannot do shows now."""
+    import torch
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = run(windows.contiguous())
@@ -80,6 +81,7 @@ def _for_any_batch(run: Any, task: RuntimeTask) -> Forward:
 
 def padded(run: Any, task: RuntimeTask) -> Forward:
     """`run`, which takes full batches only, for batches of any size: missing windows repeat the last one."""
+    import torch
 
     def forward(windows: torch.Tensor) -> torch.Tensor:
         num_missing = task.batch_size - len(windows)
@@ -92,10 +94,13 @@ def padded(run: Any, task: RuntimeTask) -> Forward:
 
 
 def _engine(network: torch.nn.Module, task: RuntimeTask, *, is_dynamic: bool = False) -> Any:
+    import torch
     import torch_tensorrt
 
+    from voxelocity.infer.runtimes.program import Converted
+
     # Formats are those of the weights, so that the engine computes in what the task asks for and in nothing less.
-    converted = Converted(network, _DTYPES[task.precision.compute]).eval()
+    converted = Converted(network, getattr(torch, task.precision.compute)).eval()
     example: Any = _example(task)
     if is_dynamic:
         _, *shape = task.batch_shape
@@ -113,4 +118,23 @@ def _engine(network: torch.nn.Module, task: RuntimeTask, *, is_dynamic: bool = F
 
 
 def _example(task: RuntimeTask) -> torch.Tensor:
+    import torch
+
     return torch.zeros(task.batch_shape, device=task.device)
+
+
+RUNTIME = Runtime(
+    name="tensorrt",
+    why_not=why_not,
+    load=load,
+    build_s=60.0,
+    packages=("torch-tensorrt",),
+    export=ExportFormat(
+        name="tensorrt",
+        files=("network.ep",),
+        write=write_engine,
+        open=open_engine,
+        why_not=why_not,
+        is_machine_code=True,
+    ),
+)

@@ -14,11 +14,13 @@ import torch
 
 import voxelocity
 from shared.limits import HANGS_S
+from voxelocity.data.augment import EFFECTS, AugmentConfig
+from voxelocity.data.augment.built_in import BuiltInEffect
 from voxelocity.planning import Planned, make_plan
 from voxelocity.step import LOSSES, OPTIMIZERS, LossConfig, ScheduleConfig, build_network, learning_rate_at
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.race import monai_script
-from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS, script_job
+from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS, _unlike, script_job
 from voxelocity_lab.bench.race.monai_script import ScriptSettings, learning_rate, read_settings
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import cpu_budget
@@ -172,8 +174,11 @@ def test_the_learning_rate_is_that_of_the_plan(phantoms: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"data.augment.blur_probability": 0.1}, "data.augment"),
-        ({"data.augment.quarter_turn_probability": [0.0, 0.0, 0.5]}, "data.augment"),
+        ({"data.augment.blur_probability": 0.1}, "data.augment.blur_probability"),
+        (
+            {"data.augment.quarter_turn_probability": [0.0, 0.0, 0.5], "data.augment.shear": 0.1},
+            "data.augment.quarter_turn_probability, data.augment.shear",
+        ),
         ({"optimizer.name": "sgd", "loss.name": "dice"}, "loss.name, optimizer.name"),
         # Without overlapping classes, the script has only the default.
         *(({"loss.name": name}, "loss.name") for name in LOSSES if name != LossConfig().name),
@@ -184,6 +189,64 @@ def test_the_learning_rate_is_that_of_the_plan(phantoms: Path, tmp_path: Path) -
 def test_a_plan_that_the_script_cannot_follow_is_refused(phantoms: Path, keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=f"no counterpart for the plan's {named}, so the sides would not train alike"):
         job_of(planned_on(phantoms, **keys))
+
+
+FOLLOWED = {
+    "affine_probability": 0.5,
+    "flip_probability": (0.5, 0.0, 0.0),
+    "noise_probability": 0.5,
+    "intensity_scale_probability": 0.5,
+    "intensity_shift_probability": 0.5,
+    "gamma_probability": 0.5,
+}
+LIKE_THE_SCRIPT = AugmentConfig.only(**FOLLOWED, rotation_share=1.0, scale_share=1.0, gamma_keeps="range")
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=[effect.name for effect in EFFECTS])
+def test_an_effect_that_the_script_lacks_is_refused_without_being_named_for_it(effect: BuiltInEffect) -> None:
+    assert _unlike(LIKE_THE_SCRIPT) == []
+    often = (0.1, 0.1, 0.1) if isinstance(getattr(LIKE_THE_SCRIPT, effect.probability), tuple) else 0.1
+    changed = LIKE_THE_SCRIPT.model_copy(update={effect.probability: often})
+    assert _unlike(changed) == ([] if effect.probability in FOLLOWED else [effect.probability])
+
+
+CHANGED: dict[str, Any] = {
+    "enabled": False,
+    "ramp_epochs": 3,
+    "effects": ("mine",),
+    "swap_pairs": (("left", "right"),),
+    "rotation_degrees": (1.0, 2.0, 3.0),
+    "scale_range": (0.9, 1.3),
+    "translate_voxel": (0.0, 1.0, 0.0),
+    "label_interpolation": "vote",
+    "noise_std_range": (0.1, 0.2),
+    "intensity_scale_range": (0.9, 1.3),
+    "intensity_shift_range": (0.1, 0.2),
+    "gamma_range": (0.9, 1.3),
+    "gamma_keeps": "moments",
+    "rotation_share": 0.5,
+    "scale_share": 0.5,
+    "shear": 0.5,
+    **dict.fromkeys(FOLLOWED, 0.25),
+    "flip_probability": (0.25, 0.5, 0.0),
+}
+
+
+def test_each_key_of_what_the_script_does_is_passed_on_or_refused(phantoms: Path) -> None:
+    planned = planned_on(phantoms)
+    keys = {key for effect in EFFECTS if effect.probability in FOLLOWED for key in (effect.probability, *effect.keys)}
+    assert CHANGED.keys() == keys | {"enabled", "ramp_epochs", "effects"}
+
+    def job_with(augment: AugmentConfig) -> dict[str, Any]:
+        data = planned.plan.data.model_copy(update={"augment": augment})
+        return job_of(dataclasses.replace(planned, plan=planned.plan.model_copy(update={"data": data})))
+
+    for key, value in CHANGED.items():
+        changed = LIKE_THE_SCRIPT.model_copy(update={key: value})
+        if _unlike(changed):
+            assert _unlike(changed) == [key]
+        else:
+            assert job_with(changed) != job_with(LIKE_THE_SCRIPT), f"{key} is not passed on"
 
 
 def test_every_setting_of_the_script_without_a_default_is_in_the_job(phantoms: Path) -> None:

@@ -7,6 +7,7 @@
 - Files: `whole_file`, `links`, `plain` (JSON and YAML), `events` (of a run), `measured` (kept for each machine),
   `credentials`.
 - Words: `quantities`, `time_parts`, `console`, `terminal_text`, `warn_once`.
+- `first_use`: names imported at their first use.
 - `interleaved_timing`: ways to do one thing timed alternating. `command`: a command as a child, as if it had been
   started without us.
 """

@@ -6,7 +6,7 @@ A sink receives what `events.jsonl` holds, event by event. `--log` names sinks, 
 
 from typing import TYPE_CHECKING
 
-from voxelocity.core.first_use import first_use
+from voxelocity_observe.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity_observe.sinks.mlflow import MlflowSink

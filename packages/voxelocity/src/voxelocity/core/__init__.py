@@ -5,6 +5,6 @@
 - What stages promise: `contracts`, `config` (the base of every configuration), `rng`, `learning`.
 - Files: `remote` (URLs, lost connections), `staging`.
 - Loops and kernels: `jit` and `waiting` (Numba), `numba_interpolation`, `memory_order`, `kernels` and `compiling`
-  (Triton), `first_use` (names imported at their first use).
+  (Triton).
 - `quiet_import`: packages imported without what their import changes in the process.
 """

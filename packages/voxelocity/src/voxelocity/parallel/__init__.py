@@ -13,8 +13,8 @@ world of one, which exchanges nothing.
 
 from typing import TYPE_CHECKING
 
-from voxelocity.core.first_use import first_use
 from voxelocity.parallel.balance import even_shares, shared_out, shares_by_time, shares_in_proportion
+from voxelocity_observe.core.first_use import first_use
 from voxelocity_observe.core.place import Place, launcher_job, read_place
 
 if TYPE_CHECKING:

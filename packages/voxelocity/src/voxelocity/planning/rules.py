@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxelocity.core.laterality import find_sides, swapped_classes
+from voxelocity.data.augment import EFFECTS
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
@@ -289,10 +290,10 @@ def settle_augment(facts: PlanFacts) -> None:
     facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as well as in scale")
     if facts.machine.device == "cpu":
         facts.settle("data.augment.ramp_epochs", 50, "new cases need no augmentation at first: short runs learned more")
-        for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
-            facts.settle(
-                f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log)"
-            )
+        for effect in EFFECTS:
+            if effect.is_in_nnunet and not effect.is_searched:
+                why = "not in the recipe that we searched on a CPU (docs/log)"
+                facts.settle(f"data.augment.{effect.probability}", 0.0, why)
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
 
 

@@ -12,7 +12,7 @@
 
 from typing import TYPE_CHECKING
 
-from voxelocity.core.first_use import first_use
+from voxelocity_observe.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.step.loss import build_loss

@@ -40,7 +40,10 @@ def augment_one(volume: Volume, region: Region, params: AugmentParams, row: int)
     if params.is_swapped[row]:
         label = params.swapped_classes[label]
     channels = [_changed(channel, params, row, number) for number, channel in enumerate(image)]
-    return np.stack(channels).astype(np.float32), label
+    changed = np.stack(channels).astype(np.float32)
+    for start, stop in params.cutout[row]:
+        changed[:, start[0] : stop[0], start[1] : stop[1], start[2] : stop[2]] = params.cutout_value[row]
+    return changed, label
 
 
 def source_places(region: Region, params: AugmentParams, row: int) -> Array:

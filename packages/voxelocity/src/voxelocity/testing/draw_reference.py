@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +11,9 @@ from voxelocity.core.batch import Draw
 from voxelocity.core.region import Index3
 from voxelocity.core.rng import generator
 from voxelocity.core.volume import Spacing
+from voxelocity.data.augment.built_in import Patches
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams
-from voxelocity.data.augment.tables import elastic_points
 
 Matrix = npt.NDArray[np.float64]
 
@@ -43,32 +42,17 @@ def sample_one_by_one(
             left to right (`core.laterality.swapped_classes`); empty for none.
     """
     if not config.enabled:
-        return _nothing(len(draws), num_channels)
-    params = AugmentParams.identity(
-        len(draws),
-        num_channels,
-        elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel)
-        if config.elastic_probability > 0.0
-        else (0, 0, 0),
-        swapped_classes=swapped_classes,
-        votes=config.label_interpolation == "vote",
-        gamma_keeps_moments=config.gamma_keeps == "moments",
-    )
+        return AugmentParams.identity(len(draws), num_channels)
+    patches = Patches(config=config, num_channels=num_channels, shape=patch_shape)
+    params = patches.unchanged(len(draws), swapped_classes)
     spacing = np.array((1.0, 1.0, 1.0) if spacing_mm is None else spacing_mm, dtype=np.float64)
     spacings = np.broadcast_to(spacing, (len(draws), 3))
     for row, draw in enumerate(draws):
         rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
         _fill_row(params, row, rng, config.at(draw.epoch), spacings[row])
-    return params
-
-
-@functools.lru_cache(maxsize=8)
-def _nothing(num_samples: int, num_channels: int) -> AugmentParams:
-    """Parameters that change nothing, made once for all batches; read-only."""
-    params = AugmentParams.identity(num_samples, num_channels)
-    for value in vars(params).values():
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
+        if config.cutout_probability > 0.0:
+            rng = generator(seed, stage="augment cutout", epoch=draw.epoch, case=draw.case, draw=draw.draw)
+            _fill_cutout(params, row, rng, config.at(draw.epoch), patch_shape)
     return params
 
 
@@ -126,6 +110,21 @@ def _fill_channels(params: AugmentParams, row: int, rng: np.random.Generator, co
     zoom = rng.uniform(*config.low_resolution_range, size=c)
     if is_coarse:
         params.low_resolution[row] = np.where(are_coarse, zoom, 1.0)
+
+
+def _fill_cutout(
+    params: AugmentParams, row: int, rng: np.random.Generator, config: AugmentConfig, shape: Index3
+) -> None:
+    is_cut, num = rng.random() < config.cutout_probability, config.cutout_boxes
+    centers = (rng.random((num, 3)) * shape).astype(np.int64)
+    shares = rng.uniform(*config.cutout_size_range, size=(num, 3))
+    sizes = np.maximum((shares * shape + 0.5).astype(np.int64), 1)
+    params.cutout_value[row] = config.cutout_value
+    for box in range(num if is_cut else 0):
+        for axis, side in enumerate(shape):
+            start = centers[box, axis] - sizes[box, axis] // 2
+            params.cutout[row, box, 0, axis] = max(0, start)
+            params.cutout[row, box, 1, axis] = min(side, start + sizes[box, axis])
 
 
 def _quarter_turns(rng: np.random.Generator, config: AugmentConfig) -> Matrix:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from voxelocity.core.batch import Draw
 from voxelocity.data.augment import AugmentConfig, AugmentParams
 from voxelocity.data.augment import draw as drawing
+from voxelocity.data.augment.built_in import affine_matrices
 from voxelocity.testing.draw_reference import sample_one_by_one
 
 ALWAYS = AugmentConfig(
@@ -26,6 +27,8 @@ ALWAYS = AugmentConfig(
     low_resolution_probability=1.0,
     gamma_probability=1.0,
     gamma_inverted_probability=1.0,
+    cutout_probability=1.0,
+    cutout_boxes=3,
 )
 SHAPE = (24, 32, 50)
 
@@ -127,7 +130,7 @@ def test_affine_is_rigid_in_millimeters_but_for_the_zoom(spacing_mm):
 def test_quarter_turn_on_an_anisotropic_grid_has_its_known_matrix():
     chosen, quarter_about_z = np.array([[True, False]]), np.array([[0.0, 0.0, 90.0]])
     spacing = np.array([[1.0, 2.0, 5.0]])
-    (matrix,) = drawing._affine(chosen, quarter_about_z, np.ones((1, 1)), np.zeros((1, 9)), spacing)
+    (matrix,) = affine_matrices(chosen, quarter_about_z, np.ones((1, 1)), np.zeros((1, 9)), spacing)
     # Content turns from x to y: what is found 1 voxel (2 mm) along y stood 2 voxels (2 mm) along x.
     np.testing.assert_allclose(matrix, [[0, 2, 0], [-0.5, 0, 0], [0, 0, 1]], atol=1e-6)
 
@@ -151,6 +154,33 @@ def test_about_half_of_the_channels_are_blurred_and_coarse_where_a_sample_is():
     params = sample(draws(400), seed=0, num_channels=2, config=ALWAYS)
     assert (params.blur_sigma_voxel > 0.0).all(axis=2).mean() == pytest.approx(0.5, abs=0.08)
     assert (params.low_resolution < 1.0).mean() == pytest.approx(0.5, abs=0.08)
+
+
+def test_boxes_have_sizes_of_their_range_and_centers_anywhere_in_the_patch():
+    config = AugmentConfig.only(cutout_probability=0.5, cutout_boxes=2, cutout_size_range=(0.25, 0.5), cutout_value=3.0)
+    params = sample(draws(600), seed=0, num_channels=1, config=config)
+    is_cut = params.cutout.any(axis=(1, 2, 3))
+    assert is_cut.mean() == pytest.approx(0.5, abs=0.06)
+    assert (params.cutout_value == 3.0).all()
+    start, stop = params.cutout[is_cut].reshape(-1, 2, 3).swapaxes(0, 1)
+    assert (start >= 0).all()
+    assert (start < stop).all()
+    assert (stop <= SHAPE).all()
+    sides, inside = stop - start, (start > 0) & (stop < SHAPE)
+    for axis, side in enumerate(SHAPE):
+        assert sides[:, axis].max() == side // 2
+        assert sides[inside[:, axis], axis].min() >= side // 4
+        middles = (start[:, axis] + stop[:, axis])[inside[:, axis]] / 2
+        assert middles.mean() == pytest.approx(side / 2, abs=0.05 * side)
+    assert 0.2 < 1 - inside.all(axis=1).mean() < 0.9, "some are cut off by the border"
+
+
+def test_a_box_has_at_least_a_voxel_and_none_is_drawn_in_vain():
+    tiny = AugmentConfig.only(cutout_probability=1.0, cutout_size_range=(0.001, 0.001))
+    start, stop = sample(draws(5), seed=0, num_channels=1, config=tiny).cutout[:, 0].swapaxes(0, 1)
+    np.testing.assert_array_equal(stop - start, 1)
+    off = tiny.model_copy(update={"cutout_probability": 0.0})
+    assert sample(draws(5), seed=0, num_channels=1, config=off).cutout.shape == (5, 0, 2, 3)
 
 
 def test_classes_are_swapped_where_the_left_right_axis_of_the_volume_is_flipped():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.augment import EFFECTS, AugmentConfig
 from voxelocity.data.prepare import IntensityConfig
 from voxelocity.planning import Planned
 from voxelocity_observe.core.errors import ConfigError
@@ -14,12 +14,32 @@ from voxelocity_observe.core.host import cpu_budget
 
 Recipe = Literal["plain", "fast"]
 
+_PASSED_ON = frozenset(
+    (
+        *("flip_probability", "affine_probability", "rotation_degrees", "scale_range", "noise_probability"),
+        *("intensity_scale_probability", "intensity_shift_probability", "gamma_probability", "gamma_range", "engine"),
+    )
+)
+"""Keys of `data.augment` that the script follows whatever their values are."""
+_FOLLOWED: Mapping[str, Callable[[AugmentConfig], bool]] = {
+    "swap_pairs": lambda augment: not augment.swap_pairs or augment.flip_probability[0] == 0.0,
+    "rotation_share": lambda augment: augment.rotation_share == 1.0,
+    "scale_share": lambda augment: augment.scale_share == 1.0,
+    "noise_std_range": lambda augment: augment.noise_std_range[0] == 0.0,
+    "intensity_scale_range": lambda augment: abs(sum(augment.intensity_scale_range) - 2.0) <= 1e-9,
+    "intensity_shift_range": lambda augment: abs(sum(augment.intensity_shift_range)) <= 1e-9,
+    "gamma_keeps": lambda augment: augment.gamma_keeps == "range",
+}
+"""Those that it follows under a condition. Of others, it has only the default, and no effect whose probability is not
+above: an effect or a key that is forgotten here is refused."""
+
 LIMITS: dict[str, Any] = {
     # nnU-Net adds these on a GPU; MONAI's script has no counterpart.
-    "data.augment.blur_probability": 0.0,
-    "data.augment.contrast_probability": 0.0,
-    "data.augment.low_resolution_probability": 0.0,
-    "data.augment.gamma_inverted_probability": 0.0,
+    **{
+        f"data.augment.{effect.probability}": 0.0
+        for effect in EFFECTS
+        if effect.is_in_nnunet and effect.probability not in _PASSED_ON
+    },
     "data.augment.gamma_keeps": "range",
     # All sides validate alike: windows as MONAI has them.
     "window.overlap": 0.25,
@@ -119,7 +139,7 @@ def _check(planned: Planned) -> None:
         "loss.boundary_weight": plan.loss.boundary_weight > 0.0,
         "optimizer.name": plan.optimizer.name not in ("adamw", "novograd"),
         "schedule.decay": plan.schedule.decay not in ("cosine", "constant"),
-        "data.augment": _is_beyond(plan.data.augment),
+        **{f"data.augment.{key}": True for key in _unlike(plan.data.augment)},
         "window.mirror_axes": bool(plan.window.mirror_axes),
     }
     named = [key for key, is_wrong in wrong.items() if is_wrong]
@@ -130,24 +150,23 @@ def _check(planned: Planned) -> None:
         )
 
 
-def _is_beyond(augment: AugmentConfig) -> bool:
-    """Whether patches are changed in ways, or by draws, that the script does not have."""
-    factor, shift = augment.intensity_scale_range, augment.intensity_shift_range
-    others = {"quarter_turn", "elastic", "bias", "blur", "contrast", "low_resolution", "gamma_inverted"}
-    return (
-        any(_is_made(getattr(augment, f"{name}_probability")) for name in others)
-        or (augment.rotation_share, augment.scale_share, augment.shear) != (1.0, 1.0, 0.0)
-        or augment.ramp_epochs > 0
-        or augment.gamma_keeps != "range"
-        or augment.noise_std_range[0] != 0.0
-        or abs(sum(factor) - 2.0) > 1e-9
-        or abs(sum(shift)) > 1e-9
-        or (bool(augment.swap_pairs) and augment.flip_probability[0] > 0.0)
-    )
+def _unlike(augment: AugmentConfig) -> list[str]:
+    """Keys by which patches are changed in ways, or by draws, that the script does not have."""
+    made = [effect for effect in EFFECTS if effect.is_on(augment)]
+    has = [effect for effect in made if effect.probability in _PASSED_ON]
+    # Keys of an effect that is never made do not matter.
+    keys = {key for effect in EFFECTS for key in (effect.probability, *effect.keys)}
+    checked = AugmentConfig.model_fields.keys() - keys | {key for effect in has for key in effect.keys}
+    return [
+        *(effect.probability for effect in made if effect not in has),
+        *(key for key in sorted(checked) if not _follows(key, augment)),
+    ]
 
 
-def _is_made(probability: float | Sequence[float]) -> bool:
-    return any(probability) if isinstance(probability, Sequence) else probability > 0.0
+def _follows(key: str, augment: AugmentConfig) -> bool:
+    if key in _FOLLOWED:
+        return _FOLLOWED[key](augment)
+    return key in _PASSED_ON or getattr(augment, key) == AugmentConfig.model_fields[key].default
 
 
 def _window(intensity: IntensityConfig) -> list[float] | None:

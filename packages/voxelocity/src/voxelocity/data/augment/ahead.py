@@ -15,10 +15,9 @@ from voxelocity.core.compiling import NUM_THREADS, compile_all, nothing_to_compi
 from voxelocity.core.kernels import Launch, distinct, recorded
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment.apply import chosen_engine
+from voxelocity.data.augment.built_in import EFFECTS, Patches
 from voxelocity.data.augment.config import AugmentConfig
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import Source
-from voxelocity.data.augment.tables import elastic_points
+from voxelocity.data.augment.params import AugmentParams, Source
 
 
 def compile_ahead(
@@ -97,28 +96,13 @@ def everything_drawn(
     config: AugmentConfig, *, num_channels: int, patch_shape: Index3, swaps_classes: bool
 ) -> AugmentParams:
     """Parameters of two samples that draw whatever the configuration can: one warped, with a low resolution."""
-    has_elastic = config.enabled and config.elastic_probability > 0.0
-    params = AugmentParams.identity(
-        2,
-        num_channels,
-        elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel) if has_elastic else (0, 0, 0),
-        swapped_classes=range(256) if swaps_classes else (),
-        votes=config.enabled and config.label_interpolation == "vote",
-        gamma_keeps_moments=not config.enabled or config.gamma_keeps == "moments",
-    )
+    swapped_classes = range(256) if swaps_classes else ()
     if not config.enabled:
-        return params
-    params.is_warped[1] = has_elastic or config.affine_probability > 0.0 or any(config.quarter_turn_probability)
-    params.is_elastic[1] = has_elastic
-    params.is_swapped[:] = swaps_classes and any(config.flip_probability)
-    params.has_bias[:] = config.bias_probability > 0.0
-    params.noise_std[:] = float(config.noise_probability > 0.0)
-    params.blur_sigma_voxel[:] = float(config.blur_probability > 0.0)
-    for values, probability in (
-        (params.contrast, config.contrast_probability),
-        (params.gamma_inverted, config.gamma_inverted_probability),
-        (params.gamma, config.gamma_probability),
-    ):
-        values[:] = 2.0 if probability > 0.0 else 1.0
-    params.low_resolution[1] = 0.5 if config.low_resolution_probability > 0.0 else 1.0
+        return AugmentParams.identity(2, num_channels, swapped_classes=swapped_classes)
+    params = Patches(config=config, num_channels=num_channels, shape=patch_shape).unchanged(2, swapped_classes)
+    for effect in EFFECTS:
+        if effect.is_on(config):
+            for name, example in effect.example.items():
+                getattr(params, name)[:] = example
+    params.is_swapped[:] &= swaps_classes
     return params

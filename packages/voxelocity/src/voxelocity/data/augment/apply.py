@@ -14,8 +14,7 @@ import torch
 from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Region
 from voxelocity.data.augment.config import EngineName
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source
+from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source
 from voxelocity_observe.core.errors import ConfigError
 
 Engine = Literal["numba", "triton", "torch"]

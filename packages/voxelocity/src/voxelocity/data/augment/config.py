@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from voxelocity.core.config import Config
 
@@ -107,6 +107,14 @@ class AugmentConfig(Config):
     """Smallest and largest exponent; drawn per channel."""
     gamma_keeps: Literal["moments", "range"] = "moments"
     """What a channel keeps under a gamma change: its mean and deviation, or its minimum and maximum."""
+    cutout_probability: _Probability = 0.0
+    """Probability that boxes are set to a number; the label stays."""
+    cutout_boxes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Boxes in such a patch; they may overlap."""
+    cutout_size_range: tuple[_Zoom, _Zoom] = (0.1, 0.4)
+    """Smallest and largest side of a box, as a share of the patch's; drawn for each axis. The center is any voxel."""
+    cutout_value: float = 0.0
+    """Intensity in these boxes; 0 is the mean of standardized scans."""
     effects: tuple[EffectConfig, ...] = ()
     """Effects of your own, applied last and in this order."""
 
@@ -130,18 +138,9 @@ class AugmentConfig(Config):
         )
         return self.model_copy(update=changes)
 
-    @field_validator(
-        "scale_range",
-        "blur_sigma_range",
-        "gamma_range",
-        "intensity_scale_range",
-        "intensity_shift_range",
-        "contrast_range",
-        "low_resolution_range",
-        "noise_std_range",
-    )
+    @field_validator("*")
     @classmethod
-    def _check_order(cls, ends: tuple[float, float]) -> tuple[float, float]:
-        if ends[0] > ends[1]:
-            raise ValueError(f"the range begins at {ends[0]} and ends below it, at {ends[1]}; swap them")
-        return ends
+    def _check_order(cls, value: Any, info: ValidationInfo) -> Any:
+        if str(info.field_name).endswith("_range") and value[0] > value[1]:
+            raise ValueError(f"the range begins at {value[0]} and ends below it, at {value[1]}; swap them")
+        return value

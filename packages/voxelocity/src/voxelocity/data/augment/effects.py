@@ -1,7 +1,7 @@
 """Effects of the user's own, applied to a batch after the built-in ones.
 
 An effect is one class in one file: it draws its parameters and applies them. The built-in effects are not of this kind:
-they are fused into few passes over the voxels (`AugmentParams`).
+they are fused into few passes over the voxels (`built_in`).
 """
 
 from __future__ import annotations

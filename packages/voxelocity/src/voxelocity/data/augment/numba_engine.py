@@ -8,12 +8,10 @@ import numpy.typing as npt
 from voxelocity.core.numba_interpolation import interpolate
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Scaling
-from voxelocity.data.augment import numba_crop, numba_noise, numba_warp
 from voxelocity.data.augment import numba_intensity as intensity
+from voxelocity.data.augment import numba_noise, numba_warp
 from voxelocity.data.augment.memory import scratch
-from voxelocity.data.augment.numba_filters import blur_mirrored
-from voxelocity.data.augment.params import AugmentParams, Floats
-from voxelocity.data.augment.placement import Source, origin_and_step
+from voxelocity.data.augment.params import AugmentParams, Floats, Source, origin_and_step
 from voxelocity.data.augment.tables import (
     blur_weights,
     coefficient_cube,
@@ -24,6 +22,7 @@ from voxelocity.data.augment.tables import (
 )
 
 _KERNEL_DTYPES = frozenset(np.dtype(name) for name in ("int16", "uint8", "float32"))
+_NO_NOISE = np.empty(0)
 
 
 def augment_sample(
@@ -32,7 +31,7 @@ def augment_sample(
     """Fills a patch with sample `row`. Allocates nothing of the patch's size except one scratch channel per thread.
 
     Args:
-        source: the box that the sample needs, from `placement.needed_box`.
+        source: the box that the sample needs, from `params.needed_box`.
         region: of the patch in its volume.
         params: of the batch.
         row: of this sample.
@@ -45,9 +44,11 @@ def augment_sample(
     else:
         _crop(source, region, params, row, scale, out_image, out_label)
     if params.is_swapped[row]:
-        numba_crop.swap_classes(out_label.reshape(-1), params.swapped_classes)
+        numba_warp.swap_classes(out_label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):
         _change_intensities(channel, params, row, number, is_folded=is_folded[number])
+    if params.cutout[row].any():
+        intensity.fill_boxes(out_image, params.cutout[row], _NO_NOISE, float(params.cutout_value[row]), 0.0)
 
 
 def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, list[bool]]:
@@ -102,7 +103,7 @@ def _crop(
     start, stop = (ax - bx, ay - by, az - bz), (ax - bx + nx, ay - by + ny, az - bz + nz)
     if source.label.size == 0:
         start = stop = (0, 0, 0)
-    numba_crop.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
+    numba_warp.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
 
 
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
@@ -136,7 +137,7 @@ def _blur(channel: Floats, sigma_voxel: Floats) -> None:
     for axis, sigma in enumerate(sigma_voxel.tolist()):
         kernel = blur_weights(sigma, channel.shape[axis])
         if kernel.size > 1:
-            blur_mirrored(source, target, kernel, axis)
+            intensity.blur_mirrored(source, target, kernel, axis)
             source, target = target, source
     if source is not channel:
         channel[...] = source

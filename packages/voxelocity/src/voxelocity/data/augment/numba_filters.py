@@ -1,4 +1,4 @@
-"""Compiled loops that filter along the axes of float32 arrays. Nothing here holds the GIL."""
+"""Compiled loops of `smooth` and `steps`, which filter along the axes with zeros beyond them, without the GIL."""
 
 from __future__ import annotations
 
@@ -9,46 +9,6 @@ import numpy as np
 from voxelocity.core.jit import exact_kernel, fused_multiply_add, inlined, kernel
 
 _fma = fused_multiply_add()
-
-
-@kernel
-def blur_mirrored(source: Any, target: Any, weights: Any, axis: Any) -> None:
-    """The blur of one axis, mirrored about the outermost voxels: (nx, ny, nz) to another array of that shape."""
-    nx, ny, nz = source.shape
-    radius = weights.size // 2
-    if axis == 2:
-        padded = np.empty(nz + 2 * radius, np.float32)
-        for i in range(nx):
-            for j in range(ny):
-                padded[radius : radius + nz] = source[i, j]
-                for r in range(1, radius + 1):
-                    padded[radius - r] = source[i, j, r]
-                    padded[radius + nz - 1 + r] = source[i, j, nz - 1 - r]
-                row = target[i, j]
-                for k in range(nz):
-                    row[k] = weights[0] * padded[k]
-                for w in range(1, weights.size):
-                    weight = weights[w]
-                    for k in range(nz):
-                        row[k] += weight * padded[k + w]
-        return
-    length = nx if axis == 0 else ny
-    for i in range(nx):
-        for j in range(ny):
-            row = target[i, j]
-            middle = i if axis == 0 else j
-            for w in range(weights.size):
-                place = abs(middle + w - radius)
-                if place >= length:
-                    place = 2 * (length - 1) - place
-                line = source[place, j] if axis == 0 else source[i, place]
-                weight = weights[w]
-                if w == 0:
-                    for k in range(nz):
-                        row[k] = weight * line[k]
-                else:
-                    for k in range(nz):
-                        row[k] += weight * line[k]
 
 
 @inlined

@@ -1,6 +1,6 @@
-"""Compiled loops over the intensities of a patch: bias, brightness, contrast, gamma, boxes, and programs of `steps`.
+"""Compiled loops over the intensities of a patch: bias, blur, brightness, contrast, gamma, boxes, programs of `steps`.
 
-All work in place on C-contiguous float32 without the GIL.
+All work on C-contiguous float32 without the GIL, and all but the blur in place.
 """
 
 from __future__ import annotations
@@ -106,6 +106,46 @@ def apply_bias(channel: Any, cube: Any, legendre_x: Any, legendre_y: Any, legend
             for k in range(nz):
                 exponent = min(max(field[k] * _LOG2_E, np.float32(-126.0)), np.float32(126.0))
                 channel[i, j, k] *= _exp2(exponent)
+
+
+@kernel
+def blur_mirrored(source: Any, target: Any, weights: Any, axis: Any) -> None:
+    """The blur of one axis, mirrored about the outermost voxels: (nx, ny, nz) to another array of that shape."""
+    nx, ny, nz = source.shape
+    radius = weights.size // 2
+    if axis == 2:
+        padded = np.empty(nz + 2 * radius, np.float32)
+        for i in range(nx):
+            for j in range(ny):
+                padded[radius : radius + nz] = source[i, j]
+                for r in range(1, radius + 1):
+                    padded[radius - r] = source[i, j, r]
+                    padded[radius + nz - 1 + r] = source[i, j, nz - 1 - r]
+                row = target[i, j]
+                for k in range(nz):
+                    row[k] = weights[0] * padded[k]
+                for w in range(1, weights.size):
+                    weight = weights[w]
+                    for k in range(nz):
+                        row[k] += weight * padded[k + w]
+        return
+    length = nx if axis == 0 else ny
+    for i in range(nx):
+        for j in range(ny):
+            row = target[i, j]
+            middle = i if axis == 0 else j
+            for w in range(weights.size):
+                place = abs(middle + w - radius)
+                if place >= length:
+                    place = 2 * (length - 1) - place
+                line = source[place, j] if axis == 0 else source[i, place]
+                weight = weights[w]
+                if w == 0:
+                    for k in range(nz):
+                        row[k] = weight * line[k]
+                else:
+                    for k in range(nz):
+                        row[k] += weight * line[k]
 
 
 @kernel

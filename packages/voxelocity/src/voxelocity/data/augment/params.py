@@ -1,18 +1,29 @@
-"""What is done to each sample of a batch, as plain data that any implementation can take."""
+"""What is done to each sample of a batch, as plain data, and where in its volume that finds the sample's voxels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.contracts import ResidentBox
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array, Scaling
+
 Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
 
 NUM_BIAS_COEFFICIENTS = 20
 """Products of Legendre polynomials of x, y and z whose degrees add up to at most 3."""
+
+
+def _unchanged(value: Any, *shape: str | int, dtype: Any = np.float32) -> dict[str, Any]:
+    """Of a field: the value that changes nothing, and its shape, with sizes by name ("b", "c", "points", "boxes")."""
+    return {"unchanged": (value, shape, dtype)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +45,7 @@ class AugmentParams:
     8. Gamma from the upper end: the negative is changed as in 9 and negated again.
     9. Gamma: `((v - low) / span) ** gamma * span + low`, with the channel's own `low` and `span`; where
        `gamma_keeps_moments`, the result then gets the mean and standard deviation that the channel had.
+    10. Cutout: `cutout_value` in all channels inside the boxes `cutout`; the label stays.
 
     Attributes:
         is_warped: (b,) bool; where False, `matrix` is the identity, `offset_voxel` 0 and nothing is elastic.
@@ -58,29 +70,33 @@ class AugmentParams:
         gamma_inverted: (b, c) float32, 1 for none.
         gamma: (b, c) float32, 1 for none.
         gamma_keeps_moments: for all samples.
+        cutout: (b, n, 2, 3) int64, where each of n boxes starts and stops in the patch; empty boxes for none.
+        cutout_value: (b,) float32.
     """
 
-    is_warped: npt.NDArray[np.bool_]
-    matrix: Floats
-    offset_voxel: Floats
-    flips: npt.NDArray[np.bool_]
-    is_swapped: npt.NDArray[np.bool_]
+    is_warped: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
+    matrix: Floats = field(metadata=_unchanged(np.eye(3), "b", 3, 3))
+    offset_voxel: Floats = field(metadata=_unchanged(0.0, "b", 3))
+    flips: Bools = field(metadata=_unchanged(False, "b", 3, dtype=np.bool_))
+    is_swapped: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
     swapped_classes: npt.NDArray[np.uint8]
-    is_elastic: npt.NDArray[np.bool_]
-    elastic: Floats
+    is_elastic: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
+    elastic: Floats = field(metadata=_unchanged(0.0, "b", 3, "points"))
     votes: bool
-    has_bias: npt.NDArray[np.bool_]
-    bias: Floats
-    noise_std: Floats
-    noise_seed: npt.NDArray[np.int64]
-    blur_sigma_voxel: Floats
-    scale: Floats
-    shift: Floats
-    contrast: Floats
-    low_resolution: Floats
-    gamma_inverted: Floats
-    gamma: Floats
+    has_bias: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
+    bias: Floats = field(metadata=_unchanged(0.0, "b", "c", NUM_BIAS_COEFFICIENTS))
+    noise_std: Floats = field(metadata=_unchanged(0.0, "b"))
+    noise_seed: npt.NDArray[np.int64] = field(metadata=_unchanged(0, "b", dtype=np.int64))
+    blur_sigma_voxel: Floats = field(metadata=_unchanged(0.0, "b", "c", 3))
+    scale: Floats = field(metadata=_unchanged(1.0, "b", "c"))
+    shift: Floats = field(metadata=_unchanged(0.0, "b", "c"))
+    contrast: Floats = field(metadata=_unchanged(1.0, "b", "c"))
+    low_resolution: Floats = field(metadata=_unchanged(1.0, "b", "c"))
+    gamma_inverted: Floats = field(metadata=_unchanged(1.0, "b", "c"))
+    gamma: Floats = field(metadata=_unchanged(1.0, "b", "c"))
     gamma_keeps_moments: bool
+    cutout: npt.NDArray[np.int64] = field(metadata=_unchanged(0, "b", "boxes", 2, 3, dtype=np.int64))
+    cutout_value: Floats = field(metadata=_unchanged(0.0, "b"))
 
     @property
     def num_samples(self) -> int:
@@ -97,39 +113,30 @@ class AugmentParams:
         num_channels: int,
         *,
         elastic_points: tuple[int, int, int] = (0, 0, 0),
+        cutout_boxes: int = 0,
         swapped_classes: Sequence[int] = (),
         votes: bool = False,
         gamma_keeps_moments: bool = True,
     ) -> Self:
         """Parameters that change nothing, in arrays that may be written."""
-        per_sample, per_channel = (num_samples,), (num_samples, num_channels)
+        sizes = {"b": (num_samples,), "c": (num_channels,), "points": elastic_points, "boxes": (cutout_boxes,)}
+        arrays: dict[str, Any] = unchanged(_UNCHANGED, sizes)
+        table = swap_table(swapped_classes)
+        return cls(**arrays, swapped_classes=table, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
 
-        def filled(shape: tuple[int, ...], value: float) -> Floats:
-            return np.full(shape, value, dtype=np.float32)
 
-        return cls(
-            is_warped=np.zeros(per_sample, dtype=np.bool_),
-            matrix=np.tile(np.eye(3, dtype=np.float32), (num_samples, 1, 1)),
-            offset_voxel=filled((num_samples, 3), 0.0),
-            flips=np.zeros((num_samples, 3), dtype=np.bool_),
-            is_swapped=np.zeros(per_sample, dtype=np.bool_),
-            swapped_classes=swap_table(swapped_classes),
-            is_elastic=np.zeros(per_sample, dtype=np.bool_),
-            elastic=filled((num_samples, 3, *elastic_points), 0.0),
-            votes=votes,
-            has_bias=np.zeros(per_sample, dtype=np.bool_),
-            bias=filled((*per_channel, NUM_BIAS_COEFFICIENTS), 0.0),
-            noise_std=filled(per_sample, 0.0),
-            noise_seed=np.zeros(per_sample, dtype=np.int64),
-            blur_sigma_voxel=filled((*per_channel, 3), 0.0),
-            scale=filled(per_channel, 1.0),
-            shift=filled(per_channel, 0.0),
-            contrast=filled(per_channel, 1.0),
-            low_resolution=filled(per_channel, 1.0),
-            gamma_inverted=filled(per_channel, 1.0),
-            gamma=filled(per_channel, 1.0),
-            gamma_keeps_moments=gamma_keeps_moments,
-        )
+def unchanged(names: Iterable[str], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
+    """New arrays of these fields of `AugmentParams` that change nothing; `sizes` of "b", "c", "points" and "boxes"."""
+    made = {}
+    for name in names:
+        value, shape, dtype = _UNCHANGED[name]
+        # One size may stand for several axes.
+        sides = [sizes[side] if isinstance(side, str) else (side,) for side in shape]
+        made[name] = np.full([*itertools.chain(*sides)], value, dtype)
+    return made
+
+
+_UNCHANGED = {entry.name: entry.metadata["unchanged"] for entry in fields(AugmentParams) if entry.metadata}
 
 
 def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8]:
@@ -137,3 +144,119 @@ def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8]:
     table = np.arange(256 if len(swapped_classes) > 0 else 0, dtype=np.uint8)
     table[: len(swapped_classes)] = swapped_classes
     return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """All stored voxels that one sample needs: `needed_box` of its volume, read.
+
+    Attributes:
+        image: (c, *shape) as stored, any memory order.
+        label: (*shape) uint8.
+        start: of the box in the volume.
+        scaling: stored number to intensity, one for each channel; empty if they are the same.
+    """
+
+    image: Array
+    label: Array
+    start: Index3
+    scaling: tuple[Scaling, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidentSource:
+    """As `Source`, with voxels that are already on the device.
+
+    Attributes:
+        box: where they lie.
+        start: of the box in the volume.
+        scaling: as there.
+    """
+
+    box: ResidentBox
+    start: Index3
+    scaling: tuple[Scaling, ...]
+
+
+def scalings(sources: Sequence[Source | ResidentSource], num_channels: int) -> npt.NDArray[np.float32]:
+    """(b, c, 2) float32: stored number to intensity, of every sample."""
+    plain = ((1.0, 0.0),) * num_channels
+    pairs = [
+        [(channel.slope, channel.inter) for channel in source.scaling] if source.scaling else plain
+        for source in sources
+    ]
+    return np.array(pairs, dtype=np.float32)
+
+
+def slopes_and_inters(source: Source | ResidentSource, num_channels: int) -> npt.NDArray[np.float32]:
+    """(c, 2) float32: stored number to intensity."""
+    scaling = source.scaling or (Scaling(),) * num_channels
+    return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
+
+
+def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -> Region:
+    """The part of a volume of this shape that sample `row` at `region` needs; the rest lies beyond the volume.
+
+    Empty if the sample lies wholly outside the volume.
+    """
+    if not params.is_warped[row]:
+        return region.clip(shape)
+    half = _half(region)
+    if params.is_elastic[row]:
+        # A B-spline never leaves the range of its control points.
+        half = half + np.abs(params.elastic[row].astype(np.float64)).max(axis=(1, 2, 3))
+    reach = (np.abs(params.matrix[row].astype(np.float64)) * half).sum(axis=-1)
+    middle = _center(region) + params.offset_voxel[row].astype(np.float64)
+    # One voxel more on each side than exact arithmetic needs, as engines compute places in float32.
+    start, stop = np.floor(middle - reach).astype(int) - 1, np.floor(middle + reach).astype(int) + 3
+    (x0, y0, z0), (x1, y1, z1) = start.tolist(), stop.tolist()
+    return Region((x0, y0, z0), (x1, y1, z1)).clip(shape)
+
+
+def needed_boxes(params: AugmentParams, regions: Sequence[Region], shapes: Sequence[Index3]) -> list[Region]:
+    """`needed_box` of every sample of a batch, computed at once."""
+    corners = np.array([region.start + region.stop for region in regions])
+    rows = np.flatnonzero(params.is_warped)
+    if rows.size > 0:
+        start, stop = corners[rows, :3], corners[rows, 3:]
+        half, is_elastic = (stop - start - 1) / 2.0, params.is_elastic[rows]
+        if is_elastic.any():
+            half[is_elastic] += np.abs(params.elastic[rows[is_elastic]].astype(np.float64)).max(axis=(2, 3, 4))
+        reach = (np.abs(params.matrix[rows].astype(np.float64)) * half[:, None, :]).sum(axis=-1)
+        middle = (start + stop - 1) / 2.0 + params.offset_voxel[rows]
+        corners[rows, :3] = np.floor(middle - reach) - 1
+        corners[rows, 3:] = np.floor(middle + reach) + 3
+    limits = np.array([shape + shape for shape in shapes])
+    ends = np.minimum(np.maximum(corners, 0), limits).tolist()
+    return [Region((a, b, c), (d, e, f)) for a, b, c, d, e, f in ends]
+
+
+def middle_and_step(
+    params: AugmentParams, row: int, region: Region, start: Index3
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Where the middle of the sample is found in a box that begins at `start`, and its step along each axis.
+
+    Returns:
+        middle (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
+        `matrix @ e`.
+    """
+    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
+    middle: npt.NDArray[np.float64] = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
+    return middle, step
+
+
+def origin_and_step(
+    params: AugmentParams, row: int, region: Region, start: Index3
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle."""
+    middle, step = middle_and_step(params, row, region, start)
+    return middle - step @ _half(region), step
+
+
+def _half(region: Region) -> npt.NDArray[np.float64]:
+    return (np.array(region.shape, dtype=np.float64) - 1.0) / 2.0
+
+
+def _center(region: Region) -> npt.NDArray[np.float64]:
+    center: npt.NDArray[np.float64] = (np.array(region.start, dtype=np.float64) + np.array(region.stop) - 1.0) / 2.0
+    return center

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from voxelocity.core.region import Region
 from voxelocity.data.augment.noise import standard_normal
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, origin_and_step, slopes_and_inters
+from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, origin_and_step, slopes_and_inters
 from voxelocity.data.augment.tables import blur_weights, coefficient_cube, legendre, low_positions, spline_weights
 
 Tensor = torch.Tensor
@@ -30,7 +29,7 @@ def augment_sample(
     """Fills a patch with sample `row`.
 
     Args:
-        source: the box that the sample needs, from `placement.needed_box`.
+        source: the box that the sample needs, from `params.needed_box`.
         region: of the patch in its volume.
         params: of the batch.
         row: of this sample.
@@ -51,6 +50,14 @@ def augment_sample(
         out_label.copy_(torch.from_numpy(params.swapped_classes).to(device)[out_label.long()])
     for number, channel in enumerate(out_image):
         channel.copy_(_changed(channel, params, row, number))
+    cut_out(out_image, params, row)
+
+
+def cut_out(image: Tensor, params: AugmentParams, row: int) -> None:
+    """Sets the boxes of sample `row` in its image (c, x, y, z), of any dtype and memory order, on any device."""
+    for (x, y, z), (x_stop, y_stop, z_stop) in params.cutout[row].tolist():
+        if x_stop > x:
+            image[:, x:x_stop, y:y_stop, z:z_stop].fill_(float(params.cutout_value[row]))
 
 
 def _stored(source: Source | ResidentSource, device: torch.device, num_channels: int) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,8 @@ from voxelocity.data.augment import triton_tables as tables
 from voxelocity.data.augment import triton_tone as tone
 from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source
+from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source
+from voxelocity.data.augment.torch_engine import cut_out
 from voxelocity.data.augment.triton_tables import ChangeKernel
 from voxelocity_observe.core.device import as_current
 
@@ -45,7 +45,7 @@ def augment_batch(
     """Fills a batch on the current stream of its device. Safe to use from several threads.
 
     Args:
-        sources: one per sample, the box from `placement.needed_box`, on the host or on the device.
+        sources: one per sample, the box from `params.needed_box`, on the host or on the device.
         regions: one per sample, of the patch in its volume.
         params: of the batch.
         image: (b, c, x, y, z) of any floating-point dtype, in C order or channels_last_3d. Every change is computed in
@@ -62,6 +62,8 @@ def augment_batch(
         memory = staging.to(image.device)
         gather.launch(memory, patches)
         changes.launch(memory, patches)
+        for row in np.flatnonzero(params.cutout.any(axis=(1, 2, 3))).tolist():
+            cut_out(image[row], params, row)
 
 
 def alignment(*sides: int) -> int:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import ResidentSource, Source, scalings
+from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, scalings
 from voxelocity.data.augment.tables import DEGREES, TRUNCATE
 from voxelocity_observe.core.errors import DatasetError
 

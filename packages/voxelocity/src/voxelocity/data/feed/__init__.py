@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from voxelocity.core.first_use import first_use
+from voxelocity_observe.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.data.feed.buffers import BufferRing

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from voxelocity.core.first_use import first_use
 from voxelocity.core.quiet_import import import_quietly
+from voxelocity_observe.core.first_use import first_use
 
 if TYPE_CHECKING:
     from voxelocity.tuning.auto3dseg.customizing import BundleGen, customize, undo

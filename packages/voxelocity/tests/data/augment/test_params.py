@@ -10,8 +10,7 @@ from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Scaling
 from voxelocity.data.augment import AugmentConfig, Source, needed_box, needed_boxes, sample, tables, triton_tables
-from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import scalings, slopes_and_inters
+from voxelocity.data.augment.params import AugmentParams, scalings, slopes_and_inters
 from voxelocity_observe.core.errors import DatasetError
 
 NONE = AugmentConfig(enabled=False)

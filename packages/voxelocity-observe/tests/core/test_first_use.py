@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from voxelocity.core.first_use import first_use
+from voxelocity_observe.core.first_use import first_use
 
 
 def test_a_name_is_imported_once_when_it_is_used(monkeypatch):

@@ -241,6 +241,14 @@ def test_a_checksum_cannot_name_a_file_elsewhere(own_export):
         open_model(own_export)
 
 
+@pytest.mark.parametrize("name", ["network.xml", "network.bin"])
+def test_a_file_without_a_checksum_is_not_opened(own_export, name):
+    noted = json.loads((own_export / "model.json").read_text())["exported"]["sha256"]
+    describe(own_export, sha256={other: digest for other, digest in noted.items() if other != name})
+    with pytest.raises(InputError, match=rf"{name} is not the file .* none is noted there"):
+        open_model(own_export)
+
+
 def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(

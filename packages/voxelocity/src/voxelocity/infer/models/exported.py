@@ -49,8 +49,9 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
         )
     if not form.is_machine_code and factory:
         raise InputError(f"infer: {folder} is an export for {form.name}; leave --network {factory} out")
-    for name, wanted in exported.sha256.items():
-        _check_file(folder / name, wanted)
+    present = [main, *(name for name in form.files[1:] if (folder / name).exists())]
+    for name in dict.fromkeys([*exported.sha256, *present]):
+        _check_file(folder / name, exported.sha256.get(name, ""))
     return Model(
         folder=folder,
         network=ExportedNetwork(folder / main, spec),
@@ -147,9 +148,10 @@ def _check_file(path: Path, wanted: str) -> None:
             f"infer: {path} cannot be read ({error.strerror}); copy the folder again, or export the run again"
         ) from None
     if found != wanted:
+        noted = f"not {wanted[:12]}..." if wanted else "and none is noted there"
         raise InputError(
             f"infer: {path} is not the file that was exported with the {SPEC_NAME} next to it (its SHA-256 is "
-            f"{found[:12]}..., not {wanted[:12]}...); copy the folder again, or export the run again"
+            f"{found[:12]}..., {noted}); copy the folder again, or export the run again"
         )
 
 

@@ -44,7 +44,7 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     # It takes a process of its own, as tests/planning do.
     libraries = LibraryMemory(preparing_bytes=2**28, training_bytes=2**29)
     monkeypatch.setattr("voxelocity.planning.memory_estimate.measure_libraries", lambda planned: libraries)
-    short = snippet.replace("time_budget_s=300", f"overrides={tiny_plan!r}")
+    short = re.sub('time_budget_s=300|time_budget="5m"', f"overrides={tiny_plan!r}", snippet)
     assert short != snippet or not {"vx.plan(", "vx.train("} & set(re.findall(r"vx\.\w+\(", snippet)), (
         "the snippet would train for minutes"
     )

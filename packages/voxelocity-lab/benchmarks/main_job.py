@@ -133,7 +133,7 @@ def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
             scan.label,
             class_names=spec.class_names,
             spacing_mm=scan.grid.spacing_mm,
-            surface=False,
+            tolerance_mm=None,
         )
         assert score.mean_dice is not None, f"{ref.case_id} holds no foreground"
         dice.append(score.mean_dice)

@@ -21,6 +21,7 @@ from typing import Any
 import voxelocity as vx
 from harness import measure_each, real_data
 from voxelocity.core.cases import Fold
+from voxelocity.core.requests.tune import TuneRequest
 from voxelocity.planning.memory_estimate import estimate_memory, measure_libraries
 from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, measure_task, plan_to_tune, trial_environ
@@ -96,9 +97,15 @@ def measured(one: Setting) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         work = Path(name)
         planned = plan_to_tune(
-            vx.open(real_data() / one.folder), fold=one.fold, seed=0, device="auto",
-            overrides={**one.keys, "planner.measure": "never"}, base=None, cache_folder=work / "cache",
-        )  # fmt: skip
+            vx.open(real_data() / one.folder),
+            TuneRequest(
+                out=work,
+                fold=one.fold,
+                overrides={**one.keys, "planner.measure": "never"},
+                cache_folder=work / "cache",
+            ),
+            base=None,
+        )
         estimate = estimate_memory(planned, measure_libraries(planned))
         scale = TrialScale(window_s=one.window_s, num_windows=1, num_cases=10**6, validation_s=30.0)
         task, answer = measure_task(planned, scale), work / "answer.json"

@@ -68,3 +68,30 @@ def test_the_docstring_of_a_room_names_nothing_that_is_gone():
 def test_a_page_without_the_place_for_the_picture_is_an_error():
     with pytest.raises(ValueError, match="once each"):
         replace_picture("no markers", "picture")
+
+
+_MOST_PARAMETERS = 8
+_MORE_PARAMETERS = {
+    # Loops and kernels, and what launches a kernel: an object would be taken apart before each call.
+    r"/(numba|triton)_\w+\.py": "kernels",
+    # Signatures of MONAI, which these replace.
+    r"/monai/(window|datasets/\w+)\.py": "MONAI's names",
+    r"/monai/lower/lowering\.py": "a decorator that lists the array forms of MONAI's transforms",
+    r"/step/dynunet\.py": "MONAI's DynUNet",
+    r"/infer/export\.py": "not yet a request",
+}
+
+
+def test_what_is_asked_for_travels_whole_and_not_in_nine_parameters():
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if any(re.search(pattern, str(path)) for pattern in _MORE_PARAMETERS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                count = len([name for name in names if name not in ("self", "cls")])
+                count += sum(rest is not None for rest in (node.args.vararg, node.args.kwarg))
+                if count > _MOST_PARAMETERS:
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name} takes {count}")
+    assert not found

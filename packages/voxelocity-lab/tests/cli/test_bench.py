@@ -58,8 +58,11 @@ def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_pa
     ("words", "text"),
     [
         (("time-to-target", "--quick"), "time-to-target has no quick form; leave --quick out"),
-        (("transforms", "--seeds", 2, "--time-budget", "1m"), "--seeds, --time-budget is for time-to-target alone"),
-        (("amp", "--task", "bodies"), "--task is for time-to-target alone"),
+        (
+            ("transforms", "--seeds", 2, "--time-budget", "1m"),
+            "--seeds 2 and --time-budget 1m: only for time-to-target; leave it out",
+        ),
+        (("amp", "--task", "bodies"), "--task bodies: only for time-to-target"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(voxelocity, words, text):

@@ -366,7 +366,7 @@ def test_processes_that_a_command_leaves_running_are_told_with_the_cure(voxeloci
         ([], "nothing to diagnose; give a command: voxelocity diagnose -- python train.py"),
         (["empty"], "empty holds neither a run (run.yaml) nor a diagnosis (diagnosis.json)"),
         (["empty", "--json"], "'--json' follows the folder empty; put options before it"),
-        (["--seconds", "3", "--nsys", "empty"], "--seconds, --nsys given with the folder empty"),
+        (["--seconds", "3", "--nsys", "empty"], "--seconds 3.0 and --nsys: empty is already recorded; leave it out"),
         (["-o", "full", "--", "python", "a.py"], "full is not empty; remove it, or choose another folder with -o"),
         (["-o", "full/file/x", "--", "python", "a.py"], "cannot make full/file/x/recording (Not a directory)"),
     ],

@@ -135,7 +135,7 @@ def test_a_scan_found_broken_while_caching_can_be_mended_and_the_same_command_go
 
 WRONG_OPTIONS = {
     "fold without cases": (["--fold", "4"], ["fold 4 holds zero of the 6", "[0, 1, 2]", "--fold all"]),
-    "fold no number": (["--fold", "first"], ["--fold 'first'", "'all'"]),
+    "fold no number": (["--fold", "first"], ["--fold first: neither a number", "'all'"]),
     "unknown key": (["--set", "data.batchsize=2"], ["unknown key 'data.batchsize'", "did you mean 'data.batch_size'"]),
     "key like no other": (["--set", "foo=1"], ["unknown key 'foo'; the configuration has seed, planner, data,"]),
     "key like no other of its section": (["--set", "train.q=1"], ["'train.q'; train has train.steps, train.time_"]),
@@ -150,7 +150,7 @@ WRONG_OPTIONS = {
     "missing config": (["--config", "nowhere.yaml"], ["cannot read nowhere.yaml", "No such file"]),
     "no budget": (["--time-budget", "soon"], ["'soon' is not a duration", "5m"]),
     "no time at all": (["--time-budget", "0s"], ["'0s' is not a duration"]),
-    "unknown device": (["--device", "tpu"], ["--device 'tpu'", "cpu, cuda or auto"]),
+    "unknown device": (["--device", "tpu"], ["--device tpu", "auto, cpu or cuda"]),
 }
 
 

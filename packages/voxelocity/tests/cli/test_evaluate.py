@@ -31,7 +31,7 @@ def test_a_finished_run_is_pooled_without_a_truth(voxelocity, finished_run, tmp_
     ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out").succeeded()
     assert "over 2 cases" in ended.out
     ended = voxelocity("evaluate", finished_run, "-o", tmp_path / "out", "--tolerance", "2")
-    assert_refused(ended, "--tolerance is for folders of predictions")
+    assert_refused(ended, "--tolerance 2.0 is for folders of predictions")
     ended = voxelocity("evaluate", finished_run, tmp_path, "-o", tmp_path / "out")
     assert_refused(ended, f"{finished_run} is a run and {tmp_path} is none")
     assert_refused(voxelocity("evaluate", tmp_path, "-o", tmp_path / "out"), "name the predictions, then the truth")

@@ -20,7 +20,7 @@ def interrupted(*args, **options):
     except BaseException:
         pass
     print("went on", flush=True)
-planning.make_plan = interrupted
+planning.plan_cases = interrupted
 main()
 """
 _WHILE_WRITING = """
@@ -34,7 +34,7 @@ def interrupted(*args, **options):
             pass
     finally:
         print("cleaned up", flush=True)
-infer.predict_files = interrupted
+infer.predict_scans = interrupted
 main()
 """
 

@@ -244,7 +244,7 @@ def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(p
     assert "predicted 0 scans into" in ended.out
     assert "2 scans predicted in" in (out / "predictions.html").read_text(), "the page is that of the last predictions"
     both = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume", "--overwrite"])
-    assert_refused(both, "--overwrite replaces predictions and --resume keeps them")
+    assert_refused(both, "--overwrite and --resume: the first replaces predictions, the second keeps them; give one")
 
 
 def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
@@ -380,7 +380,7 @@ def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):
 def test_another_gpu_is_refused_with_the_cure(predict, model, tmp_path, voxelocity):
     file = scan(tmp_path / "p1" / "c0.nii.gz")
     ended = voxelocity("predict", model("CT"), file, "-o", tmp_path / "out", "--device", "cuda:1")
-    assert_refused(ended, "CUDA_VISIBLE_DEVICES=1 and give --device cuda")
+    assert_refused(ended, "CUDA_VISIBLE_DEVICES=1 and give cuda")
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_too_little_memory_is_one_sentence(predict, model, tmp_path, monkeypatch
     def refuse(*_, **__):
         raise error
 
-    monkeypatch.setattr("voxelocity.infer.predict_files", refuse)
+    monkeypatch.setattr("voxelocity.infer.predict_scans", refuse)
     ended = predict(model("CT"), scan(tmp_path / "p1" / "c0.nii.gz"), out=tmp_path / "out")
     assert ended.status == 1
     assert len(ended.err.splitlines()) == 1

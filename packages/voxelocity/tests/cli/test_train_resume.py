@@ -76,11 +76,11 @@ def test_resume_takes_options_that_repeat_the_run(voxelocity, tiny_msd, tiny_set
         (["--fold", "0"], "--fold 0 where 1 is stored"),
         (["--fold", "all"], "--fold all where 1 is stored"),
         (["--seed", "0"], "--seed 0 where 2 is stored"),
-        (["--time-budget", "10s"], "--time-budget 10 s where 1 h is stored"),
+        (["--time-budget", "10s"], "--time-budget 10s where 1 h is stored"),
         (["--set", "train.steps=7"], "train.steps=7 where 6 is stored"),
         (
             ["--time-budget", "10s", "--fold", "3", "--seed", "4"],
-            "--fold 3 where 1 is stored; --seed 4 where 2 is stored; --time-budget 10 s where 1 h is stored;",
+            "--fold 3 where 1 is stored; --seed 4 where 2 is stored; --time-budget 10s where 1 h is stored;",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from shared.refused import assert_refused
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--for", "speed"], "choose throughput, memory, time-to-dice"),
+        (["--for", "speed"], "choose throughput, memory or time-to-dice"),
         (["--memory-limit", "8"], "'8' is not an amount of memory; write it like 8GB"),
         (["--memory-limit", "0GB"], "not an amount"),
         (["--time-budget", "5"], "has no unit"),

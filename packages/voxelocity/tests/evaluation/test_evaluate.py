@@ -218,7 +218,7 @@ def test_a_folder_without_permission_is_named(folders, monkeypatch):
 
 
 def test_options_that_cannot_be_used_are_named(folders, tmp_path):
-    with pytest.raises(InputError, match=r"tolerance is -1 mm"):
+    with pytest.raises(InputError, match=r"tolerance_mm=-1\): give a number of mm from 0"):
         evaluate(*folders, tolerance_mm=-1)
     with pytest.raises(InputError, match=r"declares no classes; name the folder of a finished run"):
         evaluate(*folders, labels=tmp_path)

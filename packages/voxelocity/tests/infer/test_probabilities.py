@@ -7,6 +7,7 @@ import torch
 
 from shared.small_predictor import predictor, scans
 from voxelocity.data.decode import read_header
+from voxelocity.infer.predictor import Scratch
 from voxelocity_observe.core.errors import ScanError
 
 STEP = 1 / 255
@@ -23,7 +24,9 @@ def written(predicts, ref, folder):
 @pytest.mark.parametrize("region_order", [(), (1, 2, 1)], ids=["exclusive", "overlapping"])
 def test_they_are_those_of_the_network(tmp_path, region_order):
     (ref,) = scans(tmp_path, 1)
-    predicts = predictor(num_classes=3, region_order=region_order, keep_probabilities=True, folder=tmp_path)
+    predicts = predictor(
+        num_classes=3, region_order=region_order, scratch=Scratch(folder=tmp_path, keeps_probabilities=True)
+    )
     found, image, _ = written(predicts, ref, tmp_path)
     windows = torch.from_numpy(predicts.load(ref).volume.intensities())[None]
     with torch.no_grad():
@@ -37,7 +40,9 @@ def test_they_are_those_of_the_network(tmp_path, region_order):
 @pytest.mark.parametrize("shape", [(30, 12, 9), (9, 12, 30)])
 def test_of_many_windows_on_another_spacing_they_agree_with_the_classes(tmp_path, shape):
     (ref,) = scans(tmp_path, 1, shape=shape)
-    predicts = predictor(num_classes=3, spacing_mm=[1.3, 1.0, 0.8], keep_probabilities=True, folder=tmp_path)
+    predicts = predictor(
+        num_classes=3, spacing_mm=[1.3, 1.0, 0.8], scratch=Scratch(folder=tmp_path, keeps_probabilities=True)
+    )
     found, _, prediction = written(predicts, ref, tmp_path)
     assert found.shape == (*shape, 3)
     np.testing.assert_allclose(found.sum(axis=-1), 1.0, atol=3 * STEP)
@@ -53,7 +58,7 @@ def test_what_was_cropped_away_is_background(tmp_path):
     voxels = np.asarray(nib.load(ref.images[0]).dataobj).copy()
     voxels[:6] = voxels[:, :, 10:] = 0.0
     nib.save(nib.Nifti1Image(voxels, np.diag([-1.0, 1.0, 2.0, 1.0])), ref.images[0])
-    predicts = predictor(crop="nonzero", keep_probabilities=True, folder=tmp_path)
+    predicts = predictor(crop="nonzero", scratch=Scratch(folder=tmp_path, keeps_probabilities=True))
     found, _, _ = written(predicts, ref, tmp_path)
     assert found.shape == (20, 14, 12, 2)
     assert found.max() <= 1.0
@@ -65,7 +70,7 @@ def test_what_was_cropped_away_is_background(tmp_path):
 
 def test_a_full_disk_is_an_error_of_the_scan(tmp_path, monkeypatch):
     refs = scans(tmp_path, 2)
-    predicts = predictor(keep_probabilities=True, folder=tmp_path)
+    predicts = predictor(scratch=Scratch(folder=tmp_path, keeps_probabilities=True))
     free = iter([100, 1 << 30])
     monkeypatch.setattr("voxelocity.infer.accumulator.free_disk_bytes", lambda folder: next(free))
     failed = {}

@@ -35,7 +35,7 @@ def test_score_names_the_foreground_classes_alone():
 
 def test_surface_distance_can_be_left_out():
     prediction, truth = volumes()
-    score = case_score("case_1", prediction, truth, NAMES, SPACING_MM, surface=False)
+    score = case_score("case_1", prediction, truth, NAMES, SPACING_MM, tolerance_mm=None)
     assert score.hd95_mm == {}
     assert score.dice == {"organ": 0.5, "tumour": None}
 

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from voxelocity.monai import quiet
+from voxelocity.core import quiet_import
 
 SNAPSHOT = """
 import locale, logging, multiprocessing, os, random, signal, sys, threading, warnings
@@ -50,7 +50,7 @@ print("changed:", sorted(name for name in before if before[name] != after[name])
 
 def changed_by(module):
     code = SNAPSHOT.replace("IMPORTED", module)
-    clean = {k: v for k, v in os.environ.items() if k not in quiet._VARIABLES}
+    clean = {k: v for k, v in os.environ.items() if k not in quiet_import._VARIABLES}
     run = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
     return run.stdout.splitlines()[-1]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared.plan_facts import GIB, fingerprint, machine
 from voxelocity.planning import Plan
 from voxelocity.planning.facts import PlanFacts, Request
-from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, count_tensors, window_bytes
+from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, count_tensors, window_bytes
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
 from voxelocity.planning.step_forecast import forecast_step_s, step_work
@@ -201,14 +201,13 @@ def test_keys_of_your_own_leave_out_the_stem_and_the_step_still_suits_the_time(k
 @pytest.mark.parametrize("gb", SMALL_GB)
 def test_a_step_on_a_small_card_fits_by_the_count_of_its_tensors(gb):
     facts, plan = planned(SPLEEN, "RTX 3060 12 GB", free_gib=0.93 * gb)
+    step = CountedStep(
+        network=plan.network, loss=plan.loss, optimizer=plan.optimizer, precision=plan.precision, num_outputs=2
+    )
     tensors = count_tensors(
-        plan.network,
-        plan.loss,
-        plan.optimizer,
-        plan.precision,
+        step,
         batch_bcxyz=(plan.data.batch_size, 1, *plan.data.patch.shape_voxel),
         windows_bcxyz=(plan.window.batch_size, 1, *plan.window.shape_voxel),
-        num_outputs=2,
         device=torch.device("cpu"),
     )
     state = tensors.weights + tensors.gradients + tensors.optimizer + LIBRARIES_BYTES + WORKSPACE_BYTES

@@ -118,14 +118,21 @@ def test_a_declaration_that_contradicts_the_files_is_refused(tmp_path, tiny_msd)
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"fold": "0"}, "fold is '0'; give a whole number or 'all'"),
-        ({"fold": 1.0}, "fold is 1.0; give a whole number or 'all'"),
-        ({"seed": "a"}, "seed is 'a'; give a whole number from 0"),
-        ({"seed": -1}, "seed is -1; give a whole number from 0"),
-        ({"time_budget_s": "5m"}, "time_budget_s is '5m'; give seconds as a number, or 0 for no limit"),
-        ({"time_budget_s": float("nan")}, "time_budget_s is nan; give seconds as a number"),
-        ({"device": "tpu"}, "device 'tpu' is not known; choose auto, cpu, cuda"),
-        ({"device": "cuda:0"}, "device 'cuda:0' is not known; choose auto, cpu, cuda"),
+        ({"fold": "0"}, r"^vx\.plan\(fold='0'\): give a whole number or 'all'"),
+        ({"fold": 1.0}, r"fold=1\.0\): give a whole number or 'all'"),
+        ({"seed": "a"}, r"seed='a'\): give a whole number from 0"),
+        ({"seed": -1}, r"seed=-1\): give a whole number from 0"),
+        ({"time_budget_s": "5m"}, r"time_budget_s='5m'\): give seconds as a number, .* time_budget also takes a text"),
+        ({"time_budget_s": float("nan")}, r"time_budget_s=nan\): give seconds as a number"),
+        ({"time_budget": "5"}, r"^vx\.plan\(time_budget='5'\): '5' has no unit"),
+        (
+            {"time_budget": "5m", "time_budget_s": 300.0},
+            r"\(time_budget='5m', time_budget_s=300\.0\): give one of them",
+        ),
+        ({"device": "tpu"}, r"device='tpu'\): not known; choose auto, cpu or cuda"),
+        ({"device": "cuda:0"}, r"device='cuda:0'\): not known; choose auto, cpu or cuda"),
+        ({"epochs": 3}, r"^vx\.plan\(epochs=\.\.\.\): there is no such option"),
+        ({"overides": {}}, "there is no such option; did you mean 'overrides'"),
         ({"cases": "folder"}, r"cases is 'folder'; give what voxelocity\.open\(\.\.\.\) returns"),
     ],
 )
@@ -137,11 +144,11 @@ def test_arguments_of_a_wrong_kind_are_refused_by_name(tiny_msd, argument, said)
 @pytest.mark.parametrize(
     ("argument", "overrides", "said"),
     [
-        ({"seed": 7}, {"seed": 3}, r"seed is 7, but the configuration fixes seed to 3; .*--set seed=7 replaces"),
+        ({"seed": 7}, {"seed": 3}, r"\(seed=7\): the configuration fixes seed to 3; .*--set seed=7 replaces"),
         (
             {"time_budget_s": 33.0},
             {"train": {"time_budget_s": 0}},
-            r"time_budget_s is 33\.0, but the configuration fixes train\.time_budget_s to 0\.0; leave one of them out",
+            r"\(time_budget_s=33\.0\): the configuration fixes train\.time_budget_s to 0\.0; leave one of them out",
         ),
     ],
 )

@@ -115,9 +115,9 @@ def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
 def test_a_gpu_has_a_loss_of_kernels_and_keeps_recorded_steps_beside_a_validation(planned, monkeypatch):
     count, asked = memory_estimate.count_tensors, []
 
-    def counted(*args, device, has_fused_loss, **kwargs):
-        asked.append(has_fused_loss)
-        return count(*args, device=torch.device("cpu"), has_fused_loss=has_fused_loss, **kwargs)
+    def counted(step, *, device, **shapes):
+        asked.append(step.has_fused_loss)
+        return count(step, device=torch.device("cpu"), **shapes)
 
     monkeypatch.setattr(memory_estimate, "count_tensors", counted)
     machine = replace(planned.machine, device="cuda", device_index=0, has_triton=True, device_memory_bytes=2**34)

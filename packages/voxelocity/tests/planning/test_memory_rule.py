@@ -5,7 +5,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.parallel.footprint import peak_bytes
-from voxelocity.planning.memory_rule import count_tensors, device_bytes, step_bytes
+from voxelocity.planning.memory_rule import CountedStep, count_tensors, device_bytes, step_bytes
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -27,16 +27,26 @@ WIDTHS = {"widths": [8, 16, 32], "strides": [[2, 2, 2], [2, 2, 2]]}
 
 def counted(config, num_classes, compute, *, optimizer="adamw", batch_size=1, **options):
     """What `count_tensors` says of a step on these patches."""
-    return count_tensors(
-        config,
-        LossConfig(),
-        OptimizerConfig(name=optimizer, learning_rate=1e-3, **options),
-        PrecisionConfig(compute=compute),
-        batch_bcxyz=(batch_size, 1, *PATCH),
-        windows_bcxyz=(2, 1, *PATCH),
+    step = CountedStep(
+        network=config,
+        loss=LossConfig(),
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=1e-3, **options),
+        precision=PrecisionConfig(compute=compute),
         num_outputs=num_classes,
-        device=CPU,
     )
+    return count_tensors(step, batch_bcxyz=(batch_size, 1, *PATCH), windows_bcxyz=(2, 1, *PATCH), device=CPU)
+
+
+def counted_alone(config, num_classes, compute, **changes):
+    """The same of one patch and SGD, with changes to the step."""
+    step = CountedStep(
+        network=config,
+        optimizer=OptimizerConfig(name="sgd", learning_rate=1e-3),
+        precision=PrecisionConfig(compute=compute),
+        num_outputs=num_classes,
+        **{"loss": LossConfig(), **changes},
+    )
+    return count_tensors(step, batch_bcxyz=(1, 1, *PATCH), windows_bcxyz=(1, 1, *PATCH), device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +87,15 @@ def test_counting_by_shapes_gives_what_a_step_makes(network, compute, optimizer,
 
 def test_overlapping_classes_and_ignored_voxels_are_counted_with_their_loss():
     config = NetworkConfig.parse({"name": "unet", **WIDTHS})
-    options = {
-        "optimizer": OptimizerConfig(name="sgd", learning_rate=1e-3),
-        "precision": PrecisionConfig(compute="float32"),
-        "batch_bcxyz": (1, 1, *PATCH),
-        "windows_bcxyz": (1, 1, *PATCH),
-        "num_outputs": 3,
-        "device": CPU,
-    }
-    plain = count_tensors(config, LossConfig(), **options).activations
-    boundary = count_tensors(config, LossConfig(boundary_weight=0.1), **options).activations
-    regions = count_tensors(config, LossConfig(), regions=[(1, 2), (2,), (1,)], **options).activations
-    ignoring = count_tensors(config, LossConfig(), ignored=4, **options).activations
+    plain, boundary, regions, ignoring = (
+        counted_alone(config, 3, "float32", **changes).activations
+        for changes in (
+            {},
+            {"loss": LossConfig(boundary_weight=0.1)},
+            {"regions": [(1, 2), (2,), (1,)]},
+            {"ignored": 4},
+        )
+    )
     assert len({plain, boundary, regions, ignoring}) == 4
     assert boundary - plain == 2 * 4 * 3 * 16**3
 
@@ -96,15 +103,7 @@ def test_overlapping_classes_and_ignored_voxels_are_counted_with_their_loss():
 @pytest.mark.parametrize(("compute", "least", "most"), [("float32", 8, 24), ("bfloat16", 12, 28)])
 def test_a_loss_of_kernels_makes_only_the_gradient_of_the_logits(compute, least, most):
     config = NetworkConfig.parse({"name": "unet", **WIDTHS})
-    options = {
-        "optimizer": OptimizerConfig(name="sgd", learning_rate=1e-3),
-        "precision": PrecisionConfig(compute=compute),
-        "batch_bcxyz": (1, 1, *PATCH),
-        "windows_bcxyz": (1, 1, *PATCH),
-        "num_outputs": 60,
-        "device": CPU,
-    }
-    torchs, ours = (count_tensors(config, LossConfig(), has_fused_loss=fused, **options) for fused in (False, True))
+    torchs, ours = (counted_alone(config, 60, compute, has_fused_loss=fused) for fused in (False, True))
     assert least < (torchs.activations - ours.activations) / (60 * 16**3) < most
     # Logits and their gradient, and what comes before.
     value = 4 if compute == "float32" else 2

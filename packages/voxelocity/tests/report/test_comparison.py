@@ -6,7 +6,7 @@ import pytest
 from shared.page import Page, assert_accessible, assert_golden, assert_safe
 from voxelocity.core.records import CaseScore
 from voxelocity.report import LabeledRun, comparison, comparison_document, label_run, median_run, read_run
-from voxelocity.report.comparison import comparison_verdict
+from voxelocity.report.comparison import comparison_verdict, with_command
 from voxelocity.report.parity import paired_parity
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.time_parts import TimeShare
@@ -36,8 +36,8 @@ OURS = LabeledRun(
 )
 
 
-def page_of(runs, path, title, **options):
-    return write_page(comparison_document(runs, title, **options), path)
+def page_of(runs, path, title, command="make it", **options):
+    return write_page(with_command(comparison_document(runs, title, **options), command), path)
 
 
 def words(path):
@@ -165,7 +165,6 @@ def test_the_page_reads_as_agreed(tmp_path):
         notices=("Mind the gap.",),
         sections=(Section(title="Speed", blocks=[Text(text="Three rounds."), table]),),
         summary="Same net.",
-        command="make it",
     )
     text = path.read_text(encoding="utf-8")
     assert_golden(Page(text), "run-comparison")

@@ -43,20 +43,20 @@ def copied(trained, tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Calls of `train`, each of which does what its fold has in `does`."""
+    """Trainings as they are asked for, each of which does what its fold has in `does`."""
 
     class Calls(list):
         def __init__(self):
             super().__init__()
             self.does = {}
 
-        def __call__(self, cases, out, **options):
-            self.append(options)
-            if error := self.does.get(options["fold"]):
+        def __call__(self, cases, request, context):
+            self.append({**vars(request), **vars(context)})
+            if error := self.does.get(request.fold):
                 raise error
 
     calls = Calls()
-    monkeypatch.setattr(folds_module, "train", calls)
+    monkeypatch.setattr(folds_module, "run_training", calls)
     return calls
 
 
@@ -155,11 +155,11 @@ def test_a_stop_that_came_while_a_fold_wrote_its_report_keeps_the_next_from_begi
         shutil.rmtree(copied / f"fold_{fold}")
     begun = []
 
-    def train(cases, out, *, fold, stop, **options):
-        begun.append(fold)
-        stop.signal_number = signal.SIGTERM
+    def train(cases, request, context):
+        begun.append(request.fold)
+        context.stop.signal_number = signal.SIGTERM
 
-    monkeypatch.setattr(folds_module, "train", train)
+    monkeypatch.setattr(folds_module, "run_training", train)
     with pytest.raises(InterruptedRunError, match="stopped after fold 0") as caught:
         train_folds(voxelocity.open(tiny_msd), copied, **options)
     assert (begun, caught.value.signal_number) == ([0], signal.SIGTERM)

@@ -29,7 +29,9 @@ def collected(*pairs, surface=True):
     """What is settled after these pairs of truth and prediction."""
     pairs_of_scores = []
     for number, (truth, prediction) in enumerate(pairs):
-        score = case_score(f"{number}", prediction, truth, NAMES, (1.0, 1.0, 1.0), surface=surface)
+        score = case_score(
+            f"{number}", prediction, truth, NAMES, (1.0, 1.0, 1.0), tolerance_mm=3.0 if surface else None
+        )
         pairs_of_scores.append((score, largest_alone(score, scan(f"{number}", truth), prediction, SPEC)))
     return [score for score, _ in pairs_of_scores], settle(pairs_of_scores)
 

@@ -14,13 +14,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import voxelocity
+from voxelocity.core.requests.train import TrainRequest
 from voxelocity.infer import Predictor
 from voxelocity.parallel import Place
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.open_session import SessionPlan, TrainRequest, open_session
+from voxelocity.training.open_session import RunContext, SessionPlan, open_session
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 from voxelocity_observe.core.errors import InputError, InterruptedRunError, NonFiniteLossError
@@ -322,7 +323,7 @@ def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_p
     run = tmp_path / "run"
     stop_after(run, 3)
     whole = run / "events.jsonl"
-    monkeypatch.setattr("voxelocity.training.open_session.make_plan", None)
+    monkeypatch.setattr("voxelocity.training.open_session.plan_cases", None)
     for content, text in (
         (b"garbage\n" + whole.read_bytes(), r"line 1 is not an event.*delete that line"),
         (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),
@@ -504,7 +505,10 @@ def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in
     shutil.copytree(whole_run, run)
     with pytest.raises(InputError, match=r"train.step.*did you mean 'train.steps'"):
         run_in(run, {"train.step": 2}, overwrite=True)
-    with pytest.raises(InputError, match=r"--resume keeps the run.*--overwrite replaces it"):
+    with pytest.raises(
+        InputError,
+        match=r"^vx\.train\(resume=True, overwrite=True\): the first keeps .*the second replaces it; give one of them",
+    ):
         run_in(run, resume=True, overwrite=True)
     assert_same_weights(run, whole_run)
 
@@ -687,8 +691,7 @@ def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_
     session_plan = SessionPlan(
         planned=planned, saved=None, source_run=None, is_finished=False, skipped=frozenset(), timings={}
     )
-    with open_session(
-        session_plan, TrainRequest(out=tmp_path / "run", device="cpu"), NewRank(), console=Console(quiet=True),
-        clock=lambda: 50.0, began_s=50.0, stop=StopRequest(), sinks=(),
-    ) as session:  # fmt: skip
+    context = RunContext(console=Console(quiet=True), clock=lambda: 50.0, stop=StopRequest())
+    request = TrainRequest(out=tmp_path / "run", device="cpu")
+    with open_session(session_plan, request, NewRank(), context, began_s=50.0) as session:
         assert session.log.elapsed_s() == 105.0

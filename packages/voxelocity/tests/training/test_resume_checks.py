@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import voxelocity
+from voxelocity.core.requests.train import TrainRequest
 from voxelocity.planning import make_plan
 from voxelocity.training.resume import (
     SavedRun,
@@ -19,7 +20,10 @@ from voxelocity.training.resume import (
 )
 from voxelocity_observe.core.errors import ConfigError
 
-NOT_GIVEN = {"fold": "auto", "time_budget_s": "auto", "seed": "auto", "overrides": {}}
+
+def conflicts(saved, **given):
+    """What `train` says of these options."""
+    return conflicting_options(saved, TrainRequest.of_call(given, out="run"))
 
 
 @pytest.fixture(scope="module")
@@ -95,31 +99,32 @@ def test_what_an_earlier_version_did_not_store_is_not_compared(saved, cases):
 
 
 def test_options_that_are_left_out_or_equal_differ_in_nothing(saved, tiny_plan):
-    assert conflicting_options(saved, **NOT_GIVEN) == []
+    assert conflicts(saved) == []
     equal = {"fold": 1, "time_budget_s": 0.0, "seed": 3, "overrides": tiny_plan}
-    assert conflicting_options(saved, **equal) == []
-    assert conflicting_options(saved, **{**NOT_GIVEN, "overrides": saved.plan.to_plain()}) == []
+    assert conflicts(saved, **equal) == []
+    assert conflicts(saved, overrides=saved.plan.to_plain()) == []
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"fold": 3}, "--fold 3 where 1 is stored"),
-        ({"fold": "all"}, "--fold all where 1 is stored"),
-        ({"seed": 0}, "--seed 0 where 3 is stored"),
-        ({"time_budget_s": 10.0}, "--time-budget 10 s where none is stored"),
+        ({"fold": 3}, "fold=3 where 1 is stored"),
+        ({"fold": "all"}, "fold='all' where 1 is stored"),
+        ({"seed": 0}, "seed=0 where 3 is stored"),
+        ({"time_budget_s": 10.0}, "time_budget_s=10.0 where none is stored"),
+        ({"time_budget": "10s"}, "time_budget='10s' where none is stored"),
         ({"overrides": {"train.steps": 8}}, "train.steps=8 where 6 is stored"),
         ({"overrides": {"network": {"widths": [4, 9]}}}, "network.widths=[4, 9] where [4, 8] is stored"),
         ({"seed": 3, "overrides": {"seed": 5}}, "seed=5 where 3 is stored"),
     ],
 )
 def test_an_option_that_differs_is_named_with_both_values(saved, given, line):
-    assert conflicting_options(saved, **{**NOT_GIVEN, **given}) == [line]
+    assert conflicts(saved, **given) == [line]
 
 
 def test_how_ranks_share_the_work_and_how_a_plan_is_made_may_differ(saved):
     given = {"parallel.balance": "equal", "parallel": {"silence_s": 60.0}, "planner.measure": "never"}
-    assert conflicting_options(saved, **{**NOT_GIVEN, "overrides": given}) == []
+    assert conflicts(saved, overrides=given) == []
     keys = resumed_keys(saved, {**given, "train.steps": 8}, where="run.yaml")
     assert (keys["parallel.balance"], keys["parallel.silence_s"], keys["train.steps"]) == ("equal", 60.0, 6)
 

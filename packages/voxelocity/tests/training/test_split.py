@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(owner, name, slow)
 
-    takes(open_session, "make_plan", 2.0)
+    takes(open_session, "plan_cases", 2.0)
     takes(PreparedCases, "fill", 3.0)
     takes(entry, "build_network", 0.5)
     takes(Feed, "__next__", 0.25)

@@ -12,6 +12,7 @@ import pytest
 
 import voxelocity as vx
 from voxelocity.core.records import CaseScore
+from voxelocity.core.requests.tune import TuneRequest
 from voxelocity.report import LabeledRun, paired_trainings
 from voxelocity.tuning import by_range, dice, measure_training
 from voxelocity.tuning import tune as tuning
@@ -181,11 +182,11 @@ def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"goal": "speed"}, "throughput, memory, time-to-dice"),
+        ({"goal": "speed"}, "throughput, memory or time-to-dice"),
         ({"memory_limit_bytes": -1}, "8GB"),
         ({"only": ["learning-rate", THREADS]}, "test of its own"),
-        ({"only": [THREADS], "goal": "time-to-dice"}, "leave it out"),
-        ({"only": ["learning-rate"], "train_s": 60.0}, "not of learning-rate; leave it out"),
+        ({"only": [THREADS], "goal": "time-to-dice"}, "searched by speed or memory; leave out one"),
+        ({"only": ["learning-rate"], "train_s": 60.0}, "a range test finds nothing that has curves"),
     ],
 )
 def test_arguments_out_of_range_are_refused(run, given, words):
@@ -196,9 +197,10 @@ def test_arguments_out_of_range_are_refused(run, given, words):
 def test_a_run_is_tuned_with_its_own_plan(tiny_msd, tiny_plan, tmp_path):
     cases = vx.open(tiny_msd)
     base = vx.plan(cases, overrides={**tiny_plan, "data.batch_size": 3}, cache_folder=tmp_path).plan
-    planned = plan_to_tune(
-        cases, fold=0, seed=0, device="cpu", overrides={"data.feed.num_threads": 2}, base=base, cache_folder=tmp_path
+    request = TuneRequest(
+        out=tmp_path / "tune", device="cpu", overrides={"data.feed.num_threads": 2}, cache_folder=tmp_path
     )
+    planned = plan_to_tune(cases, request, base=base)
     assert planned.plan.data.batch_size == 3
     assert planned.plan.data.feed.num_threads == 2
 
@@ -361,8 +363,8 @@ def test_trainings_are_repeated_where_they_are_to_be_overwritten(by_dice, tmp_pa
 
     def tuned(*, overwrite):
         tune_by_dice(
-            planned, tmp_path / "tune", budget=Length(steps=60), num_pairs=2, limits=TrialLimits(seconds=60.0),
-            environ={}, keep_in=None, say=lambda text: None, overwrite=overwrite,
+            planned, TuneRequest(out=tmp_path / "tune", num_pairs=2, overwrite=overwrite), Length(steps=60),
+            limits=TrialLimits(seconds=60.0), environ={}, keep_in=None, say=lambda text: None,
             found=[{}, {"data.batch_size": 1}],
         )  # fmt: skip
         return len(made)

@@ -24,6 +24,7 @@ from voxelocity.report import (
     read_run,
     scores_to_compare,
     unlearned_notices,
+    with_command,
 )
 from voxelocity.report.summary import mean_dice
 from voxelocity_lab.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
@@ -236,8 +237,8 @@ def run_switch(
             f"{settings.num_held_out} of them held out, on {words}; {len(on)} rounds, each with one seed for both "
             "sides and a fresh process for each. Figures are medians over the rounds, curves those of the first round."
         ),
-        command=command,
     )
+    page = with_command(page, command)
     return Record(
         name=name,
         command=command,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from voxelocity.cli import options
 from voxelocity_observe.cli import interrupt
-from voxelocity_observe.cli.command import is_given
+from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.quantities import parse_duration_s
+from voxelocity_observe.core.request import Option, UserRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,111 +27,92 @@ _Scenario = Annotated[
         "on a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
     ),
 ]
-_Quick = Annotated[
-    bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, not how fast.")
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--out", help="Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written."
-    ),
-]
-_Data = Annotated[Path | None, typer.Option("--data", help="Folder of real scans; $VOXELOCITY_DATA if not given.")]
-_Work = Annotated[
-    Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
-]
-_Task = Annotated[str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs, openkbp or bodies.")]
-_Seeds = Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings per side.")]
-_TimeBudget = Annotated[
-    str, typer.Option("--time-budget", help="time-to-target: compare Dice after this time, not time to a Dice.")
-]
-_Sides = Annotated[
-    str,
-    typer.Option(
-        "--sides", help="time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given."
-    ),
-]
-_Equal = Annotated[
-    bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network with their optimizer.")
-]
 
 
-_OF_RACES = ("task", "seeds", "time_budget", "sides", "equal")
+@dataclass(frozen=True, kw_only=True)
+class _BenchRequest(UserRequest):
+    """What a benchmark takes; the last five fields are for trainings to a target."""
+
+    quick: Annotated[bool, Option()] = False
+    """Tiny volumes, in seconds: shows that it runs here, not how fast."""
+    out: Annotated[Path | None, Option(flags=("-o", "--out"))] = None
+    """Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written."""
+    data: Annotated[Path | None, Option()] = None
+    """Folder of real scans; $VOXELOCITY_DATA if not given."""
+    work: Annotated[Path | None, Option()] = None
+    """Folder that keeps the phantoms; a temporary one if not given."""
+    task: Annotated[str, Option()] = "phantoms"
+    """time-to-target: phantoms, hippocampus, organs, openkbp or bodies."""
+    seeds: Annotated[int, Option(least=1)] = 5
+    """time-to-target: trainings per side."""
+    time_budget_s: Annotated[float, Option(flags=("--time-budget",), read=parse_duration_s, shown="")] = 0.0
+    """time-to-target: compare Dice after this time, not time to a Dice."""
+    sides: Annotated[str, Option()] = ""
+    """time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given."""
+    equal: Annotated[bool, Option()] = False
+    """time-to-target: our side trains the peers' network with their optimizer."""
 
 
-def bench(
-    context: typer.Context,
-    scenario: _Scenario = "",
-    quick: _Quick = False,
-    out: _Out = None,
-    data: _Data = None,
-    work: _Work = None,
-    task: _Task = "phantoms",
-    seeds: _Seeds = 5,
-    time_budget: _TimeBudget = "",
-    sides: _Sides = "",
-    equal: _Equal = False,
-) -> None:
+_OF_RACES = ("task", "seeds", "time_budget_s", "sides", "equal")
+
+
+@options_of(_BenchRequest)
+def bench(asked: Asked[_BenchRequest], scenario: _Scenario = "") -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
-    _refuse(context, scenario)
+    request = asked.request()
+    _refuse(request, scenario)
     from voxelocity_lab.bench import NAMES, SWITCHES, comparison_section, run_scenario
     from voxelocity_lab.bench.phantom import writable_folder
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.document import section_view
 
     console = PlainConsole()
-    if out is not None:
-        writable_folder(out, option="-o")
+    if request.out is not None:
+        writable_folder(request.out, option="-o")
     with interrupt.is_raised():
         if scenario in SWITCHES:
-            _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)
+            _bench_switch(console, scenario, request)
             return
         if scenario == "time-to-target":
-            _bench_race(console, task, seeds, time_budget, sides, is_equal=equal, out=out, data=data, work=work)
+            _bench_race(console, request)
             return
         for name in [scenario] if scenario else NAMES:
             record = run_scenario(
                 name,
-                quick=quick,
+                quick=request.quick,
                 on_comparison=lambda found: console.print(section_view(comparison_section(found)), "", highlight=False),
-                work=work,
-                data=data,
+                work=request.work,
+                data=request.data,
             )
-            if out is not None:
-                console.print(f"see {record.write(out)[0]}", highlight=False)
+            if request.out is not None:
+                console.print(f"see {record.write(request.out)[0]}", highlight=False)
 
 
-def _refuse(context: typer.Context, scenario: str) -> None:
+def _refuse(request: _BenchRequest, scenario: str) -> None:
     """Returns if no option is given that this scenario does not have; an InputError names it."""
     if scenario == "time-to-target":
-        if is_given(context, "quick"):
+        if request.quick:
             raise InputError("bench: time-to-target has no quick form; leave --quick out, or give --time-budget")
-    elif given := [f"--{name.replace('_', '-')}" for name in _OF_RACES if is_given(context, name)]:
-        raise InputError(f"bench: {', '.join(given)} is for time-to-target alone; leave it out, or name that scenario")
+    elif given := [name for name in _OF_RACES if request.is_given(name)]:
+        raise request.refusal("only for time-to-target; leave it out, or name that scenario", *given)
 
 
-def _bench_race(
-    console: Console,
-    task: str,
-    num_seeds: int,
-    time_budget: str,
-    sides: str,
-    *,
-    is_equal: bool,
-    out: Path | None,
-    data: Path | None,
-    work: Path | None,
-) -> None:
+def _bench_race(console: Console, request: _BenchRequest) -> None:
     from voxelocity.report import accuracy_sentence
     from voxelocity_lab.bench import comparison_section
     from voxelocity_lab.bench.race.scenario import RaceSettings, check_sides, run_race
     from voxelocity_observe.document import TableView, section_view
 
-    budget_s = options.read_budget_s(time_budget)
-    names = check_sides([name for name in sides.split(",") if name])
-    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names, is_equal=is_equal)
+    names, out = check_sides([name for name in request.sides.split(",") if name]), request.out
+    settings = RaceSettings(
+        task=request.task, num_seeds=request.seeds, budget_s=request.time_budget_s, sides=names, is_equal=request.equal
+    )
     record, outcome = run_race(
-        settings, work=work, data=data, out=out, on_start=lambda side, seed: console.rule(f"{side}, seed {seed}")
+        settings,
+        work=request.work,
+        data=request.data,
+        out=out,
+        on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
     )
     console.print(TableView(outcome.table), "")
     console.print(section_view(comparison_section(record.comparisons[0])), highlight=False)
@@ -139,23 +122,21 @@ def _bench_race(
         console.print(f"see {out / f'bench_{record.name}.html'}", highlight=False)
 
 
-def _bench_switch(
-    console: Console, name: str, *, quick: bool, out: Path | None, data: Path | None, work: Path | None
-) -> None:
+def _bench_switch(console: Console, name: str, request: _BenchRequest) -> None:
     from voxelocity_lab.bench import run_switch
     from voxelocity_observe.core.quantities import duration_text
     from voxelocity_observe.document import document_view
 
-    if data is not None:
+    if request.data is not None:
         raise InputError(f"bench: '{name}' trains on phantoms and has no use for --data; leave it out")
 
     def report_run(label: str, run: RunFacts) -> None:
         console.print(f"{label}: trained in {duration_text(run.seconds)}", highlight=False)
 
-    record = run_switch(name, quick=quick, work=work, on_run=report_run)
+    record = run_switch(name, quick=request.quick, work=request.work, on_run=report_run)
     page = record.document()
     console.print("", page.title, style="bold")
     console.print(page.summary, "", highlight=False)
     console.print(document_view(page), "", highlight=False)
-    for path in record.write(out) if out is not None else ():
+    for path in record.write(request.out) if request.out is not None else ():
         console.print(f"see {path}", highlight=False, soft_wrap=True)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shlex
 import signal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from voxelocity.cli import options, phases
+from voxelocity.core.requests.plan import DeviceChoice, read_device
 from voxelocity_observe.cli import interrupt
+from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.core.errors import InterruptedRunError
+from voxelocity_observe.core.quantities import parse_duration_s
+from voxelocity_observe.core.request import Option, UserRequest
 from voxelocity_observe.sinks import TRACKERS
 
 if TYPE_CHECKING:
@@ -21,22 +26,41 @@ Name = Literal["brain", "pathology", "spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _RecipeRequest(UserRequest):
+    """What every recipe takes, whatever it does."""
+
+    out: Annotated[Path, Option(flags=("-o", "--out"))]
+    """Folder of the run."""
+    time_budget_s: Annotated[float, Option(flags=("--time-budget",), read=parse_duration_s, shown="")] = 0.0
+    """Train until then: 90s, 15m, 1h."""
+    seed: Annotated[int, Option(least=0)] = 0
+    """Seed of everything random."""
+    device: Annotated[DeviceChoice, Option(read=read_device)] = "auto"
+    """cpu, cuda or auto."""
+    resume: Annotated[bool, Option()] = False
+    """Continue an interrupted run."""
+    overwrite: Annotated[bool, Option()] = False
+    """Replace the run in the folder."""
+    log: Annotated[tuple[str, ...], Option()] = ()
+    """Trackers."""
+
+    def _check(self) -> None:
+        self.check_choice("device", get_args(DeviceChoice))
+
+
+@options_of(_RecipeRequest, texts={"log": f"Also log to {', '.join(TRACKERS)}."})
 def recipe(
+    asked: Asked[_RecipeRequest],
     name: Annotated[Name, typer.Argument(help="Which example.")],
     action: Annotated[Action, typer.Argument(help="Train, predict with what was trained, both, or compare.")],
     data: Annotated[Path, typer.Argument(help="The data set; each recipe's page says what it takes.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
-    time_budget: Annotated[str, typer.Option("--time-budget", help="Train until then: 90s, 15m, 1h.")] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
-    device: options.Device = "auto",
     config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
-    log: Annotated[list[str] | None, typer.Option("--log", help=f"Also log to {', '.join(TRACKERS)}.")] = None,
 ) -> None:
     """Run a complete example: a task from data to results, by one command."""
-    overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
+    overrides, request = options.read_overrides(config, sets), asked.request()
+    out = request.out
     from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
     from voxelocity_lab.recipes.call import Call
@@ -45,19 +69,19 @@ def recipe(
     from voxelocity_observe.core.host import default_cache_folder
     from voxelocity_observe.sinks import choose_sinks
 
-    machine = survey(chosen, cache_folder=default_cache_folder())
+    machine = survey(request.device, cache_folder=default_cache_folder())
     call = Call(
         data=data,
         out=out,
         device=machine.torch_device,
         fast_bfloat16=machine.fast_bfloat16,
         console=PlainConsole(),
-        seed=seed,
-        time_budget_s=options.read_budget_s(time_budget),
+        seed=request.seed,
+        time_budget_s=request.time_budget_s,
         overrides=overrides,
-        resume=resume,
-        overwrite=overwrite,
-        sinks=choose_sinks(log or []),
+        resume=request.resume,
+        overwrite=request.overwrite,
+        sinks=choose_sinks(request.log),
         spent_s=process_age_s(),
     )
     chosen_recipe = _imported(name)

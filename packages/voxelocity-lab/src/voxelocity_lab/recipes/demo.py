@@ -17,7 +17,7 @@ from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.phantom import writable_folder
 from voxelocity_lab.bench.race.rounds import Outcome
 from voxelocity_lab.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
-from voxelocity_lab.recipes.raced import race_on
+from voxelocity_lab.recipes.raced import RacePage, publish_race, race_on
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.spans import phase
 
@@ -53,10 +53,8 @@ def run_demo(
     with phase("phantoms", color="tan"):
         dataset = make_bodies(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {watch.elapsed_s:.0f} s", highlight=False)
-    return race_on(
-        dataset,
-        out,
-        "demo",
+    page = RacePage(
+        name="demo",
         title=f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity",
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
@@ -65,11 +63,14 @@ def run_demo(
             "from the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed}{f' --seeds {num_seeds}' if num_seeds > 1 else ''}",
+    )
+    race = race_on(
+        dataset,
+        out,
         target_dice=target_dice,
         limit_s=_LIMIT_S,
-        seeds=range(seed, seed + num_seeds),
         keys=PHANTOM_KEYS if keys is None else keys,
         peer_keys=PHANTOM_PEER_KEYS,
         epochs_per_validation=epochs_per_validation,
-        console=console,
     )
+    return publish_race(race, range(seed, seed + num_seeds), page, console=console)

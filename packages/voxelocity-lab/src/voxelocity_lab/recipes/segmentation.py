@@ -17,7 +17,7 @@ from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.report import factor_table
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.recipes.call import Call
-from voxelocity_lab.recipes.raced import race_on
+from voxelocity_lab.recipes.raced import RacePage, publish_race, race_on
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import count_text
@@ -132,19 +132,14 @@ def race(
 ) -> None:
     """Races MONAI's fast recipe and its plain script with three seeds, as `race_on`; `name` is the recipe's."""
     RunFolder(call.out).open()
-    outcome = race_on(
-        dataset,
-        call.out,
-        "race",
+    page = RacePage(
+        name="race",
         title=title,
         summary=f"{summary} Seconds count from the start of each process, imports and caching included.",
         command=shlex.join(["voxelocity", "recipe", name, "benchmark", str(call.data), "-o", str(call.out)]),
-        target_dice=target_dice,
-        limit_s=call.time_budget_s or _LIMIT_S,
-        seeds=range(call.seed, call.seed + _NUM_SEEDS),
-        keys=keys,
-        peer_keys=peer_keys,
-        console=call.console,
     )
+    limit_s = call.time_budget_s or _LIMIT_S
+    made = race_on(dataset, call.out, target_dice=target_dice, limit_s=limit_s, keys=keys, peer_keys=peer_keys)
+    outcome = publish_race(made, range(call.seed, call.seed + _NUM_SEEDS), page, console=call.console)
     call.console.print(TableView(factor_table(outcome.runs, target_dice=target_dice)))
     call.console.print(TableView(outcome.table))

@@ -16,12 +16,12 @@ from voxelocity_observe.diagnose.facts.read import read_facts
 from voxelocity_observe.diagnose.judging import diagnose
 from voxelocity_observe.diagnose.render.page import render_diagnosis_page
 from voxelocity_observe.diagnose.render.screen import DiagnosisFiles
+from voxelocity_observe.diagnose.request import DiagnoseRequest
 from voxelocity_observe.diagnose.result import FILE_NAME, Diagnosis, read_diagnosis, write_diagnosis
 from voxelocity_observe.diagnose.tracing.kernels import write_kernels
 from voxelocity_observe.diagnose.tracing.timeline import write_timeline
 from voxelocity_observe.diagnose.tracing.trace import profile_facts
 from voxelocity_observe.diagnose.watching.command import (
-    Limits,
     Watched,
     nothing_recorded_text,
     orphan_processes,
@@ -56,10 +56,8 @@ class DiagnosisOutcome:
 
 
 def diagnose_command(
-    command: Sequence[str],
-    folder: Path | None = None,
+    request: DiagnoseRequest,
     *,
-    limits: Limits | None = None,
     on_start: Callable[[], None] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> DiagnosisOutcome:
@@ -69,9 +67,7 @@ def diagnose_command(
     then is diagnosed. Blocks until the command has ended.
 
     Args:
-        command: program and arguments.
-        folder: for everything that is written; "diagnosis" in the current one, or the first free "diagnosis-2", ...
-        limits: how long and how closely; two minutes of steps with experiments if not given.
+        request: program and arguments, how they are watched, and the folder for everything that is written.
         on_start: called right before the command runs, after all checks.
         tell: called with what the user must know while the command runs.
 
@@ -80,13 +76,14 @@ def diagnose_command(
         CommandError: the command cannot be started; nothing is left in the folder.
         OutputError: the folder is in use or cannot be written.
     """
+    command = request.command
     refuse_unwatchable(command)
-    place = _made(folder or _free_folder())
+    place = _made(request.out or _free_folder())
     if on_start is not None:
         on_start()
     recording = place / RECORDING_NAME
     try:
-        watched = watch_command(command, recording, limits or Limits(), tell=tell)
+        watched = watch_command(request, recording, tell=tell)
     except CommandError:
         _remove_empty(recording, place)
         raise

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from voxelocity.core.requests.evaluate import EvaluateRequest
+from voxelocity_observe.cli.asking import Asked, options_of
+
 if TYPE_CHECKING:
     from voxelocity.core.records import CaseScore
     from voxelocity.evaluation import Evaluation
 
 
+@options_of(EvaluateRequest)
 def evaluate(
+    asked: Asked[EvaluateRequest],
     folders: Annotated[
         list[Path],
         typer.Argument(
@@ -23,18 +28,6 @@ def evaluate(
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for evaluation.html, .json and .csv.")],
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            "--labels",
-            "--run",
-            help="What the values mean: a finished run, a dataset.json, or a JSON file of values and names.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option("--tolerance", help="Of the normalized surface distance, in mm; 3 as in TotalSegmentator."),
-    ] = None,
 ) -> None:
     """Compare PREDICTIONS with TRUTH: Dice, surface distances and volumes of every class and case.
 
@@ -57,7 +50,7 @@ def evaluate(
             num_done += 1
             status.update(f"compared case {num_done} of {num_cases}")
 
-        evaluation = _evaluated(folders, labels, tolerance, start=start, show=show)
+        evaluation = _evaluated(asked, folders, start=start, show=show)
     write_evaluation(evaluation, out)
     console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
@@ -66,9 +59,8 @@ def evaluate(
 
 
 def _evaluated(
+    asked: Asked[EvaluateRequest],
     folders: list[Path],
-    labels: Path | None,
-    tolerance_mm: float | None,
     *,
     start: Callable[[int], None],
     show: Callable[[CaseScore], None],
@@ -78,19 +70,17 @@ def _evaluated(
     Raises:
         InputError: the folders are neither, or an option is for the other.
     """
-    from voxelocity.evaluation import evaluate as compare
-    from voxelocity.evaluation import pool_runs
-    from voxelocity.metrics import NSD_TOLERANCE_MM
+    from voxelocity.evaluation import pool_runs, score_predictions
     from voxelocity.report import folder_kind
     from voxelocity_observe.core.errors import InputError
 
     runs = [folder for folder in folders if folder_kind(folder) == "run"]
     if len(runs) == len(folders):
-        given = [name for name, value in (("--labels", labels), ("--tolerance", tolerance_mm)) if value is not None]
-        if given:
+        if asked.written:
+            given = " and ".join(asked.written.values())
             raise InputError(
-                f"evaluate: {' and '.join(given)} is for folders of predictions, but only runs were given, which are "
-                "scored already; leave it out, or predict their cases and name the predictions and the truth"
+                f"evaluate: {given} is for folders of predictions, but only runs were given, which are scored already; "
+                "leave it out, or predict their cases and name the predictions and the truth"
             )
         return pool_runs(runs)
     if runs:
@@ -100,5 +90,5 @@ def _evaluated(
         )
     if len(folders) < 2:
         raise InputError(f"evaluate: only {folders[0]} was given; name the predictions, then the truth")
-    tolerance_mm = NSD_TOLERANCE_MM if tolerance_mm is None else tolerance_mm
-    return compare(folders[:-1], folders[-1], labels=labels, tolerance_mm=tolerance_mm, on_start=start, on_case=show)
+    request = asked.request(predictions=folders[:-1], truth=folders[-1])
+    return score_predictions(request, on_start=start, on_case=show)

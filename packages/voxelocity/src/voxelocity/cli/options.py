@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
+from voxelocity.core.requests.plan import DeviceChoice
+from voxelocity.core.requests.plan import read_device as read_choice
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.plain import parse_yaml, read_mapping
 from voxelocity_observe.core.quantities import parse_duration_s
-
-if TYPE_CHECKING:
-    # Imports numpy, which neither --help nor the doctor may need.
-    from voxelocity.core.cases import Fold
 
 _LONGEST_SHOWN = 60
 
@@ -26,58 +23,25 @@ Dataset = Annotated[
         help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; `voxelocity init` makes one."
     ),
 ]
-FoldText = Annotated[str, typer.Option("--fold", help="Fold to hold out, or 'all' to train and validate on all cases.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, order, patches and augmentation.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
-Budget = Annotated[str, typer.Option("--time-budget", help="End by then, validation and report included: 90s, 5m, 1h.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with keys of the plan to fix.")]
 NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Leave out what `voxelocity tune` found on this machine.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
 
 
-def read_fold(text: str) -> Fold:
-    """A fold number or "all".
-
-    Raises:
-        ConfigError: the text is neither.
-    """
-    if text == "all":
-        return "all"
-    if not text.isdecimal():
-        raise ConfigError(f"config: --fold {text!r} is neither a number from 0 nor 'all'")
-    return int(text)
-
-
-def read_folds(text: str) -> tuple[int, ...]:
-    """The numbers in "0,2"; none for "all".
-
-    Raises:
-        ConfigError: the text is neither.
-    """
-    if text == "all":
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"config: --folds {text!r} is neither 'all' nor numbers such as 0,2")
-    return tuple(map(int, parts))
-
-
-def read_device(text: str, *, others: Sequence[str] = ()) -> Any:
-    """One of the known devices, or of the others that a command takes.
+def read_device(text: str) -> DeviceChoice:
+    """One of the known devices, for commands without a request of their own.
 
     Raises:
         ConfigError: the text is not one of them.
     """
-    if re.fullmatch(r"cuda:\d+", text):
-        number = text.partition(":")[2]
-        raise ConfigError(
-            f"config: --device {text!r}: the first visible GPU is used; for number {number} start the command with "
-            f"CUDA_VISIBLE_DEVICES={number} and give --device cuda"
-        )
-    known = ("cpu", "cuda", *others, "auto")
-    if text not in known:
-        raise ConfigError(f"config: --device {text!r} is not known; choose {', '.join(known[:-1])} or {known[-1]}")
-    return text
+    try:
+        known: dict[str, DeviceChoice] = {name: name for name in get_args(DeviceChoice)}
+        return known[read_choice(text)]
+    except KeyError:
+        raise ConfigError(f"config: --device {text!r} is not known; choose cpu, cuda or auto") from None
+    except ConfigError as error:
+        raise ConfigError(f"config: --device {text!r}: {error}") from None
 
 
 def check_is_no_run(dataset: Path) -> None:

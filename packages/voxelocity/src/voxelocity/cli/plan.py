@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options, phases
-from voxelocity_observe.cli.command import is_given
+from voxelocity.core.requests.plan import PlanRequest
+from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
     from voxelocity.planning import Planned
     from voxelocity_observe.document.blocks import Document
 
 
+@options_of(PlanRequest)
 def plan(
-    context: typer.Context,
+    asked: Asked[PlanRequest],
     dataset: options.Dataset,
-    fold: options.FoldText = "0",
-    time_budget: options.Budget = "",
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
@@ -38,15 +36,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan and its reasons as JSON.")] = False,
 ) -> None:
     """Show what `train` would do with DATASET, and why, without doing it."""
-    overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
-    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
-    from voxelocity.core.config import AUTO
+    request = asked.request(overrides=options.read_overrides(config, sets, no_tuned=no_tuned))
     from voxelocity.data.source import open_cases
 
-    budget_s = options.read_budget_s(time_budget) or AUTO
     options.check_is_no_run(dataset)
     cases = open_cases(dataset)
-    from voxelocity.planning import absent_from_plan, make_plan
+    from voxelocity.planning import absent_from_plan, plan_cases
     from voxelocity.report import dataset_panel, plan_table
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.document import document_view
@@ -54,17 +49,10 @@ def plan(
 
     phases.start_up_is_over()
     with phase("plan", color="silver"):
-        planned = make_plan(
-            cases,
-            fold=chosen_fold,
-            time_budget_s=budget_s,
-            seed=seed if is_given(context, "seed") else AUTO,
-            device=chosen_device,
-            overrides=overrides,
-        )
+        planned = plan_cases(cases, request)
     record = planned.to_record()
     cases_of = {
-        text: options.read_assignments([one for one in text.split(";") if one.strip()], option="--what-if")
+        text: options.read_assignments([part for part in text.split(";") if part.strip()], option="--what-if")
         for text in what_if or []
     }
     estimate = _memory(planned, cases_of) if memory or cases_of else None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from voxelocity.cli import options, phases
+from voxelocity.cli import phases
+from voxelocity.core.requests.predict import PredictRequest
 from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, format_names, in_words
+from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity_observe.cli import interrupt
+from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
     # Imports torch, which --help does not need.
@@ -29,107 +33,55 @@ _Inputs = Annotated[
         metavar="[MODEL...] INPUT...",
     ),
 ]
-_Out = Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")]
-_Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help=f"Of the predictions: {in_words(OUTPUTS)}. auto: that of the scans, if all have one of these formats, "
-        "else nii.gz.",
-    ),
-]
-_Device = Annotated[
-    str, typer.Option("--device", help="cpu, cuda, all or auto. all: every GPU that is visible; they share the scans.")
-]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")]
-_Resume = Annotated[bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")]
-_Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Also write those of every class, to OUT/probabilities.")
-]
-_Previews = Annotated[bool, typer.Option("--previews", help="Also write a picture of each scan, to OUT/previews.")]
-_NoPage = Annotated[bool, typer.Option("--no-page", help="Write no predictions.html.")]
-_NoPostprocess = Annotated[
-    bool, typer.Option("--no-postprocess", help="Keep all components, also where the model keeps the largest.")
-]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
 ]
-_Network = Annotated[
-    str,
-    typer.Option(
-        "--network",
-        help="Code that may run: the builder of the run's network, if it is your own (package.module:name), or "
-        "the compiled file of an export (network.pt2).",
-    ),
-]
-_Runtime = Annotated[
-    str,
-    typer.Option(
-        "--runtime",
-        help="What runs the network: eager, compile, cuda-graphs, aot-inductor, onnxruntime, openvino, tensorrt; "
-        "or auto, the quickest by measurement.",
-    ),
-]
 
 
-def predict(
-    model: _Model,
-    inputs: _Inputs,
-    out: _Out,
-    format: _Format = "auto",
-    device: _Device = "auto",
-    overwrite: _Overwrite = False,
-    resume: _Resume = False,
-    probabilities: _Probabilities = False,
-    previews: _Previews = False,
-    no_page: _NoPage = False,
-    no_postprocess: _NoPostprocess = False,
-    dry_run: _DryRun = False,
-    network: _Network = "",
-    runtime: _Runtime = "eager",
-) -> None:
+@options_of(
+    PredictRequest,
+    texts={
+        "format": f"Of the predictions: {in_words(OUTPUTS)}. auto: that of the scans, if all have one of these "
+        "formats, else nii.gz.",
+        "runtime": f"What runs the network: {', '.join(RUNTIMES)}; or auto, the quickest by measurement.",
+    },
+)
+def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_run: _DryRun = False) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>."""
-    is_shared = device == "all"
-    chosen_device = options.read_device("cuda" if is_shared else device, others=("all",))
-    from voxelocity.infer import plan_job, predict_files, split_models
+    chosen = asked.values.get("device", "auto")
+    from voxelocity.infer import PredictionHooks, plan_job, predict_scans, split_models
     from voxelocity.report import volume_table
     from voxelocity_observe.core.console import PlainConsole
-    from voxelocity_observe.core.host import cpu_budget
     from voxelocity_observe.core.quantities import count_text
     from voxelocity_observe.document import document_view
     from voxelocity_observe.spans import phase
 
     models, scans = split_models([model, *inputs])
+    request = asked.request(models=models, inputs=scans)
     console = PlainConsole()
-    devices = _devices(models, chosen_device, out=out, is_shared=is_shared)
+    devices = _devices(models, "cuda" if chosen == "all" else chosen, out=request.out, is_shared=chosen == "all")
+    request = replace(request, device=devices)
     phases.start_up_is_over()
     screen = _Screen(console)
-    options_of_files: dict[str, Any] = {
-        "format": format,
-        "overwrite": overwrite,
-        "resume": resume,
-        "factory": network,
-        "on_failure": screen.show_failure,
-        "warn": screen.warn,
-    }
     if dry_run:
-        job = plan_job(models, scans, out, **options_of_files)
-        console.print(f"{count_text(len(job.usable_refs), 'scan')} to predict into {out}; nothing is predicted now")
+        job = plan_job(request, on_failure=screen.show_failure, warn=screen.warn)
+        console.print(
+            f"{count_text(len(job.usable_refs), 'scan')} to predict into {request.out}; nothing is predicted now"
+        )
         if (document := job.memory_document(devices[0])) is not None:
             console.print(document_view(document))
         return
+    hooks = PredictionHooks(
+        on_start=screen.start, on_windows=screen.show_pass, on_case=screen.show, on_failure=screen.show_failure,
+        warn=screen.warn, on_runtime=screen.say,
+    )  # fmt: skip
     try:
         with interrupt.is_raised(), phase("predict", color="gold"), screen:
-            written = predict_files(
-                models, scans, out, device=devices, num_threads=cpu_budget(), runtime=runtime,
-                postprocess=not no_postprocess, page=not no_page, probabilities=probabilities, previews=previews,
-                on_start=screen.start, on_windows=screen.show_pass, on_case=screen.show, on_runtime=screen.say,
-                **options_of_files,
-            )  # fmt: skip
+            written = predict_scans(request, hooks)
     finally:
         if screen.volumes:
             console.print(volume_table(screen.volumes))
-    screen.say(f"predicted {count_text(len(written), 'scan')} into {out}")
+    screen.say(f"predicted {count_text(len(written), 'scan')} into {request.out}")
 
 
 def _devices(models: list[Path], chosen: Any, *, out: Path, is_shared: bool) -> tuple[Device, ...]:

@@ -126,18 +126,18 @@ def _comparison(kind: FolderKind, first: Path, second: Path, of_runs: Mapping[st
         from voxelocity_observe.monitor.files import read_monitor
 
         return monitor_comparison_document(read_monitor(first), read_monitor(second))
-    from voxelocity.report import comparison_document, pair_runs, read_run
+    from voxelocity.report import comparison_document, pair_runs, read_run, with_command
 
     pair = pair_runs(read_run(first), read_run(second), **of_runs)
-    return comparison_document(
+    document = comparison_document(
         pair.runs,
         f"{pair.runs[0].label} and {pair.runs[1].label}",
         target_dice=pair.target_dice,
         target_reason=pair.target_reason,
         parity=pair.parity,
         notices=pair.notices,
-        command=shlex.join(["voxelocity", "report", str(first), str(second)]),
     )
+    return with_command(document, shlex.join(["voxelocity", "report", str(first), str(second)]))
 
 
 def _show(document: Document, page: Path | None, *, as_json: bool) -> None:

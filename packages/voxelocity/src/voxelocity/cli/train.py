@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from voxelocity.cli import options
-from voxelocity_observe.cli.command import is_given
+from voxelocity.core.requests.train import TrainRequest
+from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.sinks import TRACKERS
 
 if TYPE_CHECKING:
     from voxelocity.training import FoldsResult
@@ -23,91 +25,39 @@ _Dataset = Annotated[
         "with --resume and without -o, the folder of the run."
     ),
 ]
-_Out = Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run.")]
-_Folds = Annotated[
-    str, typer.Option("--folds", help="Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2.")
-]
-_StartFrom = Annotated[
-    Path | None,
-    typer.Option("--from", help="Fine-tune: start from the weights of this finished run, with its network."),
-]
-_Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume", help="Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began."
-    ),
-]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
-_FullValidation = Annotated[
-    bool,
-    typer.Option(
-        "--full-validation",
-        help="Never shorten the final validation to meet a time budget; with --resume, also for a finished run.",
-    ),
-]
-_SkipBroken = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and report which and why.")
-]
-_Log = Annotated[
-    list[str] | None, typer.Option("--log", help="Also log the run to tensorboard, wandb, mlflow or openmetrics.")
-]
 
 
+@options_of(TrainRequest, optional=("out",), texts={"log": f"Also log the run to {', '.join(TRACKERS)}."})
 def train(
-    context: typer.Context,
+    asked: Asked[TrainRequest],
     dataset: _Dataset = None,
-    out: _Out = None,
-    fold: options.FoldText = "0",
-    folds: _Folds = "",
-    start_from: _StartFrom = None,
-    time_budget: options.Budget = "",
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
-    resume: _Resume = False,
-    overwrite: _Overwrite = False,
-    full_validation: _FullValidation = False,
-    skip_broken: _SkipBroken = False,
-    log: _Log = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
-    if folds and is_given(context, "fold"):
-        raise ConfigError(f"train: --fold {fold} trains one fold and --folds {folds} several; give one of them")
-    if folds and resume and overwrite:
-        raise ConfigError("train: --resume keeps folds that have begun, --overwrite replaces them; give one of them")
-    dataset, out = _places(dataset, out, resume=resume and not folds)
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
-    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
-    chosen_folds = options.read_folds(folds) if folds else ()
-    from voxelocity.core.config import AUTO
+    # Without folders, so that what contradicts itself is refused before any is looked into.
+    wanted = asked.request(out=asked.values.get("out", Path()), overrides=overrides)
+    out: Path | None = asked.values.get("out")
+    dataset, out = _folders(dataset, out, resume=wanted.resume and wanted.folds is None)
+    request = asked.request(out=out, overrides=overrides)
     from voxelocity.data.source import open_cases
-    from voxelocity_observe.sinks import choose_sinks
 
-    sinks = choose_sinks(log or [])
-    budget_s = options.read_budget_s(time_budget) or AUTO
     options.check_is_no_run(dataset)
     cases = open_cases(dataset)
     from voxelocity.parallel import read_place
-    from voxelocity.training import train as run_training
-    from voxelocity.training import train_folds
+    from voxelocity.training import RunContext, run_folds, run_training
     from voxelocity_observe.core.clock import process_age_s
     from voxelocity_observe.core.console import PlainConsole
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
-    common: dict[str, Any] = {
-        "time_budget_s": budget_s, "seed": seed if is_given(context, "seed") else AUTO,
-        "device": chosen_device, "overrides": overrides, "overwrite": overwrite, "full_validation": full_validation,
-        "skip_broken": skip_broken, "start_from": start_from, "console": console, "spent_s": process_age_s(),
-    }  # fmt: skip
-    if folds:
-        result = train_folds(cases, out, folds=chosen_folds, make_sinks=lambda: choose_sinks(log or []), **common)
-        _show_folds(result, console)
-        return
-    chosen = chosen_fold if is_given(context, "fold") else AUTO
-    _show_run(run_training(cases, out, fold=chosen, resume=resume, sinks=sinks, **common), console)
+    context = RunContext(console=console, spent_s=process_age_s())
+    if request.folds is not None:
+        _show_folds(run_folds(cases, request, context), console)
+    else:
+        _show_run(run_training(cases, request, context), console)
 
 
 def _show_run(result: RunResult, console: PlainConsole) -> None:
@@ -136,7 +86,7 @@ def _show_folds(result: FoldsResult, console: PlainConsole) -> None:
         raise typer.Exit(1)
 
 
-def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Path, Path]:
+def _folders(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Path, Path]:
     """The data set and the run's folder; a resumed run knows its data set.
 
     Raises:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from voxelocity.cli import options
-from voxelocity_observe.cli.command import is_given
+from voxelocity.core.requests.tune import CustomizeRequest, TuneRequest
+from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.core.quantities import parse_bytes
+from voxelocity_observe.core.request import request_fields
 
 if TYPE_CHECKING:
     from voxelocity.training.resume import SavedRun
@@ -24,37 +26,6 @@ _Dataset = Annotated[
         "a work folder of MONAI's Auto3DSeg, whose algorithms are tuned."
     ),
 ]
-_Out = Annotated[
-    Path | None, typer.Option("-o", "--out", help="Folder of the trials and the page; tune-NAME if left out.")
-]
-_Goal = Annotated[
-    str,
-    typer.Option("--for", help="throughput: the shortest run; memory: the least memory; time-to-dice: by trainings."),
-]
-_Trials = Annotated[int, typer.Option("--trials", min=1, help="Trials of the search.")]
-_Budget = Annotated[str, typer.Option("--time-budget", help="End by then: 90s, 5m, 1h.")]
-_MemoryLimit = Annotated[
-    str,
-    typer.Option("--memory-limit", help="Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."),
-]
-_Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", help="Search this key alone; repeat for more. learning-rate makes a range test."),
-]
-_Pairs = Annotated[
-    int, typer.Option("--pairs", min=2, help="Pairs of trainings that judge what time-to-dice has found.")
-]
-_Train = Annotated[
-    str,
-    typer.Option("--train", help="Then train this long with the plan's own settings and with those found, for curves."),
-]
-_Keep = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep/--no-keep", help="Whether later plans take what was found; a range test's rate by --keep only."
-    ),
-]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again, even if the folder holds trials.")]
 _Specs = Annotated[
     Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
 ]
@@ -66,24 +37,12 @@ _Auto3dseg = Annotated[
 _Undo = Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")]
 
 
+@options_of(TuneRequest, optional=("out",))
 def tune(
-    context: typer.Context,
+    asked: Asked[TuneRequest],
     dataset: _Dataset,
-    out: _Out = None,
-    goal: _Goal = "throughput",
-    trials: _Trials = 20,
-    time_budget: _Budget = "",
-    memory_limit: _MemoryLimit = "",
-    only: _Only = None,
-    pairs: _Pairs = 3,
-    train: _Train = "",
-    fold: options.FoldText = "0",
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
-    keep: _Keep = None,
-    overwrite: _Overwrite = False,
     specs: _Specs = None,
     algos: _Algos = "",
     undo: _Undo = False,
@@ -91,50 +50,40 @@ def tune(
 ) -> None:
     """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
     if specs is not None or algos or undo or auto3dseg:
-        _refuse_options_of_runs(context)
-        _refuse_ranks()
-        names = [name.strip() for name in algos.split(",") if name.strip()] or None
-        if undo:
-            _put_back(dataset, names)
-        else:
-            _customize(dataset, names, specs, out, time_budget, memory_limit, device, seed, overwrite=overwrite)
+        keys = [flag for flag, value in (("--config", config), ("--set", sets)) if value]
+        chosen = [name.strip() for name in algos.split(",") if name.strip()] or None
+        _tune_work_folder(asked, dataset, chosen, specs, undo=undo, keys=keys)
         return
     overrides = options.read_overrides(config, sets)
-    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
-    from voxelocity.data.source import open_cases
-    from voxelocity.tuning.knobs import GOALS, Goal
-
-    if goal not in GOALS:
-        raise ConfigError(f"tune: --for {goal!r} is not known; choose {', '.join(GOALS)}")
-    chosen_goal: Goal = goal
-    budget_s, train_s = options.read_budget_s(time_budget), options.read_budget_s(train)
-    limit_bytes = parse_bytes(memory_limit) if memory_limit else 0
+    # Before any folder is looked into.
+    asked.request(out=asked.values.get("out", Path()), overrides=overrides)
     if any(dataset.glob("*/algo_object.json")) and not (dataset / "dataset.json").exists():
         raise ConfigError(
             f"tune: {dataset} is a work folder of Auto3DSeg, whose algorithms are Python code in it; if you trust that "
             "code, run it with --auto3dseg"
         )
     base, place = _base_of(dataset, overrides)
+    found: dict[str, Any] = {"overrides": overrides}
     if base is not None:
-        chosen_fold = chosen_fold if is_given(context, "fold") else base.fold
-        if out is None:
+        found["fold"] = asked.values.get("fold", base.fold)
+    if "out" not in asked.values:
+        if base is not None:
             from voxelocity_observe.core.links import check_links
 
             check_links(dataset, ("tune",), where="tune")
+        found["out"] = dataset / "tune" if base is not None else Path(f"tune-{dataset.resolve().stem}")
+    request = asked.request(**found)
+    from voxelocity.data.source import open_cases
     from voxelocity.parallel import read_place
     from voxelocity.report import read_run
-    from voxelocity.tuning.tune import tune as run_tuning
+    from voxelocity.tuning.tune import TuneContext, run_tuning
     from voxelocity_observe.core.console import PlainConsole
 
     console = PlainConsole(quiet=read_place().rank > 0)
-    result = run_tuning(
-        open_cases(place), out or (dataset / "tune" if base is not None else Path(f"tune-{dataset.resolve().stem}")),
-        goal=chosen_goal, trials=trials, time_budget_s=budget_s, memory_limit_bytes=limit_bytes, only=only or (),
-        num_pairs=pairs, train_s=train_s, fold=chosen_fold, seed=seed, device=chosen_device, overrides=overrides,
-        base=None if base is None else base.plan, run=None if base is None else read_run(dataset), keep=keep,
-        overwrite=overwrite, console=console,
-    )  # fmt: skip
-    _show(result, console)
+    context = TuneContext(console=console)
+    if base is not None:
+        context = TuneContext(base=base.plan, run=read_run(dataset), console=console)
+    _show(run_tuning(open_cases(place), request, context), console)
 
 
 def _show(result: Tuning, console: PlainConsole) -> None:
@@ -150,47 +99,53 @@ def _show(result: Tuning, console: PlainConsole) -> None:
     console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
 
 
-def _refuse_options_of_runs(context: typer.Context) -> None:
-    """Returns if no option was given that only a run has; a ConfigError names it."""
-    for name in ("goal", "trials", "only", "pairs", "train", "fold", "config", "sets", "keep"):
-        if is_given(context, name):
-            flag = {"goal": "for", "sets": "set"}.get(name, name)
-            raise ConfigError(
-                f"tune: --{flag} means nothing for a work folder of Auto3DSeg; write it into --specs, or leave it out"
-            )
+def _tune_work_folder(
+    asked: Asked[TuneRequest],
+    work: Path,
+    algos: list[str] | None,
+    specs: Path | None,
+    *,
+    undo: bool,
+    keys: Sequence[str],
+) -> None:
+    """Customizes the algorithms of a work folder of Auto3DSeg, or puts back what they were.
 
+    Args:
+        asked: the options, of which a work folder takes some.
+        work: the folder.
+        algos: those that are meant; None for all.
+        specs: a file of MONAI's `gpu_customization_specs`.
+        undo: whether to put back.
+        keys: options of the plan that were given.
 
-def _refuse_ranks() -> None:
-    """Returns if this process is alone; several would write the same files."""
+    Raises:
+        ConfigError: an option was given that only a run has, or several processes were started.
+    """
+    known = request_fields(CustomizeRequest)
+    if of_runs := [*(text for name, text in asked.written.items() if name not in known), *keys]:
+        raise ConfigError(
+            f"tune: {of_runs[0]} means nothing for a work folder of Auto3DSeg; write it into --specs, or leave it out"
+        )
     from voxelocity.parallel import read_place
 
     if not read_place().is_alone:
+        # Several would write the same files.
         raise ConfigError(
             "tune: one process tunes a work folder of Auto3DSeg; start it without launch, torchrun, srun or mpirun"
         )
-
-
-def _customize(
-    work: Path, algos: list[str] | None, specs: Path | None, out: Path | None, time_budget: str, memory_limit: str,
-    device: str, seed: int, *, overwrite: bool,
-) -> None:  # fmt: skip
-    chosen_device = options.read_device(device)
-    from voxelocity.tuning.auto3dseg import customize, read_specs
+    from voxelocity.tuning.auto3dseg.customizing import customize_folder
+    from voxelocity.tuning.auto3dseg.customizing import undo as put_back
+    from voxelocity.tuning.auto3dseg.specs import read_specs
     from voxelocity.tuning.result import PAGE
 
-    found = customize(
-        work, algos, None if specs is None else read_specs(specs), out=out, device=chosen_device, seed=seed,
-        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else 0, overwrite=overwrite,
-        time_budget_s=options.read_budget_s(time_budget),
-    )  # fmt: skip
-    for result in found.values():
+    if undo:
+        typer.echo(f"as before: {', '.join(put_back(work, algos))}")
+        return
+    request = asked.make(
+        CustomizeRequest, work_dir=work, algos=algos, specs=None if specs is None else read_specs(specs)
+    )
+    for result in customize_folder(request).values():
         typer.echo(f"see {result.folder / PAGE}")
-
-
-def _put_back(work: Path, algos: list[str] | None) -> None:
-    from voxelocity.tuning.auto3dseg import undo
-
-    typer.echo(f"as before: {', '.join(undo(work, algos))}")
 
 
 def _base_of(dataset: Path, overrides: dict[str, Any]) -> tuple[SavedRun | None, Path]:

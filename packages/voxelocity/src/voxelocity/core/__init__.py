@@ -3,6 +3,7 @@
 - What travels: `volume`, `region`, `batch`, `cases`, `records`, `axis_order`, `laterality` (left/right pairs of
   classes).
 - What stages promise: `contracts`, `config` (the base of every configuration), `rng`, `learning`.
+- What users ask for: `requests`, a module for each. `scan_formats`: the facts of every format of scans.
 - Files: `remote` (URLs, lost connections), `staging`.
 - Loops and kernels: `jit` and `waiting` (Numba), `numba_interpolation`, `memory_order`, `kernels` and `compiling`
   (Triton).

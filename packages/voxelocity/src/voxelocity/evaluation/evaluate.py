@@ -5,15 +5,16 @@ A case that cannot be compared is listed with the reason; the others are.
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Unpack
 
 from voxelocity.core.learning import UNLEARNED, read_mark
 from voxelocity.core.records import CaseScore
+from voxelocity.core.requests.evaluate import EvaluateOptions, EvaluateRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode.notes import Note, as_one_data_set
 from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
@@ -22,6 +23,7 @@ from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import RunFacts, read_run
 from voxelocity_observe.core.errors import InputError, ScanError
 from voxelocity_observe.core.quantities import listed
+from voxelocity_observe.core.request import documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +74,14 @@ class Evaluation:
         return frozenset(score.case_id for score in self.scores if self.divisions.get(score.case_id) == "trained on")
 
 
+@documents(EvaluateRequest, leave_out=("predictions", "truth"))
 def evaluate(
     predictions: Path | str | Sequence[Path | str],
     truth: Path | str,
     *,
-    labels: Path | str | None = None,
-    tolerance_mm: float = NSD_TOLERANCE_MM,
     on_start: Callable[[int], None] = lambda num_cases: None,
     on_case: Callable[[CaseScore], None] = lambda score: None,
+    **options: Unpack[EvaluateOptions],
 ) -> Evaluation:
     """Scores every prediction that has a truth, each on its own grid.
 
@@ -87,22 +89,28 @@ def evaluate(
         predictions: a folder of them, or several, such as one per fold: CASE.nii.gz holds the class values of CASE,
             CASE.dcm its structures by name (DICOM SEG or RTSTRUCT).
         truth: a folder of label files of the same names, or a data set, as `voxelocity.open` takes it.
-        labels: declares class values and names: a run, a data set, or a JSON file. If it is not given, the data set
-            does, or the `dataset.json` next to the folder of labels; else each value or name found is a class.
-        tolerance_mm: of the normalized surface distance.
         on_start: called with the number of cases to compare.
         on_case: called with each score.
+        options: the fields of `EvaluateRequest`.
 
     Raises:
         InputError: a folder cannot be used, a case is predicted twice, or no case can be compared.
     """
-    folders = [Path(predictions)] if isinstance(predictions, str | Path) else [Path(folder) for folder in predictions]
-    if not folders:
-        raise InputError("evaluate: no folder of predictions was given; name at least one, and the truth")
-    if not 0.0 <= tolerance_mm < math.inf:
-        raise InputError(f"evaluate: the tolerance is {tolerance_mm} mm; give a number from 0")
-    found = find_truth(Path(truth), labels=None if labels is None else Path(labels))
-    pairs = find_pairs(folders, found)
+    request = EvaluateRequest.of_call(options, predictions=predictions, truth=truth)
+    return score_predictions(request, on_start=on_start, on_case=on_case)
+
+
+def score_predictions(
+    request: EvaluateRequest,
+    *,
+    on_start: Callable[[int], None] = lambda num_cases: None,
+    on_case: Callable[[CaseScore], None] = lambda score: None,
+) -> Evaluation:
+    """What `evaluate` does, for a request."""
+    truth, labels = request.truth, request.labels
+    tolerance_mm = NSD_TOLERANCE_MM if request.tolerance_mm == "auto" else request.tolerance_mm
+    found = find_truth(truth, labels=labels)
+    pairs = find_pairs(request.predictions, found)
     if not pairs.refs:
         raise InputError(
             f"evaluate: no prediction has a truth of the same name: the predictions are "

@@ -21,7 +21,7 @@ from voxelocity_observe.core.first_use import first_use
 if TYPE_CHECKING:
     from voxelocity.infer.components import keep_largest
     from voxelocity.infer.division import CaseDivision, held_out_cases
-    from voxelocity.infer.files import predict_files
+    from voxelocity.infer.files import PredictionHooks, predict_files, predict_scans
     from voxelocity.infer.job import PredictionJob, plan_job
     from voxelocity.infer.model import PredictionSpec, TrainedOn
     from voxelocity.infer.models.kinds import runs_without_torch
@@ -43,6 +43,7 @@ __all__ = [
     "ModelSpec",
     "OutputFormat",
     "PredictedScan",
+    "PredictionHooks",
     "PredictionJob",
     "PredictionSpec",
     "Predictor",
@@ -55,6 +56,7 @@ __all__ = [
     "open_model",
     "plan_job",
     "predict_files",
+    "predict_scans",
     "runs_without_torch",
     "save_keep_largest",
     "save_model",
@@ -66,7 +68,7 @@ __getattr__ = first_use(
     {
         "components": ("keep_largest",),
         "division": ("CaseDivision", "held_out_cases"),
-        "files": ("predict_files",),
+        "files": ("PredictionHooks", "predict_files", "predict_scans"),
         "writing": ("PredictedScan",),
         "job": ("PredictionJob", "plan_job"),
         "model": ("PredictionSpec", "TrainedOn"),

@@ -294,7 +294,7 @@ def _compared_case(
                 spacing_mm,
                 regions=spec.regions,
                 ignored=spec.ignored,
-                surface=False,
+                tolerance_mm=None,
             ).mean_dice
         )
     num_foreground = int(np.count_nonzero((found[0] > 0) | (found[1] > 0)))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.requests.predict import PredictRequest
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.data.decode.notes import as_one_data_set
@@ -23,7 +24,6 @@ from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import (
     Output,
-    OutputFormat,
     check_no_scan_is_replaced,
     check_nothing_is_replaced,
     check_segmentations,
@@ -31,7 +31,7 @@ from voxelocity.infer.outputs import (
 )
 from voxelocity.infer.scans import find_scans
 from voxelocity_observe.core.device import Device
-from voxelocity_observe.core.errors import InputError, ScanError, UnpredictedError
+from voxelocity_observe.core.errors import ScanError, UnpredictedError
 from voxelocity_observe.core.host import available_memory_bytes
 from voxelocity_observe.document.blocks import Document
 
@@ -133,36 +133,29 @@ class PredictionJob:
 
 
 def plan_job(
-    models: Sequence[Path],
-    inputs: Sequence[Path],
-    out: Path,
+    request: PredictRequest,
     *,
-    format: OutputFormat = "auto",
-    overwrite: bool = False,
-    resume: bool = False,
-    factory: str = "",
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> PredictionJob:
-    """The job for these arguments, which are those of `predict_files`, models and inputs in lists. Writes nothing.
+    """The job for a request. Writes nothing.
 
     Raises:
         ConfigError: the factory cannot be imported.
         InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists or
             would replace a scan, the only scan cannot be used, or no DICOM SEG that was asked for can be made.
     """
-    if overwrite and resume:
-        raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
-    model = open_models(models, factory=factory)
-    refs = find_scans(inputs, num_channels=len(model.spec.channels), warn=warn)
+    out, format = request.out, request.format
+    model = open_models(request.models, factory=request.factory)
+    refs = find_scans(request.inputs, num_channels=len(model.spec.channels), warn=warn)
     as_one_data_set(file for ref in refs for file in ref.files)
     read = functools.cache(read_header)
     output = choose_output(format, refs, warn)
     output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format == "dicom-seg")
     check_no_scan_is_replaced(refs, out, output)
-    if resume:
+    if request.resume:
         refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
-    elif not overwrite:
+    elif not request.overwrite:
         check_nothing_is_replaced(refs, out, output)
     headers: dict[str, Sequence[ScanHeader]] = {}
     memory: dict[str, ScanMemory] = {}

@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -43,6 +44,19 @@ if TYPE_CHECKING:
 _MOST_ROUNDS = 5
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """Where a predictor keeps what main memory should not hold.
+
+    Attributes:
+        folder: for the scores of a scan that is too large; the system's temporary folder if None.
+        keeps_probabilities: whether predictions of scans have `probabilities`, which are kept there too.
+    """
+
+    folder: Path | None = None
+    keeps_probabilities: bool = False
+
+
 class Predictor:
     """A network with its preparation, on a device. Validation and prediction both use it, so they agree.
 
@@ -53,11 +67,11 @@ class Predictor:
         spec: how scans are prepared and covered.
         preparation: of scans, as the network was trained; safe from several threads.
         device: where the network runs.
-        folder: for the scores of a scan that main memory cannot hold; the system's temporary folder if None.
+        scratch: where scores and probabilities go that main memory should not hold; the system's temporary folder if
+            None.
         warn: called with one sentence for each way in which memory was too small.
         on_windows: called before each forward pass; what it raises ends the prediction.
         forward: the network loaded by one of `infer.runtimes` for this device; eager mode if None.
-        keep_probabilities: whether predictions of scans have `probabilities`, which are kept in `folder`.
 
     Attributes:
         device: where the network runs.
@@ -70,16 +84,15 @@ class Predictor:
         preparation: DeterministicStage,
         *,
         device: Device,
-        folder: Path | None = None,
+        scratch: Scratch | None = None,
         warn: Callable[[str], None] = warnings.warn,
         on_windows: Callable[[], None] | None = None,
         forward: NamedForward | None = None,
-        keep_probabilities: bool = False,
     ) -> None:
         self._network = network
         self._spec = spec
         self.device = device
-        self._folder, self._warn, self._keeps_probabilities = folder, warn, keep_probabilities
+        self._scratch, self._warn = scratch or Scratch(), warn
         self._preparation = preparation
         self._runtime, self._run = forward or _called_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
@@ -257,9 +270,9 @@ class Predictor:
         shape, trace = volume.grid.shape, volume.trace
         labels = ScanLabels(shape, trace, self._spec, num_threads=num_threads, behind=behind)
         probabilities = None
-        if self._keeps_probabilities:
+        if self._scratch.keeps_probabilities:
             try:
-                probabilities = Probabilities(shape, trace, self._spec, folder=self._folder, labels=labels)
+                probabilities = Probabilities(shape, trace, self._spec, folder=self._scratch.folder, labels=labels)
             except ScanError as error:
                 raise of_case(volume.case_id, error) from None
         return self._image_of(volume), labels, probabilities
@@ -275,7 +288,7 @@ class Predictor:
             device=self.device,
             num_outputs=self._spec.num_outputs,
             swapped_classes=swapped,
-            folder=self._folder,
+            folder=self._scratch.folder,
             warn=self._warn,
         )
 

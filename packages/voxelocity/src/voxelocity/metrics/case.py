@@ -39,8 +39,7 @@ def case_score(
     *,
     regions: Mapping[str, Sequence[int]] = {},
     ignored: int | None = None,
-    surface: bool = True,
-    tolerance_mm: float = NSD_TOLERANCE_MM,
+    tolerance_mm: float | None = NSD_TOLERANCE_MM,
 ) -> CaseScore:
     """Dice, surface distances and volumes of each foreground class of one case.
 
@@ -53,8 +52,8 @@ def case_score(
         regions: class indices of each overlapping class, by name; they are scored in place of the classes.
         ignored: the index in the truth of voxels that do not count: neither a right nor a wrong prediction stands
             there, as if both were background.
-        surface: whether to measure distances; without them scoring an organ is 15 to 30 times as fast.
-        tolerance_mm: of the normalized surface distance.
+        tolerance_mm: of the normalized surface distance; None measures no distances, and scores an organ 15 to 30 times
+            as fast.
 
     Raises:
         ScanError: the shapes differ, a class index has no name, or a spacing is not positive.
@@ -68,13 +67,13 @@ def case_score(
         tables = merged_pairs(pairs, [*names.values()])
         distances = (
             _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)
-            if surface
+            if tolerance_mm is not None
             else ()
         )
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
     dice = dict(zip(names, dice_of_tables(tables), strict=True))
-    by_name = dict(zip(names, distances, strict=True)) if surface else {}
+    by_name = dict(zip(names, distances, strict=True)) if tolerance_mm is not None else {}
     voxel_ml = math.prod(spacing_mm) / 1e3
     truth_ml, prediction_ml = (
         {name: int(count) * voxel_ml for name, count in zip(names, tables.sum(axis=axis)[:, 1], strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -20,6 +20,20 @@ from voxelocity_observe.core.quantities import bytes_text
 # AdamW's two moments in float32.
 _ADAM_BYTES = 8.0
 _MEBI = 1 << 20
+_NUM_MICROBATCHES = 8
+
+
+class FitOptions(TypedDict, total=False):
+    """What is known of a model beyond what is measured, and which ways are considered."""
+
+    model_size_mb: float | None
+    """Of the parameters; measured if not given."""
+    mode: Mode | Literal["auto"]
+    """The only way to consider; "auto", the default, takes the simplest that fits."""
+    optimizer_bytes: float
+    """State of the optimizer for each parameter; 8 for AdamW, the default, 4 for SGD with momentum and Muon."""
+    num_microbatches: int
+    """Of a pipeline; 8 by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +135,7 @@ def decide_by_measurement(
     model_size_mb: float | None = None,
     mode: Mode | Literal["auto"] = "auto",
     optimizer_bytes: float = _ADAM_BYTES,
-    num_microbatches: int = 8,
+    num_microbatches: int = _NUM_MICROBATCHES,
 ) -> ParallelDecision:
     """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
 
@@ -149,11 +163,8 @@ def auto_parallelize_model(
     *,
     world: World = ALONE,
     devices: Sequence[int] | None = None,
-    model_size_mb: float | None = None,
-    mode: Mode | Literal["auto"] = "auto",
-    optimizer_bytes: float = _ADAM_BYTES,
-    num_microbatches: int = 8,
     verify: bool = True,
+    **options: Unpack[FitOptions],
 ) -> tuple[nn.Module, ParallelDecision]:
     """The model distributed over the ranks in the simplest way that fits, and what decided. Called by all ranks.
 
@@ -162,11 +173,8 @@ def auto_parallelize_model(
         sample: (b, c, x, y, z), a whole batch, on the device of this rank.
         world: the ranks.
         devices: bytes that each rank may use; what is free on its device if not given.
-        model_size_mb: of the parameters; measured if not given.
-        mode: the only way to consider; "auto" takes the simplest that fits.
-        optimizer_bytes: state of the optimizer for each parameter; 8 for AdamW, 4 for SGD with momentum and Muon.
-        num_microbatches: of a pipeline.
         verify: whether to run one step of the result, on the sample, and measure what it takes.
+        options: see `FitOptions`.
 
     Returns:
         The model as DDP, FSDP2, with checkpointing, as a `PipelineParallelModule` or unchanged, on the device of the
@@ -180,17 +188,15 @@ def auto_parallelize_model(
         sample,
         world=world,
         limit_bytes=None if devices is None else int(devices[world.place.rank]),
-        model_size_mb=model_size_mb,
-        mode=mode,
-        optimizer_bytes=optimizer_bytes,
-        num_microbatches=num_microbatches,
+        **options,
     )
+    num_microbatches = options.get("num_microbatches", _NUM_MICROBATCHES)
     result = shard(
         model, world, decision.mode, device=sample.device, cuts=decision.cuts, num_microbatches=num_microbatches
     ).module
     if not verify:
         return result, decision
-    measured = tuple(world.gather(_tried(result, sample, world, optimizer_bytes)))
+    measured = tuple(world.gather(_tried(result, sample, world, options.get("optimizer_bytes", _ADAM_BYTES))))
     return result, replace(decision, measured_bytes=measured)
 
 

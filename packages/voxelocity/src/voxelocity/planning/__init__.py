@@ -8,10 +8,11 @@
 - `config` is the settled plan. `memory_estimate` and `library_memory` are `plan --memory`; `absent_classes` warns.
 """
 
+from voxelocity.core.requests.plan import DeviceChoice
 from voxelocity.planning.absent_classes import absent_classes, absent_from_plan
 from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, without_places
-from voxelocity.planning.machine import DeviceChoice, Machine, survey
-from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, read_overrides
+from voxelocity.planning.machine import Machine, survey
+from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, plan_cases, read_overrides
 from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "keys_of_record",
     "make_plan",
     "model_spec",
+    "plan_cases",
     "read_overrides",
     "read_tuned",
     "results_key",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
+from voxelocity.core.requests.plan import DeviceChoice
 from voxelocity.data.cache import disk_bytes_in, shared_room_bytes
 from voxelocity.parallel import read_place
 from voxelocity_observe.core.device import freest_gpu
@@ -21,8 +22,6 @@ from voxelocity_observe.core.host import (
     free_disk_bytes,
     is_on_network,
 )
-
-DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)

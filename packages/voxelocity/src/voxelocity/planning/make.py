@@ -7,18 +7,19 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
+from voxelocity.core.config import AUTO, check_key, check_value, flatten, set_value
 from voxelocity.core.records import Choice
+from voxelocity.core.requests.plan import PlanOptions, PlanRequest
 from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
-from voxelocity.planning.machine import DeviceChoice, Machine, survey
+from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
@@ -127,17 +128,7 @@ def model_spec(planned: Planned) -> ModelSpec:
 
 
 def make_plan(
-    cases: Cases,
-    *,
-    fold: Fold = 0,
-    time_budget_s: float | Auto = AUTO,
-    seed: int | Auto = AUTO,
-    device: DeviceChoice = "auto",
-    overrides: Mapping[str, Any] | None = None,
-    cache_folder: Path | None = None,
-    saved_plan: Plan | None = None,
-    shared: SharedKeys | None = None,
-    skip_broken: bool = False,
+    cases: Cases, *, saved_plan: Plan | None = None, shared: SharedKeys | None = None, **options: Unpack[PlanOptions]
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
@@ -146,35 +137,39 @@ def make_plan(
 
     Args:
         cases: what `voxelocity.open` returned.
-        fold: which cases to hold out, or "all".
-        time_budget_s: seconds for the whole run; 0 for no limit; "auto": as in `overrides`, else 0.
-        seed: of the run; "auto": as in `overrides`, else 0.
-        device: where to train.
-        overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
-        cache_folder: where the disk cache and earlier measurements are; `default_cache_folder()` if not given.
         saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
         shared: keys that this run has in common with another one; they win over rules, and `overrides` over them.
-        skip_broken: leave sampled cases whose voxels cannot be read out of the statistics.
+        options: the fields of `PlanRequest`, and `time_budget` as a text such as "5m".
 
     Raises:
         ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
         DatasetError: the fold holds no case.
         ScanError: a header, a label file or a sampled case cannot be used.
     """
-    _check_arguments(cases, fold, time_budget_s, seed)
-    chosen = read_overrides(overrides or {})
-    folder = (cache_folder or default_cache_folder()).expanduser()
+    return plan_cases(cases, PlanRequest.of_call(options), saved_plan=saved_plan, shared=shared)
+
+
+def plan_cases(
+    cases: Cases, request: PlanRequest, *, saved_plan: Plan | None = None, shared: SharedKeys | None = None
+) -> Planned:
+    """The plan for a request; see `make_plan`."""
+    # Users type this in notebooks, where nothing checks types.
+    if not isinstance(cases, Cases):
+        raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
+    fold = 0 if request.fold == AUTO else request.fold
+    chosen = read_overrides(request.overrides)
+    folder = (request.cache_folder or default_cache_folder()).expanduser()
     split = cases.split(fold)
-    machine = survey(device, cache_folder=folder)
+    machine = survey(request.device, cache_folder=folder)
     as_one_data_set(file for ref in cases.refs for file in ref.files)
     cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
     fingerprint = take_fingerprint(
-        cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=skip_broken
+        cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=request.skip_broken
     )
-    request = Request(
+    terms = Request(
         num_training=len(split.training),
-        time_budget_s=_given("time_budget_s", time_budget_s, chosen, "train.time_budget_s"),
-        seed=_given("seed", seed, chosen, "seed"),
+        time_budget_s=_given(request, "time_budget_s", chosen, "train.time_budget_s"),
+        seed=_given(request, "seed", chosen, "seed"),
         cache_folder=str(folder),
     )
     measure = chosen.get("planner.measure", _MEASURE)
@@ -184,7 +179,7 @@ def make_plan(
     facts = PlanFacts(
         data=fingerprint,
         machine=machine,
-        request=request,
+        request=terms,
         overrides=chosen,
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
@@ -317,26 +312,15 @@ def _values_of_its_machine(saved_plan: Plan) -> dict[str, Any]:
     return {key: values[key] for key in (*MEASURED_KEYS, *MEMORY_KEYS)}
 
 
-def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:
+def _given(request: PlanRequest, name: str, chosen: Mapping[str, Any], key: str) -> Any:
     """The argument or the override of the same value, whichever is given; 0 if neither is."""
+    argument = getattr(request, name)
     if argument == AUTO:
         return chosen.get(key, 0)
     if chosen.get(key, argument) != argument:
-        raise ConfigError(
-            f"plan: {name} is {argument}, but the configuration fixes {key} to {chosen[key]}; leave one of them out "
-            f"(--set {key}={argument} replaces the value of a --config file)"
+        raise request.refusal(
+            f"the configuration fixes {key} to {chosen[key]}; leave one of them out "
+            f"(--set {key}={argument} replaces the value of a --config file)",
+            name,
         )
     return argument
-
-
-def _check_arguments(cases: object, fold: object, time_budget_s: object, seed: object) -> None:
-    # Users type these in notebooks, where nothing checks types.
-    if not isinstance(cases, Cases):
-        raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
-    if fold != "all" and (not isinstance(fold, int) or isinstance(fold, bool)):
-        raise ConfigError(f"plan: fold is {fold!r}; give a whole number or 'all'")
-    if seed != AUTO and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-        raise ConfigError(f"plan: seed is {seed!r}; give a whole number from 0")
-    is_number = isinstance(time_budget_s, (int, float)) and 0.0 <= time_budget_s < math.inf
-    if time_budget_s != AUTO and not is_number:
-        raise ConfigError(f"plan: time_budget_s is {time_budget_s!r}; give seconds as a number, or 0 for no limit")

@@ -21,7 +21,7 @@ from voxelocity.infer import ModelSpec
 from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.planning.config import plan_with
 from voxelocity.planning.make import Planned, model_spec, read_overrides
-from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, StepTensors, count_tensors
+from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, StepTensors, count_tensors
 from voxelocity.step.fused_loss import MOST_REGIONS, has_kernels
 from voxelocity.step.graph import LARGE_SHARE
 from voxelocity_observe.core.environment import python_path
@@ -118,13 +118,17 @@ def estimate_memory(
     scans = _Scans.of([*split.training, *held], held or split.training, spec)
     channels = len(spec.channels)
     num_windows = min(plan.window.batch_size, scans.largest.num_windows)
+    step = CountedStep(
+        network=plan.network, loss=plan.loss, optimizer=plan.optimizer, precision=plan.precision,
+        num_outputs=spec.num_outputs, regions=[*spec.regions.values()], ignored=spec.ignored,
+        has_fused_loss=_has_fused_loss(planned, num_regions=len(spec.regions)),
+    )  # fmt: skip
     tensors = count_tensors(
-        plan.network, plan.loss, plan.optimizer, plan.precision,
+        step,
         batch_bcxyz=(-(-plan.data.batch_size // planned.machine.num_ranks), channels, *plan.data.patch.shape_voxel),
         windows_bcxyz=(num_windows, channels, *plan.window.shape_voxel),
-        num_outputs=spec.num_outputs, regions=[*spec.regions.values()], ignored=spec.ignored,
-        has_fused_loss=_has_fused_loss(planned, num_regions=len(spec.regions)), device=planned.machine.torch_device,
-    )  # fmt: skip
+        device=planned.machine.torch_device,
+    )
     return (
         _of_gpu(planned, tensors, scans, libraries)
         if planned.machine.device == "cuda"

@@ -147,36 +147,43 @@ class StepTensors:
     window_gaps: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountedStep:
+    """A training step whose tensors are counted.
+
+    Attributes:
+        network: what is trained.
+        loss: what a step minimizes.
+        optimizer: how weights follow.
+        precision: of the step.
+        num_outputs: channels of the logits.
+        regions: as for `build_loss`.
+        ignored: as for `build_loss`.
+        has_fused_loss: whether kernels compute the loss, which makes nothing of the size of the logits but their
+            gradient; torch's makes about 20 bytes a voxel and class more.
+    """
+
+    network: NetworkConfig
+    loss: LossConfig
+    optimizer: OptimizerConfig
+    precision: PrecisionConfig
+    num_outputs: int
+    regions: Sequence[Sequence[int]] = ()
+    ignored: int | None = None
+    has_fused_loss: bool = False
+
+
 def count_tensors(
-    network: NetworkConfig,
-    loss: LossConfig,
-    optimizer: OptimizerConfig,
-    precision: PrecisionConfig,
-    *,
-    batch_bcxyz: Sequence[int],
-    windows_bcxyz: Sequence[int],
-    num_outputs: int,
-    regions: Sequence[Sequence[int]] = (),
-    ignored: int | None = None,
-    has_fused_loss: bool = False,
-    device: torch.device,
+    step: CountedStep, *, batch_bcxyz: Sequence[int], windows_bcxyz: Sequence[int], device: torch.device
 ) -> StepTensors:
     """The tensors of a step and of a pass of windows, counted by computing both with shapes alone, without memory.
 
     Takes tenths of a second, seconds the first time. A compiled network may keep less.
 
     Args:
-        network: what is trained.
-        loss: what a step minimizes.
-        optimizer: how weights follow.
-        precision: of the step.
+        step: what is trained, and how.
         batch_bcxyz: shape of a batch.
         windows_bcxyz: shape of a pass of windows.
-        num_outputs: channels of the logits.
-        regions: as for `build_loss`.
-        ignored: as for `build_loss`.
-        has_fused_loss: whether kernels compute the loss, which makes nothing of the size of the logits but their
-            gradient; torch's makes about 20 bytes a voxel and class more.
         device: where the step runs.
 
     Raises:
@@ -184,9 +191,14 @@ def count_tensors(
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    network, loss, optimizer, precision = step.network, step.loss, step.optimizer, step.precision
+    num_outputs = step.num_outputs
+
     # SciPy computes distances on the host, one float for each logit.
     distance = 2 * 4 * num_outputs * batch_bcxyz[0] * math.prod(batch_bcxyz[2:]) if loss.boundary_weight else 0
-    compute_loss = build_loss(loss.model_copy(update={"boundary_weight": 0.0}), regions=regions, ignored=ignored)
+    compute_loss = build_loss(
+        loss.model_copy(update={"boundary_weight": 0.0}), regions=step.regions, ignored=step.ignored
+    )
     heap, counting = Heap(), torch.device("cpu")
     with FakeTensorMode(), device:
         with peak_bytes(counting, heap):
@@ -200,7 +212,7 @@ def count_tensors(
             laid_out = image.to(memory_format=precision.memory_format)
             with autocast(precision, device):
                 logits = trained(laid_out)
-            value: Any = _FusedLoss.apply(logits) if has_fused_loss else compute_loss(logits, label)  # type: ignore[no-untyped-call]
+            value: Any = _FusedLoss.apply(logits) if step.has_fused_loss else compute_loss(logits, label)  # type: ignore[no-untyped-call]
             del logits
             value.backward()
 

@@ -7,7 +7,7 @@
 - `own_run`: a run's records as facts, so that the diagnosis judges it like any other program.
 """
 
-from voxelocity.report.comparison import comparison_document
+from voxelocity.report.comparison import comparison_document, with_command
 from voxelocity.report.differences import factor_table
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.found import found_document
@@ -55,4 +55,5 @@ __all__ = [
     "scores_to_compare",
     "unlearned_notices",
     "volume_table",
+    "with_command",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from voxelocity.report.differences import (
     FactorRow,
@@ -60,7 +61,6 @@ def comparison_document(
     notices: Sequence[str] = (),
     sections: Sequence[Section] = (),
     summary: str = "",
-    command: str = "",
 ) -> Document:
     """Two or more trainings side by side. The first one is the one to beat.
 
@@ -73,7 +73,6 @@ def comparison_document(
         notices: what makes the figures hard to compare; differing machines and versions are always listed.
         sections: further tables, behind the factors.
         summary: one or two sentences on what was compared and how.
-        command: what to type to get these numbers again.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
@@ -105,11 +104,16 @@ def comparison_document(
             settings_section(settings, [run.label for run in runs], num_equal),
             Section(title="Each run", blocks=[block for run in runs for block in _details(run)], is_detail=True),
             Section(title="Machine", blocks=below_heading(machines_table(runs)), is_detail=True),
-            Section(title="Do it again", blocks=[Code(text=command)] if command else [], is_detail=True),
         ],
         footer="Each run was timed on the machine named above; other machines give other factors.",
         values=comparison_values(runs, target_dice=target_dice, parity=parity),
     )
+
+
+def with_command(document: Document, command: str) -> Document:
+    """The page with what to type to get its numbers again."""
+    again = Section(title="Do it again", blocks=[Code(text=command)], is_detail=True)
+    return replace(document, sections=[*document.sections, again])
 
 
 def comparison_verdict(

@@ -11,7 +11,8 @@
 - `run_folder`, `checkpoint`: files of a run, its state on disk. `progress`, `results`: what the user sees.
 """
 
-from voxelocity.training.entry import train
-from voxelocity.training.folds import FoldsResult, train_folds
+from voxelocity.training.entry import run_training, train
+from voxelocity.training.folds import FoldsResult, run_folds, train_folds
+from voxelocity.training.open_session import RunContext
 
-__all__ = ["FoldsResult", "train", "train_folds"]
+__all__ = ["FoldsResult", "RunContext", "run_folds", "run_training", "train", "train_folds"]

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from rich.console import Console
 
 from voxelocity.core.batch import PLAIN
-from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.cases import Cases
 from voxelocity.core.records import CaseScore
+from voxelocity.core.requests.train import TrainOptions, TrainRequest
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
 from voxelocity.parallel import World, joined, launcher_job
-from voxelocity.planning import DeviceChoice, SharedKeys
+from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
@@ -33,18 +33,18 @@ from voxelocity.training.budget import Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
-from voxelocity.training.open_session import TrainRequest, open_session, plan_session
+from voxelocity.training.open_session import RunContext, open_session, plan_session
 from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
 from voxelocity.training.sharding import FeedOfLeader, sharded
 from voxelocity.training.validation import Validation, full_command
-from voxelocity_observe.core.clock import Clock, system_clock
-from voxelocity_observe.core.console import PlainConsole
+from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.quantities import duration_text
-from voxelocity_observe.sinks import Sink
+from voxelocity_observe.core.request import context_of, documents
+from voxelocity_observe.sinks import Sink, choose_sinks
 
 # Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
 _REPORT_S = 2.0
@@ -77,27 +77,19 @@ class RunResult:
     target_reached_s: float | None
 
 
-def train(
-    cases: Cases,
-    out: Path | str,
-    *,
-    fold: Fold | Auto = AUTO,
-    time_budget_s: float | Auto = AUTO,
-    seed: int | Auto = AUTO,
-    device: DeviceChoice = "auto",
-    overrides: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    full_validation: bool = False,
-    skip_broken: bool = False,
-    start_from: Path | str | None = None,
-    shared: SharedKeys | None = None,
-    console: Console | None = None,
-    clock: Clock = system_clock,
-    spent_s: float = 0.0,
-    stop: StopRequest | None = None,
-    sinks: Sequence[Sink] = (),
-) -> RunResult:
+class RunOptions(TrainOptions, total=False):
+    """The keywords of `train`: the fields of `TrainRequest` and those of `RunContext`."""
+
+    console: Console | None
+    clock: Clock
+    spent_s: float
+    stop: StopRequest | None
+    sinks: Sequence[Sink]
+    shared: SharedKeys | None
+
+
+@documents(TrainRequest, RunContext, leave_out=("out", "folds"))
+def train(cases: Cases, out: Path | str, **options: Unpack[RunOptions]) -> RunResult:
     """Trains a network on the cases and leaves model, scores and report in `out`.
 
     An unfinished run in `out` continues from its last checkpoint if its data set and its plan are the requested ones;
@@ -106,52 +98,32 @@ def train(
     Args:
         cases: what `voxelocity.open` returned.
         out: the run's folder.
-        fold: which cases to hold out, or "all"; "auto" holds out fold 0, or with `resume` what the run held out.
-        time_budget_s: seconds for the whole run; 0 trains for the planned number of steps. "auto" is 0, or with
-            `resume` what the run has.
-        seed: of the run; "auto" is 0, or with `resume` what the run has.
-        device: where to train. It is not part of the plan: a run may continue on another one, and says so.
-        overrides: keys of the plan to fix, nested or dotted.
-        resume: continue the run in `out` with its own plan; if you give fold, budget, seed or overrides, they must
-            match the run's. Keys of `parallel` and `planner` may differ.
-        overwrite: replace any run that `out` holds.
-        full_validation: never shorten the final validation to meet a time budget; with `resume` a finished run is
-            validated again, in full.
-        skip_broken: leave out cases that cannot be used, and report which; a resumed run leaves them out too.
-        start_from: the folder of a finished run to fine-tune: this run starts from its weights, and takes over its
-            network, spacing and windows.
-        shared: keys of the plan to take over from another run; a run that is resumed has its own.
-        console: where progress is shown; the terminal if not given.
-        clock: returns seconds.
-        spent_s: seconds the program ran before this call; they count toward the time budget.
-        stop: checked between two steps; Ctrl-C and SIGTERM if not given.
-        sinks: also receive every event of the run: `voxelocity_observe.sinks` has those for TensorBoard, W&B, MLflow
-            and Prometheus. One that fails is reported once and left out. A resumed run continues their records.
+        options: the fields of `TrainRequest`, `time_budget` as a text such as "5m", and the fields of `RunContext`.
 
     Raises:
         InputError: the data, the configuration or the folder cannot be used.
         InterruptedRunError: it was asked to stop; the state is saved.
         NonFiniteLossError: the loss became NaN or infinite.
     """
-    request = TrainRequest(
-        out=Path(out), fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides or {},
-        resume=resume, overwrite=overwrite, full_validation=full_validation, skip_broken=skip_broken,
-        start_from=start_from, shared=shared,
-    )  # fmt: skip
-    began_s = clock() - spent_s
-    # Not `stop or ...`: a request is false until a stop is asked for.
-    stop = StopRequest() if stop is None else stop
-    with joined(uses_gpu=device != "cpu" and torch.cuda.is_available()) as world:
-        console = console if console is not None and world.is_leader else PlainConsole(quiet=not world.is_leader)
+    context, asked = context_of(RunContext, options)
+    return run_training(cases, TrainRequest.of_call(asked, out=out), context)
+
+
+def run_training(cases: Cases, request: TrainRequest, context: RunContext) -> RunResult:
+    """What `train` does, for a request."""
+    began_s = context.clock() - context.spent_s
+    context = replace(context, sinks=[*context.sinks, *choose_sinks(request.log)])
+    with joined(uses_gpu=request.device != "cpu" and torch.cuda.is_available()) as world:
         request = _repeated(request, world)
-        session_plan = world.led(lambda: plan_session(cases, request, clock=clock, began_s=began_s))
-        with open_session(
-            session_plan, request, world, console=console, clock=clock, began_s=began_s, stop=stop, sinks=sinks
-        ) as session:
+        session_plan = world.led(lambda: plan_session(cases, request, context, began_s=began_s))
+        with open_session(session_plan, request, world, context, began_s=began_s) as session:
             if session_plan.is_finished:
                 return _validate_again(session, session_plan.skipped)
             return _run(
-                session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=session_plan.skipped
+                session,
+                is_full_validation=request.full_validation,
+                skip_broken=request.skip_broken,
+                skipped=session_plan.skipped,
             )
 
 

@@ -7,19 +7,20 @@ separate jobs. What they share is one plan, so that their networks can be averag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from rich.console import Console
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.requests.train import FoldsOptions, TrainRequest
 from voxelocity.evaluation import Evaluation, pool_runs, write_evaluation
 from voxelocity.parallel import launcher_job, one_group, read_place
-from voxelocity.planning import DeviceChoice, SharedKeys
-from voxelocity.training.entry import train
+from voxelocity.planning import SharedKeys
+from voxelocity.training.entry import run_training
+from voxelocity.training.open_session import RunContext
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
@@ -34,6 +35,7 @@ from voxelocity_observe.core.errors import (
     OutputError,
     VoxelocityError,
 )
+from voxelocity_observe.core.request import context_of, documents
 from voxelocity_observe.sinks import Sink
 
 
@@ -54,24 +56,17 @@ class FoldsResult:
     evaluation: Evaluation | None
 
 
-def train_folds(
-    cases: Cases,
-    out: Path | str,
-    *,
-    folds: Sequence[int] = (),
-    time_budget_s: float | Auto = AUTO,
-    seed: int | Auto = AUTO,
-    device: DeviceChoice = "auto",
-    overrides: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-    full_validation: bool = False,
-    skip_broken: bool = False,
-    start_from: Path | str | None = None,
-    console: Console | None = None,
-    spent_s: float = 0.0,
-    make_sinks: Callable[[], Sequence[Sink]] = lambda: (),
-) -> FoldsResult:
-    """Trains the folds into `out/fold_K`, one after the other. Other arguments are those of `train`, for each fold.
+class FoldsCallOptions(FoldsOptions, total=False):
+    """The keywords of `train_folds`: fields of `TrainRequest`, of `RunContext`, and one of its own."""
+
+    console: Console | None
+    spent_s: float
+    make_sinks: Callable[[], Sequence[Sink]]
+
+
+@documents(TrainRequest, RunContext, leave_out=("out", "fold", "resume", "clock", "stop", "sinks", "shared"))
+def train_folds(cases: Cases, out: Path | str, **options: Unpack[FoldsCallOptions]) -> FoldsResult:
+    """Trains the folds into `out/fold_K`, one after the other.
 
     A fold that is finished is kept, an unfinished one continues. A fold that fails does not stop the others, unless
     several ranks train and it was not its loss that broke. All folds have the plan of the first one, except for what
@@ -80,66 +75,60 @@ def train_folds(
     Args:
         cases: what `voxelocity.open` returned.
         out: the folder for all folds.
-        folds: their numbers; every fold of the data set if there are none.
-        time_budget_s: seconds for each fold.
-        seed: of each fold.
-        device: where to train.
-        overrides: keys of the plan to fix.
-        overwrite: train every fold again.
-        full_validation: as in `train`.
-        skip_broken: as in `train`.
-        start_from: as in `train`, for each fold.
-        console: where progress is shown; the terminal if not given.
-        spent_s: seconds the program ran before this call; they count toward the time budget of the first fold.
-        make_sinks: called for each fold; returns sinks as in `train`.
+        options: the fields of `TrainRequest`, of which those on a run count for each fold; `time_budget` as a text such
+            as "5m"; `console` and `spent_s` as in `RunContext`; and `make_sinks`, which is called for each fold and
+            returns sinks as in `train`.
 
     Raises:
         InputError: a fold holds no case, an argument is wrong, or a folder holds a run of other data or options.
         InterruptedRunError: it was asked to stop; what was done is saved.
     """
-    place, out, called_s = read_place(), Path(out), system_clock()
-    console = console or PlainConsole(quiet=place.rank > 0)
+    keywords: dict[str, Any] = {"folds": (), **options}
+    make_sinks = keywords.pop("make_sinks", None)
+    context, asked = context_of(RunContext, keywords)
+    request = TrainRequest.of_call(asked, call="vx.train_folds", out=out)
+    return run_folds(cases, request, context, make_sinks=make_sinks or (lambda: ()))
+
+
+def run_folds(
+    cases: Cases,
+    request: TrainRequest,
+    context: RunContext,
+    *,
+    make_sinks: Callable[[], Sequence[Sink]] = lambda: (),
+) -> FoldsResult:
+    """What `train_folds` does, for a request."""
+    place, out, called_s = read_place(), request.out, system_clock()
+    console = context.console or PlainConsole(quiet=place.rank > 0)
     if RunFolder(out).holds_run:
         raise OutputError(f"train: {out} holds a run, and folds need a folder of their own; choose another with -o")
-    chosen = tuple(dict.fromkeys(folds)) or _folds_of(cases)
+    chosen = tuple(dict.fromkeys(request.folds or ())) or _folds_of(cases)
     for fold in chosen:
         cases.split(fold)
     folders = {fold: RunFolder(out / f"fold_{fold}") for fold in chosen}
-    asked: dict[str, Any] = {"time_budget_s": time_budget_s, "seed": seed, "overrides": overrides}
     begun = {fold for fold, folder in folders.items() if folder.holds_run}
-    if overwrite:
+    if request.overwrite:
         # A launcher that starts the command again has begun some folds itself.
         job = launcher_job()
         begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].is_of_job(job)}
+    requests = {fold: _of_fold(request, fold, folder, is_begun=fold in begun) for fold, folder in folders.items()}
     for fold in begun:
-        _check_begun(folders[fold], cases, fold=fold, start_from=source_run_of_fold(start_from, fold), **asked)
-    shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if overwrite else ())
+        _check_begun(folders[fold], cases, requests[fold])
+    shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if request.overwrite else ())
     failed: dict[int, str] = {}
-    with one_group(place, uses_gpu=device != "cpu" and torch.cuda.is_available()):
+    with one_group(place, uses_gpu=request.device != "cpu" and torch.cuda.is_available()):
         # Ranks may have waited for each other.
-        spent_s += system_clock() - called_s
+        spent_s = context.spent_s + system_clock() - called_s
         for fold, folder in folders.items():
-            if fold in begun and folder.is_finished() and not full_validation:
+            if fold in begun and folder.is_finished() and not request.full_validation:
                 console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
                 continue
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
-            try:
-                train(
-                    cases, folder.path, fold=fold, device=device, resume=fold in begun,
-                    overwrite=overwrite and fold not in begun, full_validation=full_validation, skip_broken=skip_broken,
-                    start_from=source_run_of_fold(start_from, fold), shared=shared, console=console, spent_s=spent_s,
-                    stop=stop, sinks=make_sinks(), **asked,
-                )  # fmt: skip
-            # What is wrong with the command or with the data set is wrong for every fold.
-            except (InterruptedRunError, ConfigError, DatasetError):
-                raise
-            except VoxelocityError as error:
-                if not place.is_alone and not isinstance(error, NonFiniteLossError):
-                    # Other ranks may be anywhere in the fold.
-                    raise
-                failed[fold] = str(error)
-                console.print(f"fold {fold} failed: {error}", style="red", highlight=False, soft_wrap=True)
+            of_fold = RunContext(console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), shared=shared)
+            if reason := _failure(cases, requests[fold], of_fold, is_alone=place.is_alone):
+                failed[fold] = reason
+                console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
             if stop.signal_number is not None and fold != chosen[-1]:
                 # It came when only the fold's report was left to write.
                 raise InterruptedRunError(
@@ -155,9 +144,38 @@ def train_folds(
     return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 
 
-def _check_begun(
-    folder: RunFolder, cases: Cases, *, fold: int, start_from: Path | str | None, overrides: Any, **asked: Any
-) -> None:
+def _of_fold(request: TrainRequest, fold: int, folder: RunFolder, *, is_begun: bool) -> TrainRequest:
+    """The request for one of the folds, which continues what was begun."""
+    return replace(
+        request,
+        out=folder.path,
+        fold=fold,
+        folds=None,
+        resume=is_begun,
+        overwrite=request.overwrite and not is_begun,
+        start_from=source_run_of_fold(request.start_from, fold),
+    )
+
+
+def _failure(cases: Cases, request: TrainRequest, context: RunContext, *, is_alone: bool) -> str:
+    """Trains a fold; why it failed, or "".
+
+    Raises:
+        VoxelocityError: every fold would fail, or other ranks may be anywhere in the fold.
+    """
+    try:
+        run_training(cases, request, context)
+    # What is wrong with the command or with the data set is wrong for every fold.
+    except (InterruptedRunError, ConfigError, DatasetError):
+        raise
+    except VoxelocityError as error:
+        if not is_alone and not isinstance(error, NonFiniteLossError):
+            raise
+        return str(error)
+    return ""
+
+
+def _check_begun(folder: RunFolder, cases: Cases, request: TrainRequest) -> None:
     """Refuses a fold that was begun with other data, options or weights, before any fold is trained.
 
     Raises:
@@ -165,8 +183,8 @@ def _check_begun(
     """
     saved = SavedRun.read(folder.record)
     check_data(folder, saved, cases)
-    check_source_run(None if start_from is None else Path(start_from), saved, out=folder.path)
-    check_options(folder, saved, fold=fold, overrides=overrides or {}, **asked)
+    check_source_run(request.start_from, saved, out=folder.path)
+    check_options(folder, saved, request)
 
 
 def _shared_keys(out: Path, cases: Cases, *, except_folds: Sequence[int] = ()) -> SharedKeys | None:

@@ -7,17 +7,18 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.cases import Cases
+from voxelocity.core.config import AUTO
+from voxelocity.core.requests.plan import plan_request
+from voxelocity.core.requests.train import TrainRequest
 from voxelocity.parallel import World, launcher_job
-from voxelocity.planning import DeviceChoice, Planned, SharedKeys, check_code, make_plan
+from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_table
 from voxelocity.training.caching import SKIPPED
@@ -34,6 +35,7 @@ from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopRequest
 from voxelocity.training.source_run import SourceRun, check_held_out, open_source_run
 from voxelocity_observe.core.clock import Clock, system_clock
+from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import ConfigError
@@ -49,21 +51,24 @@ _SAMPLE_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRequest:
-    """What `train` is asked for, as its arguments are called there."""
+class RunContext:
+    """What a program hands to a run besides the user's request; none of it changes what is trained."""
 
-    out: Path
-    fold: Fold | Auto = AUTO
-    time_budget_s: float | Auto = AUTO
-    seed: int | Auto = AUTO
-    device: DeviceChoice = "auto"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    resume: bool = False
-    overwrite: bool = False
-    full_validation: bool = False
-    skip_broken: bool = False
-    start_from: Path | str | None = None
+    console: Console | None = None
+    """Where progress is shown; the terminal if None."""
+    clock: Clock = system_clock
+    """Returns seconds."""
+    spent_s: float = 0.0
+    """Seconds the program ran before; they count toward the time budget."""
+    stop: StopRequest | None = None
+    """Checked between two steps; Ctrl-C and SIGTERM if None."""
+    sinks: Sequence[Sink] = ()
+    """They also receive every event of the run, as those of `log` do: `voxelocity_observe.sinks` has some.
+
+    One that fails is reported once and left out. A resumed run continues their records.
+    """
     shared: SharedKeys | None = None
+    """Keys of the plan to take over from another run; a run that is resumed has its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,44 +92,36 @@ class SessionPlan:
     timings: Mapping[str, float]
 
 
-def plan_session(cases: Cases, request: TrainRequest, *, clock: Clock, began_s: float) -> SessionPlan:
+def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, began_s: float) -> SessionPlan:
     """Checks the request against the run's folder, and plans; changes nothing but creates the folder."""
     folder = RunFolder(request.out)
     folder.check_path()
-    saved = run_to_resume(
-        folder, resume=request.resume, overwrite=request.overwrite, may_be_finished=request.full_validation
-    )
+    saved = run_to_resume(folder, request)
     is_finished = saved is not None and folder.is_finished()
     folder.check()
     skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
-    planning_began_s = clock()
-    fold, time_budget_s, seed, overrides = request.fold, request.time_budget_s, request.seed, request.overrides
+    planning_began_s, wanted = context.clock(), plan_request(request)
     if saved is not None:
         cases = check_data(folder, saved, cases)
     if saved is not None and request.resume:
-        check_code(saved.plan, overrides, where=str(folder.record))
-        check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides)
-        overrides = resumed_keys(saved, overrides, where=str(folder.record))
-        fold, time_budget_s, seed = saved.fold, AUTO, AUTO
-    source_run = open_source_run(request.start_from, saved, overrides=overrides, folder=folder)
+        check_code(saved.plan, request.overrides, where=str(folder.record))
+        check_options(folder, saved, request)
+        keys = resumed_keys(saved, request.overrides, where=str(folder.record))
+        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, overrides=keys)
+    source_run = open_source_run(request.start_from, saved, overrides=wanted.overrides, folder=folder)
     if source_run is not None and saved is None:
-        check_held_out(source_run, cases, 0 if fold == AUTO else fold)
-    planned = make_plan(
+        check_held_out(source_run, cases, 0 if wanted.fold == AUTO else wanted.fold)
+    planned = plan_cases(
         cases,
-        fold=0 if fold == AUTO else fold,
-        time_budget_s=time_budget_s,
-        seed=seed,
-        device=request.device,
-        overrides=overrides,
+        replace(wanted, skip_broken=request.skip_broken or bool(skipped)),
         saved_plan=None if saved is None else saved.plan,
-        shared=request.shared if source_run is None else source_run.shared_keys(cases, request.shared),
-        skip_broken=request.skip_broken or bool(skipped),
+        shared=context.shared if source_run is None else source_run.shared_keys(cases, context.shared),
     )
     if saved is not None:
         check_plan(folder, saved, planned)
     _check_ranks(planned)
     folder.open()
-    timings = {"start": planning_began_s - began_s, "plan": clock() - planning_began_s}
+    timings = {"start": planning_began_s - began_s, "plan": context.clock() - planning_began_s}
     return SessionPlan(
         planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
     )
@@ -175,14 +172,17 @@ def open_session(
     session_plan: SessionPlan,
     request: TrainRequest,
     world: World,
+    context: RunContext,
     *,
-    console: Console,
-    clock: Clock,
     began_s: float,
-    stop: StopRequest,
-    sinks: Sequence[Sink],
 ) -> Iterator[Session]:
     """The session of this rank. The leader's holds the folder's lock, writes its record and has the sinks."""
+    clock = context.clock
+    console = (
+        PlainConsole(quiet=not world.is_leader) if context.console is None or not world.is_leader else context.console
+    )
+    # Not `stop or ...`: a request is false until a stop is asked for.
+    stop = StopRequest() if context.stop is None else context.stop
     planned, saved, folder = session_plan.planned, session_plan.saved, RunFolder(request.out)
     earlier = _events(folder, saved) if world.is_leader else []
     if not world.is_leader:
@@ -214,7 +214,7 @@ def open_session(
             )
             with _announce_session(
                 session,
-                sinks if world.is_leader else (),
+                context.sinks if world.is_leader else (),
                 earlier=earlier,
                 began_s=began_s,
                 timings=session_plan.timings,

@@ -11,7 +11,7 @@ import numpy as np
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume
 from voxelocity.infer import ClassIndices, PredictionSpec, keep_largest
-from voxelocity.metrics import case_score, summarize
+from voxelocity.metrics import NSD_TOLERANCE_MM, case_score, summarize
 
 # A smaller gain would not show in the three decimals of a Dice, and new scans may need what is removed.
 _LEAST_GAIN = 5e-4
@@ -58,7 +58,7 @@ def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, spec
         spec.class_names,
         scan.grid.spacing_mm,
         ignored=spec.ignored,
-        surface=bool(score.hd95_mm),
+        tolerance_mm=NSD_TOLERANCE_MM if score.hd95_mm else None,
     )
     return _merged(score, again, [spec.class_names[index] for index in changed])
 

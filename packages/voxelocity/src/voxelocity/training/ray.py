@@ -11,12 +11,15 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rich.console import Console
 
+from voxelocity.core.requests.train import TrainOptions, TrainRequest
 from voxelocity.data.pipeline import CachingFacts
+from voxelocity.training import RunContext, run_training
 from voxelocity.training.building import CacheJob, check_kept, summed, warn_on
 from voxelocity.training.caching import CacheProgress
 from voxelocity_observe.core.errors import ConfigError, VoxelocityError
@@ -35,7 +38,7 @@ def trainer(
     use_gpu: bool = False,
     cpus_per_worker: float = 1.0,
     max_failures: int = 0,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> TorchTrainer:
     """Ray Train's trainer whose workers are the ranks of one `voxelocity.train`; call its `fit()`.
 
@@ -50,7 +53,7 @@ def trainer(
         use_gpu: whether each has a GPU of its own.
         cpus_per_worker: cores that Ray reserves for each.
         max_failures: how often Ray starts all workers again after one has failed.
-        options: of `voxelocity.train`: fold, time_budget_s, seed, overrides, skip_broken, start_from, full_validation.
+        options: the fields of `TrainRequest`, but those that follow from what Ray does: resume, overwrite and device.
 
     Raises:
         ConfigError: Ray is missing, or an option cannot be used here.
@@ -59,20 +62,19 @@ def trainer(
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    unusable = {"overwrite", "resume", "console", "clock", "stop", "sinks", "device", "spent_s"} & options.keys()
+    unusable = {"overwrite", "resume", "device", *(known.name for known in fields(RunContext))} & options.keys()
     if unusable:
         raise ConfigError(
             f"ray: the option {min(unusable)} of voxelocity.train cannot be used here: workers continue an unfinished "
             "run by themselves, print nothing and take their device from use_gpu; leave it out"
         )
     folder = Path(out).absolute()
+    request = TrainRequest.of_call(
+        options, call="voxelocity.training.ray.trainer", out=folder, device="cuda" if use_gpu else "cpu"
+    )
     return TorchTrainer(
         _train,
-        train_loop_config={
-            "dataset": str(Path(dataset).absolute()),
-            "out": str(folder),
-            "options": {**options, "device": "cuda" if use_gpu else "cpu"},
-        },
+        train_loop_config={"dataset": str(Path(dataset).absolute()), "request": request},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=num_workers, use_gpu=use_gpu, resources_per_worker={"CPU": cpus_per_worker, "GPU": int(use_gpu)}
@@ -88,17 +90,13 @@ def trainer(
 def _train(config: dict[str, Any]) -> dict[str, Any]:
     """What each worker does; its main figures."""
     from voxelocity.data.source import open_cases
-    from voxelocity.training.entry import train
     from voxelocity.training.run_folder import RunFolder
 
-    folder = RunFolder(Path(config["out"]))
-    result = train(
-        open_cases(config["dataset"]),
-        folder.path,
-        # Rank 0's answer counts. The number of ranks may be another one than before.
-        resume=folder.holds_run and not folder.is_finished(),
-        **config["options"],
-    )
+    request: TrainRequest = config["request"]
+    folder = RunFolder(request.out)
+    # Rank 0's answer counts. The number of ranks may be another one than before.
+    request = replace(request, resume=folder.holds_run and not folder.is_finished())
+    result = run_training(open_cases(config["dataset"]), request, RunContext())
     return {"mean_dice": result.mean_dice, "step": result.step, "seconds": result.seconds}
 
 

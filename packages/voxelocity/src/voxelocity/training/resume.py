@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, Auto, flatten
+from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.remote import remote_url
+from voxelocity.core.requests.train import TrainRequest
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.planning import PLACES, Plan, Planned, read_overrides, without_places
 from voxelocity.report import read_run
@@ -116,21 +117,19 @@ def saved_run_record(planned: Planned) -> dict[str, Any]:
     return {**record, "cases": _case_ids(planned.cases, planned.fold)}
 
 
-def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_finished: bool) -> SavedRun | None:
+def run_to_resume(folder: RunFolder, request: TrainRequest) -> SavedRun | None:
     """The run in the folder, whose files were checked; None if the command starts a new run.
 
     Raises:
-        InputError: the options contradict each other or the folder, the run is finished or damaged, or it is finished
+        InputError: the request contradicts the folder, the run is finished or damaged, or it is finished
             and has no checkpoint left to validate.
     """
-    if resume and overwrite:
-        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
-    if resume and not folder.holds_run:
-        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
-    if overwrite or not folder.holds_run:
+    if request.resume and not folder.holds_run:
+        raise request.refusal(f"{folder.path} holds no run to resume; leave it out to start one", "resume")
+    if request.overwrite or not folder.holds_run:
         return None
     is_finished, shown = folder.is_finished(), shlex.quote(str(folder.path))
-    if is_finished and not (resume and may_be_finished):
+    if is_finished and not (request.resume and request.full_validation):
         has_page = folder.report.is_file()
         page = "" if has_page else f" (`voxelocity report {shown}` renders its page, which is missing)"
         raise OutputError(
@@ -168,13 +167,13 @@ def check_data(folder: RunFolder, saved: SavedRun, cases: Cases) -> Cases:
     return cases
 
 
-def check_options(folder: RunFolder, saved: SavedRun, **given: Any) -> None:
+def check_options(folder: RunFolder, saved: SavedRun, request: TrainRequest) -> None:
     """Refuses options that contradict the run; see `conflicting_options`.
 
     Raises:
         InputError: one of them does.
     """
-    if lines := conflicting_options(saved, **given):
+    if lines := conflicting_options(saved, request):
         raise InputError(
             f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
             "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
@@ -232,29 +231,24 @@ def other_data(saved: SavedRun, cases: Cases) -> list[str]:
     return lines + differing_keys(_stored(saved, now), now)
 
 
-def conflicting_options(
-    saved: SavedRun,
-    *,
-    fold: Fold | Auto,
-    time_budget_s: float | Auto,
-    seed: int | Auto,
-    overrides: Mapping[str, Any],
-) -> list[str]:
+def conflicting_options(saved: SavedRun, request: TrainRequest) -> list[str]:
     """The given values that differ from the run's, as `--seed 4 where 0 is stored`. "auto" does not count as given.
 
     Raises:
         ConfigError: an override is unknown or out of range.
     """
     lines = []
-    if fold not in (AUTO, saved.fold):
-        lines.append(f"--fold {fold} where {saved.fold} is stored")
     stored = flatten(Plan, saved.plan.to_plain())
-    if seed not in (AUTO, stored["seed"]):
-        lines.append(f"--seed {seed} where {stored['seed']} is stored")
     budget_s = stored["train.time_budget_s"]
-    if time_budget_s not in (AUTO, budget_s):
-        lines.append(f"--time-budget {_budget_text(time_budget_s)} where {_budget_text(budget_s)} is stored")
-    for key, value in read_overrides(overrides).items():
+    fixed = {
+        "fold": (saved.fold, saved.fold),
+        "seed": (stored["seed"], stored["seed"]),
+        "time_budget_s": (budget_s, duration_text(float(budget_s)) if budget_s else "none"),
+    }
+    for name, (value, text) in fixed.items():
+        if getattr(request, name) not in (AUTO, value):
+            lines.append(f"{request.spelled(name)} where {text} is stored")
+    for key, value in read_overrides(request.overrides).items():
         if value != stored[key] and not _is_free(key):
             lines.append(f"{key}={value} where {stored[key]} is stored")
     return lines
@@ -324,7 +318,3 @@ def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> lis
     if missing:
         lines.append(f"{count_text(len(missing), f'{part} case')} missing: {listed(missing, _NUM_NAMED)}")
     return lines
-
-
-def _budget_text(seconds: float | Auto) -> str:
-    return duration_text(float(seconds)) if seconds else "none"

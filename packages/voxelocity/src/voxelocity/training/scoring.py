@@ -13,7 +13,7 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.infer.resident import HeldOutVolume, Residents
-from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.metrics import NSD_TOLERANCE_MM, DiceCounts, case_score, summarize
 
 
 def score_prepared(
@@ -103,6 +103,6 @@ def score_cases(
             spacing_mm=scan.grid.spacing_mm,
             regions=spec.regions,
             ignored=spec.ignored,
-            surface=may_measure_surface(),
+            tolerance_mm=NSD_TOLERANCE_MM if may_measure_surface() else None,
         )
         yield score, scan, prediction

@@ -133,7 +133,7 @@ class SourceRun:
 
 
 def open_source_run(
-    start_from: Path | str | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], folder: RunFolder
+    start_from: Path | None, saved: SavedRun | None, *, overrides: Mapping[str, Any], folder: RunFolder
 ) -> SourceRun | None:
     """The run that the command names, or the one that a resumed run was started from; None for new weights.
 
@@ -147,7 +147,7 @@ def open_source_run(
         InputError: a resumed run was started from another one, or that one has other weights now.
         ConfigError: as `SourceRun.open`.
     """
-    named, out = None if start_from is None else Path(start_from), folder.path
+    named, out = start_from, folder.path
     if saved is None:
         return None if named is None else SourceRun.open(named, overrides=overrides, out=out)
     check_source_run(named, saved, out=out)
@@ -248,12 +248,12 @@ def _check_seen(place: Path, seen: Sequence[str], names: Sequence[str], *, num_h
         )
 
 
-def source_run_of_fold(start_from: Path | str | None, fold: int) -> Path | str | None:
+def source_run_of_fold(start_from: Path | None, fold: int) -> Path | None:
     """What a fold starts from: the same fold, if `start_from` holds the folds of a cross-validation."""
     if start_from is None:
         return None
-    own = Path(start_from) / f"fold_{fold}"
-    return own if RunFolder(own).holds_run and not RunFolder(Path(start_from)).holds_run else start_from
+    own = start_from / f"fold_{fold}"
+    return own if RunFolder(own).holds_run and not RunFolder(start_from).holds_run else start_from
 
 
 def _network_keys(spec: ModelSpec) -> dict[str, Any]:

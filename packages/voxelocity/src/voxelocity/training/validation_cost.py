@@ -14,7 +14,7 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.data.prepare import is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer import ModelSpec, Predictor, WindowConfig, keep_largest
-from voxelocity.metrics import case_score
+from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity_observe.core.clock import Clock
 
 # At 0, neighboring windows meet without a blend; values above 0.5 are not used.
@@ -228,7 +228,10 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
         keep_largest(moved, range(1, len(names)))
         # Twice, as for a case in which components are removed.
         for _ in range(2):
-            case_score("", moved, part, names, spacing_mm, regions=spec.regions, ignored=spec.ignored, surface=surface)
+            case_score(
+                "", moved, part, names, spacing_mm, regions=spec.regions, ignored=spec.ignored,
+                tolerance_mm=NSD_TOLERANCE_MM if surface else None,
+            )  # fmt: skip
 
     return _seconds_again(score, clock) * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.requests.tune import TuneRequest
 from voxelocity.planning import Planned
 from voxelocity.report import comparison_document
 from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
@@ -47,45 +48,43 @@ class DiceTuning:
 
 def tune_by_dice(
     planned: Planned,
-    folder: Path,
-    *,
+    request: TuneRequest,
     budget: Length,
-    num_pairs: int,
+    *,
     limits: TrialLimits,
     environ: Mapping[str, str],
     keep_in: Path | None,
     say: Callable[[str], None],
-    overwrite: bool = False,
     found: Sequence[Settings] | None = None,
 ) -> DiceTuning:
     """Compares candidates by short trainings and writes the page.
 
     Args:
         planned: the plan's own settings.
-        folder: of the runs and the page.
+        request: folder of the runs and the page, pairs that judge the last candidate, and whether to train again what
+            the folder holds.
         budget: of all trainings together.
-        num_pairs: of trainings that judge the last candidate.
         limits: of memory.
         environ: variables of the trainings.
         keep_in: the cache folder, for later plans to take what is better; None keeps nothing.
         say: called with a line after each training.
-        overwrite: train again what the folder holds.
         found: the candidates, the plan's own settings first; chosen if not given.
 
     Raises:
         ConfigError: the budget is too short to compare anything.
         OutputError: the folder cannot be written, or another process is tuning there.
     """
-    found, first = affordable(candidates(planned) if found is None else found, budget, num_pairs=num_pairs)
+    found, first = affordable(candidates(planned) if found is None else found, budget, num_pairs=request.num_pairs)
+    folder = request.out
     with locked(folder):
-        if overwrite:
+        if request.overwrite:
             shutil.rmtree(folder / RUNS_FOLDER, ignore_errors=True)
         result = compare_by_dice(
             planned,
             folder,
             found,
             first=first,
-            num_pairs=num_pairs,
+            num_pairs=request.num_pairs,
             limits=limits,
             environ=environ,
             on_training=lambda training: say(_line(training)),

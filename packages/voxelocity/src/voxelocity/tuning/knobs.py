@@ -5,15 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from voxelocity.core.config import flatten
 from voxelocity.planning import CHANGE_RESULTS, Machine, Plan, Planned
 from voxelocity.tuning.space import Knob, only, sizes
 from voxelocity_observe.core.errors import ConfigError
-
-Goal = Literal["throughput", "memory", "time-to-dice"]
-GOALS: tuple[Goal, ...] = ("throughput", "memory", "time-to-dice")
 
 ROUNDINGS = ("precision.channels_last", "precision.compile", "backend.cudnn_benchmark")
 """Keys that change results by roundings alone, as another machine does."""

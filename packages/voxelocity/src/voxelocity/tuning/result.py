@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.requests.tune import Goal
 from voxelocity.planning import Machine, Planned
 from voxelocity.report import RunFacts
 from voxelocity.tuning.costs import RATE, RunTime, peak_bytes
-from voxelocity.tuning.knobs import Goal
 from voxelocity.tuning.space import Knob, Settings
 from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.study import StudyResult

@@ -7,26 +7,27 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Console
 
-from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import flatten
+from voxelocity.core.cases import Cases
+from voxelocity.core.config import AUTO, flatten
+from voxelocity.core.requests.plan import plan_request
+from voxelocity.core.requests.tune import Goal, TuneOptions, TuneRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.parallel import joined, read_place
 from voxelocity.planning import (
-    DeviceChoice,
     Machine,
     Plan,
     Planned,
-    make_plan,
+    plan_cases,
     read_overrides,
     tuned_key,
     without_places,
@@ -37,10 +38,10 @@ from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
 from voxelocity.tuning.dice import Length, TrialTrainer
 from voxelocity.tuning.keeping import keep_settings
-from voxelocity.tuning.knobs import GOALS, Goal, run_knobs
+from voxelocity.tuning.knobs import run_knobs
 from voxelocity.tuning.page import write_tuning_page
 from voxelocity.tuning.result import TuneResult, changed_values, machine_text, trial_line
-from voxelocity.tuning.space import Knob, Settings
+from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER, Cost, Search, Study
 from voxelocity.tuning.task import MeasureTask
 from voxelocity.tuning.trial import TrialLimits
@@ -49,11 +50,11 @@ from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.environment import python_path
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import cpu_budget, default_cache_folder
+from voxelocity_observe.core.request import context_of, documents
 
 Tuning = TuneResult | DiceTuning | RateResult
 """What a tuning came to, by its goal; all have a folder, the keys of the plan that change, and where these are kept."""
 
-LEARNING_RATE = "learning-rate"
 _DICE_BUDGET_S = 600.0
 # A trial that has not ended after this long hangs.
 _TRIAL_LIMIT_S = 900.0
@@ -85,30 +86,34 @@ class TrialScale:
     validation_s: float = 20.0
 
 
-def tune(
-    cases: Cases,
-    out: Path | str,
-    *,
-    goal: Goal = "throughput",
-    trials: int = 20,
-    time_budget_s: float = 0.0,
-    memory_limit_bytes: int = 0,
-    only: Sequence[str] = (),
-    num_pairs: int = 3,
-    train_s: float = 0.0,
-    fold: Fold = 0,
-    seed: int = 0,
-    device: DeviceChoice = "auto",
-    overrides: Mapping[str, Any] | None = None,
-    base: Plan | None = None,
-    run: RunFacts | None = None,
-    keep: bool | None = None,
-    overwrite: bool = False,
-    scale: TrialScale = TrialScale(),
-    cache_folder: Path | None = None,
-    console: Console | None = None,
-    clock: Clock = system_clock,
-) -> Tuning:
+@dataclass(frozen=True, kw_only=True)
+class TuneContext:
+    """What a program hands to a tuning besides the user's request."""
+
+    base: Plan | None = None
+    """The plan of a run, to begin with it instead of a new one."""
+    run: RunFacts | None = None
+    """What is known of that run, whose curves the page then shows."""
+    scale: TrialScale = TrialScale()
+    """How much a trial measures."""
+    console: Console | None = None
+    """Where progress is shown; the terminal if not given."""
+    clock: Clock = system_clock
+    """Returns seconds."""
+
+
+class TuningOptions(TuneOptions, total=False):
+    """The keywords of `tune`: the fields of `TuneRequest` and those of `TuneContext`."""
+
+    base: Plan | None
+    run: RunFacts | None
+    scale: TrialScale
+    console: Console | None
+    clock: Clock
+
+
+@documents(TuneRequest, TuneContext, leave_out=("out",))
+def tune(cases: Cases, out: Path | str, **options: Unpack[TuningOptions]) -> Tuning:
     """Searches settings for a run on these cases, in trials of their own processes, and leaves a page in `out`.
 
     The plans made afterwards on this machine, for the same network, data shape and version of torch, take what was
@@ -117,90 +122,52 @@ def tune(
     Args:
         cases: what `voxelocity.open` returned.
         out: the folder of the study and its page.
-        goal: "throughput": the shortest run, among settings that do not change what is learned. "memory": the least
-            memory among those that make a run at most 3 % longer. "time-to-dice": batch size with its learning rate,
-            number format and patches a case, by the Dice of short trainings.
-        trials: of the search; three confirmations of the winner and of the plan's own settings come on top.
-        time_budget_s: seconds for everything; 0 sets no limit, and ten minutes for "time-to-dice".
-        memory_limit_bytes: of the device or, on a CPU, of the host: a trial that takes more counts as out of memory.
-        only: keys to search; all that are usually worth it if empty. "learning-rate" makes a range test instead.
-        num_pairs: of trainings that judge the candidate for "time-to-dice", each with a seed of its own.
-        train_s: seconds of a training with the plan's own settings and of one with what was found, for the curves on
-            the page; 0 makes none.
-        fold: which cases to hold out, or "all".
-        seed: of the search and of the run.
-        device: where to train.
-        overrides: nested or dotted keys of the plan to fix; they are not searched.
-        base: the plan of a run, to begin with it instead of a new one.
-        run: what is known of that run, whose curves the page then shows.
-        keep: whether later plans take what was found; by default all but a learning rate from a range test.
-        overwrite: begin again, even if the folder holds a study.
-        scale: how much a trial measures.
-        cache_folder: where the plan finds what was tuned; `default_cache_folder()` if not given.
-        console: where progress is shown; the terminal if not given.
-        clock: returns seconds.
+        options: the fields of `TuneRequest`, `time_budget` as a text such as "5m", and the fields of `TuneContext`.
 
     Raises:
         ConfigError: an argument or key is out of range, or the folder holds a study of something else.
         OutputError: the folder cannot be written, or another process is tuning there.
         InputError: Optuna is not installed, or the data cannot be used.
     """
-    _check(goal, memory_limit_bytes, only, train_s)
-    folder = (cache_folder or default_cache_folder()).expanduser()
+    context, asked = context_of(TuneContext, options)
+    return run_tuning(cases, TuneRequest.of_call(asked, out=out), context)
+
+
+def run_tuning(cases: Cases, request: TuneRequest, context: TuneContext) -> Tuning:
+    """What `tune` does, for a request."""
+    folder = (request.cache_folder or default_cache_folder()).expanduser()
+    request = replace(request, cache_folder=folder)
     with joined(timeout=_LONGEST) as world, world.limited(math.inf):
-
-        def led() -> Tuning:
-            shown = console or PlainConsole()
-            planned = plan_to_tune(
-                cases, fold=fold, seed=seed, device=device, overrides=overrides or {}, base=base, cache_folder=folder,
-                # Its rate is kept next to what was tuned before, such as another batch size.
-                use_tuned=LEARNING_RATE in only,
-            )  # fmt: skip
-            limits = trial_limits(planned.machine, memory_limit_bytes, time_budget_s)
-            if LEARNING_RATE in only:
-                return find_learning_rate(
-                    measure_task(planned, scale), Path(out), limits=limits, environ=trial_environ(),
-                    keep_in=folder if keep else None,
-                )  # fmt: skip
-            keep_in = None if keep is False else folder
-            if goal == "time-to-dice":
-                return tune_by_dice(
-                    planned, Path(out), budget=Length(seconds=time_budget_s or _DICE_BUDGET_S), num_pairs=num_pairs,
-                    limits=limits, environ=trial_environ(), keep_in=keep_in, overwrite=overwrite,
-                    say=lambda text: shown.print(text, highlight=False),
-                )  # fmt: skip
-            knobs = run_knobs(planned, fixed=read_overrides(overrides or {}), names=only)
-            result = _search(
-                planned, Path(out), knobs, goal=goal, trials=trials, time_budget_s=time_budget_s, limits=limits,
-                memory_limit_bytes=memory_limit_bytes, seed=seed, overwrite=overwrite, scale=scale, console=shown,
-                clock=clock, keep_in=keep_in,
-            )  # fmt: skip
-            if train_s and result.values:
-                if overwrite:
-                    shutil.rmtree(result.folder / RUNS_FOLDER, ignore_errors=True)
-                result = replace(result, runs=_both_trained(result, limits, train_s))
-            elif run is not None:
-                result = replace(result, runs=(run,))
-            write_tuning_page(result)
-            return result
-
-        return world.led(led)
+        return world.led(lambda: _tune_alone(cases, request, context, folder))
 
 
-def _check(goal: str, memory_limit_bytes: int, only: Sequence[str], train_s: float) -> None:
-    if goal not in GOALS:
-        raise ConfigError(f"tune: the goal {goal!r} is not known; choose {', '.join(GOALS)}")
-    if memory_limit_bytes < 0:
-        raise ConfigError(f"tune: a memory limit of {memory_limit_bytes} bytes leaves nothing; give 8GB, or 0 for none")
-    if LEARNING_RATE in only and len(only) > 1:
-        raise ConfigError(f"tune: {LEARNING_RATE} is a test of its own; search {', '.join(only[1:])} in another call")
-    if train_s and (goal == "time-to-dice" or LEARNING_RATE in only):
-        raise ConfigError(
-            f"tune: --train shows curves of what throughput or memory finds, not of "
-            f"{LEARNING_RATE if LEARNING_RATE in only else goal}; leave it out"
-        )
-    if goal == "time-to-dice" and only:
-        raise ConfigError("tune: only searches settings by speed or memory; leave it out for time-to-dice")
+def _tune_alone(cases: Cases, request: TuneRequest, context: TuneContext, folder: Path) -> Tuning:
+    """The tuning on the one rank that does it; later plans find in `folder` what it found."""
+    console = context.console or PlainConsole()
+    planned = plan_to_tune(cases, request, base=context.base)
+    limits = trial_limits(planned.machine, request.memory_limit_bytes, request.limit_s)
+    if request.is_range_test:
+        return find_learning_rate(
+            measure_task(planned, context.scale), request.out, limits=limits, environ=trial_environ(),
+            keep_in=folder if request.keep else None,
+        )  # fmt: skip
+    keep_in = None if request.keep is False else folder
+    if request.goal == "time-to-dice":
+        return tune_by_dice(
+            planned, request, Length(seconds=request.limit_s or _DICE_BUDGET_S), limits=limits, environ=trial_environ(),
+            keep_in=keep_in, say=lambda text: console.print(text, highlight=False),
+        )  # fmt: skip
+    result = _search(planned, request, replace(context, console=console), limits)
+    if keep_in is not None and result.study.winner is not None:
+        result = _kept(result, keep_in)
+    if request.train_s and result.values:
+        if request.overwrite:
+            shutil.rmtree(result.folder / RUNS_FOLDER, ignore_errors=True)
+        result = replace(result, runs=_both_trained(result, limits, request.train_s))
+    elif context.run is not None:
+        result = replace(result, runs=(context.run,))
+    write_tuning_page(result)
+    return result
 
 
 def trial_limits(machine: Machine, memory_limit_bytes: int, time_budget_s: float) -> TrialLimits:
@@ -214,80 +181,57 @@ def trial_limits(machine: Machine, memory_limit_bytes: int, time_budget_s: float
     )
 
 
-def plan_to_tune(
-    cases: Cases,
-    *,
-    fold: Fold,
-    seed: int,
-    device: DeviceChoice,
-    overrides: Mapping[str, Any],
-    base: Plan | None,
-    cache_folder: Path,
-    use_tuned: bool = False,
-) -> Planned:
+def plan_to_tune(cases: Cases, request: TuneRequest, *, base: Plan | None) -> Planned:
     """The plan that a tuning begins with: the rules', or that of a run, with the user's keys."""
-    keys = {} if base is None else without_places(flatten(Plan, base.to_plain()), overrides, where="the run")
-    keys |= read_overrides(overrides)
-    if not use_tuned:
+    keys = {} if base is None else without_places(flatten(Plan, base.to_plain()), request.overrides, where="the run")
+    keys |= read_overrides(request.overrides)
+    # A rate is kept next to what was tuned before, such as another batch size.
+    if not request.is_range_test:
         keys["planner.use_tuned"] = False
-    keys.setdefault("seed", seed)
-    return make_plan(cases, fold=fold, device=device, overrides=keys, cache_folder=cache_folder)
+    keys.setdefault("seed", request.seed_or_0)
+    wanted = replace(plan_request(request), time_budget_s=AUTO, seed=AUTO, overrides=keys)
+    return plan_cases(cases, replace(wanted, cache_folder=request.cache_folder))
 
 
-def _search(
-    planned: Planned,
-    out: Path,
-    knobs: tuple[Knob, ...],
-    *,
-    goal: Goal,
-    trials: int,
-    time_budget_s: float,
-    limits: TrialLimits,
-    memory_limit_bytes: int,
-    seed: int,
-    overwrite: bool,
-    scale: TrialScale,
-    console: Console,
-    clock: Clock,
-    keep_in: Path | None,
-) -> TuneResult:
+def _search(planned: Planned, request: TuneRequest, context: TuneContext, limits: TrialLimits) -> TuneResult:
+    knobs = run_knobs(planned, fixed=read_overrides(request.overrides), names=request.only)
     if not knobs:
         raise ConfigError("tune: your configuration fixes everything that could be searched; leave some keys out")
+    console, scale = context.console or PlainConsole(), context.scale
     on_device = planned.machine.device == "cuda"
     time_of_run = RunTime.of(planned)
     cost: Cost = (
         time_of_run
-        if goal == "throughput"
+        if request.goal == "throughput"
         else PeakMemory(time=time_of_run, margin=_MEMORY_MARGIN, on_device=on_device)
     )
     task = measure_task(planned, scale)
     search = Search(
         knobs=knobs,
         limits=limits,
-        num_trials=trials,
-        time_budget_s=time_budget_s,
-        seed=seed,
-        about=_about(planned, goal, memory_limit_bytes, scale),
+        num_trials=request.trials,
+        time_budget_s=request.limit_s,
+        seed=request.seed_or_0,
+        about=_about(planned, request.goal, request.memory_limit_bytes, scale),
     )
     with tempfile.TemporaryDirectory(prefix="voxelocity-tune-") as private:
         study = Study(
-            out,
+            request.out,
             search,
             command=_command(task, Path(private)),
             cost=cost,
             environ=trial_environ(),
-            overwrite=overwrite,
+            overwrite=request.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
-            clock=clock,
+            clock=context.clock,
         )
         found = study.run()
     changed = {} if found.winner is None else changed_values(found.winner, knobs)
-    result = TuneResult(
-        folder=out, goal=goal, planned=planned, subject=planned.cases.name, where=machine_text(planned.machine),
-        owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found, time=time_of_run,
-        memory_limit_bytes=memory_limit_bytes, on_device=on_device, values=changed, kept=None,
+    return TuneResult(
+        folder=request.out, goal=request.goal, planned=planned, subject=planned.cases.name,
+        where=machine_text(planned.machine), owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found,
+        time=time_of_run, memory_limit_bytes=request.memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
-    return result if keep_in is None or found.winner is None else _kept(result, keep_in)
 
 
 def _kept(result: TuneResult, cache: Path) -> TuneResult:

@@ -17,7 +17,15 @@ from voxelocity.infer import SPEC_NAME, Predictor, load_model
 from voxelocity.infer.switches import switches_of
 from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned, model_spec
-from voxelocity.report import LabeledRun, Parity, comparison_document, median_run, paired_trainings, unlearned_notices
+from voxelocity.report import (
+    LabeledRun,
+    Parity,
+    comparison_document,
+    median_run,
+    paired_trainings,
+    unlearned_notices,
+    with_command,
+)
 from voxelocity.step import build_network
 from voxelocity.training.scoring import score_cases
 from voxelocity_lab.bench.comparison import Comparison, Figure
@@ -114,7 +122,7 @@ class Outcome:
             f"With more seeds: {more}"
         )
         hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
-        return comparison_document(
+        document = comparison_document(
             self.runs,
             title,
             target_dice=self.race.target_dice or None,
@@ -122,8 +130,8 @@ class Outcome:
             notices=[*unlearned_notices(self.runs), *([few] if len(self.seeds) < _FEW_SEEDS else [])],
             sections=[Section(title="Every seed", blocks=[self.table, Text(text=hint, is_hint=True)])],
             summary=summary,
-            command=command,
         )
+        return with_command(document, command)
 
 
 def run_rounds(
@@ -191,7 +199,7 @@ def _of_predictions(planned: Planned, folder: Path) -> Iterator[CaseScore]:
             both.label,
             class_names=cases.class_names,
             spacing_mm=both.grid.spacing_mm,
-            surface=False,
+            tolerance_mm=None,
         )
 
 

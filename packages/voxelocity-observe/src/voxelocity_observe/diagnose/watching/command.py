@@ -15,6 +15,7 @@ from voxelocity_observe.core.command import run_command
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.diagnose.facts import KernelGroup
 from voxelocity_observe.diagnose.recorder.process import VARIABLE, Settings
+from voxelocity_observe.diagnose.request import DiagnoseRequest
 from voxelocity_observe.diagnose.tracing.nsys import MISSING, report_groups, wrap
 from voxelocity_observe.diagnose.watching.attach import recording_environment
 from voxelocity_observe.monitor.samples import Sample
@@ -75,25 +76,6 @@ def _shut_off_flag(arguments: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long and how closely a command is watched.
-
-    Attributes:
-        seconds: seconds of counted steps, at most; then the program is ended.
-        is_whole: the program runs to its own end instead, unchanged and without experiments.
-        has_experiments: whether single stages are tried alone after the counted steps.
-        has_nsys: whether Nsight Systems records it too, where it is installed.
-        keeps_saves: whether the program may write its files while it is being ended; otherwise they stay unchanged.
-    """
-
-    seconds: float = 120.0
-    is_whole: bool = False
-    has_experiments: bool = True
-    has_nsys: bool = False
-    keeps_saves: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Watched:
     """What watching a command left, besides the recording.
 
@@ -111,29 +93,26 @@ class Watched:
     notes: tuple[str, ...] = ()
 
 
-def watch_command(
-    command: Sequence[str], recording: Path, limits: Limits, *, tell: Callable[[str], None] | None = None
-) -> Watched:
+def watch_command(request: DiagnoseRequest, recording: Path, *, tell: Callable[[str], None] | None = None) -> Watched:
     """Runs it to its end, in this terminal.
 
     Args:
-        command: program and arguments.
+        request: program and arguments, and how they are watched.
         recording: folder for the recorder's files; it exists. Nsight's report goes next to it.
-        limits: how long and how closely.
         tell: called once with a sentence where nothing has been recorded for a while.
     """
-    wrapped = wrap(command, recording.parent.absolute()) if limits.has_nsys else None
+    wrapped = wrap(request.command, recording.parent.absolute()) if request.has_nsys else None
     notes = []
-    if limits.has_nsys and wrapped is None:
+    if request.has_nsys and wrapped is None:
         notes.append(f"{MISSING}; this time torch.profiler recorded the kernels")
     variables = recording_environment(
         # The program may change its folder.
         recording.absolute(),
-        seconds=limits.seconds,
-        whole=limits.is_whole,
-        experiments=limits.has_experiments,
+        seconds=request.seconds,
+        whole=request.is_whole,
+        experiments=request.has_experiments,
         nsys=wrapped is not None,
-        keeps_saves=limits.keeps_saves,
+        keeps_saves=request.keeps_saves,
     )
     samplers: list[Sampler] = []
 
@@ -152,7 +131,7 @@ def watch_command(
 
     try:
         status = run_command(
-            wrapped or command,
+            wrapped or request.command,
             environment=variables,
             on_start=start,
             tick=None if tell is None else tick,

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self, TypedDict, Unpack
 
 import torch
 
@@ -44,10 +44,62 @@ from voxelocity.data.pipeline.prepared import PreparedCases
 from voxelocity.data.pipeline.supply import ResidentSupply, RotatingSupply, open_resident_supply
 from voxelocity_observe.core.device import as_current, numbered
 from voxelocity_observe.core.errors import DatasetError
+from voxelocity_observe.core.request import UserRequest, documents
 from voxelocity_observe.spans import span
 
 Take = Callable[[int, Sequence[Draw]], Sequence[StoredVolume]]
 """Gives the volumes of a step's draws, in their order. Called from several threads, roughly in the order of steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedRequest(UserRequest):
+    """Which batches of a pipeline a feed gives, and how."""
+
+    CALL: ClassVar[str] = "vx.Feed"
+
+    seed: int = 0
+    """Of the order, the patches and the augmentation."""
+    device: torch.device | str = "cpu"
+    """Where batches end up; "cuda" is the current device of the thread that makes this object."""
+    start_step: int = 0
+    """The first batch to give; a resumed run passes the step it had reached."""
+    rank: int = 0
+    """Of this process among those that train together, from 0, as torchrun's `RANK`."""
+    world_size: int = 1
+    """Number of these processes. Each makes its share of a batch of `batch_size`, which is the same for any number of
+    them; with `data.cache.num_parts` each reads and caches only its own part of the cases.
+    """
+    shares: Sequence[int] = ()
+    """Patches of each rank in a batch; equal numbers if not given. With unequal ones, a mean over ranks, as DDP takes
+    it of gradients, is not the mean over patches unless the loss accounts for it.
+    """
+    progress: Callable[[int], float] = lambda step: 1.0
+    """The share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from several
+    threads. Without it every patch has the last shape.
+    """
+    waits_for_loops: bool = False
+    """Whether the first batch waits until Numba has compiled its loops, once per machine. If not, plain torch makes the
+    first batches, which differ from those of the loops by rounding: up to 1e-4 in an image, and a label in a thousand.
+    Only has an effect with `data.augment.engine: auto` on a CPU.
+    """
+    image_format: ImageFormat = PLAIN
+    """How the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their values are those
+    of float32, rounded once.
+    """
+
+
+class FeedOptions(TypedDict, total=False):
+    """The fields of `FeedRequest` as keywords."""
+
+    seed: int
+    device: torch.device | str
+    start_step: int
+    rank: int
+    world_size: int
+    shares: Sequence[int]
+    progress: Callable[[int], float]
+    waits_for_loops: bool
+    image_format: ImageFormat
 
 
 class Feed:
@@ -60,21 +112,7 @@ class Feed:
         cases: the cases to train on (`Cases.training(fold)` leaves out those held out), either `Cases` or
             `PreparedCases` with their own cache. Of `Cases`, those without a label are left out.
         config: of the pipeline.
-        seed: of the order, the patches and the augmentation.
-        device: where batches end up; "cuda" is the current device of the thread that makes this object.
-        start_step: the first batch to give; a resumed run passes the step it had reached.
-        rank: of this process among those that train together, from 0, as torchrun's `RANK`.
-        world_size: number of these processes. Each makes its share of a batch of `batch_size`, which is the same for
-            any number of them; with `data.cache.num_parts` each reads and caches only its own part of the cases.
-        shares: patches of each rank in a batch; equal numbers if not given. With unequal ones, a mean over ranks, as
-            DDP takes it of gradients, is not the mean over patches unless the loss accounts for it.
-        progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from
-            several threads. Without it every patch has the last shape.
-        waits_for_loops: whether the first batch waits until Numba has compiled its loops, once per machine. If not,
-            plain torch makes the first batches, which differ from those of the loops by rounding: up to 1e-4 in an
-            image, and a label in a thousand. Only has an effect with `data.augment.engine: auto` on a CPU.
-        image_format: how the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their
-            values are those of float32, rounded once.
+        options: the fields of `FeedRequest`.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
@@ -87,27 +125,27 @@ class Feed:
         wait_s: seconds the consumer has waited for batches.
     """
 
+    @documents(FeedRequest)
     def __init__(
         self,
         cases: Cases | PreparedCases,
         config: DataConfig,
-        *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        start_step: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        shares: Sequence[int] = (),
-        progress: Callable[[int], float] = lambda step: 1.0,
-        waits_for_loops: bool = False,
-        image_format: ImageFormat = PLAIN,
+        **options: Unpack[FeedOptions],
     ) -> None:
+        request = FeedRequest.of_call(options)
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
         unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabeled is not None:
             raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
-        self._device, self._num_ahead = numbered(device), config.feed.num_batches_ahead
-        self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size, shares=shares)
+        self._device, self._num_ahead = numbered(request.device), config.feed.num_batches_ahead
+        self._order = RankDraws(
+            prepared,
+            config,
+            seed=request.seed,
+            rank=request.rank,
+            world_size=request.world_size,
+            shares=request.shares,
+        )
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
         effects = Effects(config.augment)
         filled_on = filling_device(config.augment.engine, self._device)
@@ -117,7 +155,7 @@ class Feed:
                 "feed: batches are augmented on the CPU, because an effect of data.augment.effects has no method "
                 "apply_on_device(image, label, drawn)"
             )
-        self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
+        self._supply = self._open_supply(prepared, config, start_step=request.start_step, filled_on=filled_on)
         take: Take = prepared.take if self._supply is None else self._supply.take
         self._assembler = _Assembler(
             take=take,
@@ -126,17 +164,17 @@ class Feed:
             class_names=prepared.class_names,
             swapped_classes=swapped,
             effects=effects,
-            seed=seed,
+            seed=request.seed,
             device=self._device,
             filled_on=filled_on,
-            progress=progress,
-            waits_for_loops=waits_for_loops,
-            image_format=image_format,
+            progress=request.progress,
+            waits_for_loops=request.waits_for_loops,
+            image_format=request.image_format,
         )
         # The threads reference the assembler but not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
             self._assembler,
-            start=start_step,
+            start=request.start_step,
             stop=None,
             num_threads=config.feed.num_threads,
             num_ahead=config.feed.num_batches_ahead,

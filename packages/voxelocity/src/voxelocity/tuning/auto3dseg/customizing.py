@@ -13,14 +13,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from monai.apps.auto3dseg import BundleGen as MonaiBundleGen
 from monai.apps.auto3dseg.bundle_gen import default_algo_zip
 from monai.utils.enums import AlgoKeys
 from rich.console import Console
 
-from voxelocity.planning import DeviceChoice, Machine, survey
+from voxelocity.core.requests.tune import CustomizeOptions, CustomizeRequest
+from voxelocity.planning import Machine, survey
 from voxelocity.tuning.auto3dseg.algorithms import (
     ALGORITHM_OBJECT,
     Algos,
@@ -58,6 +59,7 @@ from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.core.request import context_of, documents
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document.blocks import Block, Code, Text, fact_table
 
@@ -74,20 +76,32 @@ _NOTE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CustomizeContext:
+    """What a program hands to a customization besides the user's request."""
+
+    scale: TrialScale = _SCALE
+    """How much a trial measures."""
+    console: Console | None = None
+    """Where progress is shown; the terminal if not given."""
+    clock: Clock = system_clock
+    """Returns seconds."""
+
+
+class CustomizingOptions(CustomizeOptions, total=False):
+    """The keywords of `customize`: fields of `CustomizeRequest`, and those of `CustomizeContext`."""
+
+    scale: TrialScale
+    console: Console | None
+    clock: Clock
+
+
+@documents(CustomizeRequest, CustomizeContext, leave_out=("work_dir", "algos", "specs"))
 def customize(
     work_dir: Path | str,
     algos: Algos = None,
     gpu_customization_specs: Mapping[str, Any] | None = None,
-    *,
-    memory_limit_bytes: int = 0,
-    time_budget_s: float = 0.0,
-    device: DeviceChoice = "auto",
-    out: Path | str | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-    scale: TrialScale = _SCALE,
-    console: Console | None = None,
-    clock: Clock = system_clock,
+    **options: Unpack[CustomizingOptions],
 ) -> dict[str, MeasuredTuning]:
     """Searches the settings of algorithms that `BundleGen` made, and writes them into their own configuration files.
 
@@ -99,15 +113,7 @@ def customize(
         work_dir: the folder that `BundleGen.generate` wrote into.
         algos: which algorithms; all that can be measured if None.
         gpu_customization_specs: by algorithm or for all ("universal"), as in MONAI; see `AlgorithmSpecs`.
-        memory_limit_bytes: of the GPU or, without one, of main memory; what is free if 0.
-        time_budget_s: seconds for each search; 0 sets no limit.
-        device: where the algorithms will train.
-        out: folder of the trials and pages; `work_dir`/tune if not given.
-        seed: of the search.
-        overwrite: begin again, even if there are trials.
-        scale: how much a trial measures.
-        console: where progress is shown; the terminal if not given.
-        clock: returns seconds.
+        options: the fields of `CustomizeRequest`, and those of `CustomizeContext`.
 
     Returns:
         What each search came to, by the algorithm in whose folder it was measured.
@@ -117,15 +123,22 @@ def customize(
         InputError: the folder holds no algorithms, or a template cannot be measured.
         OutputError: a folder cannot be written, or another process is tuning there.
     """
-    work, shown = Path(work_dir).absolute(), console or PlainConsole()
-    specs = parse_specs(gpu_customization_specs)
-    if memory_limit_bytes < 0:
-        raise ConfigError(f"tune: a memory limit of {memory_limit_bytes} bytes leaves nothing; give 8GB, or 0 for none")
+    context, asked = context_of(CustomizeContext, options)
+    request = CustomizeRequest.of_call(asked, work_dir=work_dir, algos=algos, specs=gpu_customization_specs)
+    return customize_folder(request, context)
+
+
+def customize_folder(
+    request: CustomizeRequest, context: CustomizeContext = CustomizeContext()
+) -> dict[str, MeasuredTuning]:
+    """What `customize` does, for a request."""
+    work, shown = request.work_dir.absolute(), context.console or PlainConsole()
+    specs = parse_specs(request.specs)
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
     with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
-        chosen = chosen_algorithms(work, algos, say=lambda text: shown.print(text, highlight=False))
-        machine = survey(device, cache_folder=default_cache_folder())
+        chosen = chosen_algorithms(work, request.algos, say=lambda text: shown.print(text, highlight=False))
+        machine = survey(request.device, cache_folder=default_cache_folder())
         for each in chosen:
             if specs[each.name].validation_data_device == "gpu" and machine.device == "cpu":
                 raise ConfigError(
@@ -141,8 +154,7 @@ def customize(
         return {
             members[0].id: _GroupSearch(
                 members=members, specs=specs[members[0].name], machine=machine,
-                out=Path(out) if out else work / TUNE_FOLDER, memory_limit_bytes=memory_limit_bytes,
-                time_budget_s=time_budget_s, seed=seed, overwrite=overwrite, scale=scale, console=shown, clock=clock,
+                request=request, scale=context.scale, console=shown, clock=context.clock,
             ).run()
             for members in groups
         }  # fmt: skip
@@ -240,11 +252,7 @@ class _GroupSearch:
     members: Sequence[WorkAlgorithm]
     specs: AlgorithmSpecs
     machine: Machine
-    out: Path
-    memory_limit_bytes: int
-    time_budget_s: float
-    seed: int
-    overwrite: bool
+    request: CustomizeRequest
     scale: TrialScale
     console: Console
     clock: Clock
@@ -255,12 +263,13 @@ class _GroupSearch:
 
     @property
     def folder(self) -> Path:
-        return self.out / self.first.id
+        request = self.request
+        return (request.out or request.work_dir.absolute() / TUNE_FOLDER) / self.first.id
 
     def run(self) -> MeasuredTuning:
         """Searches, confirms, writes and shows."""
         first, console, on_device = self.first, self.console, self.machine.device == "cuda"
-        limits = trial_limits(self.machine, self.memory_limit_bytes, self.time_budget_s)
+        limits = trial_limits(self.machine, self.request.memory_limit_bytes, self.request.time_budget_s)
         digest = configuration_digest(first.folder)
         task = AlgorithmTask(
             name=first.name,
@@ -286,7 +295,7 @@ class _GroupSearch:
             command=command,
             cost=cost,
             environ=trial_environ(),
-            overwrite=self.overwrite,
+            overwrite=self.request.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
             clock=self.clock,
         ).run()
@@ -296,7 +305,7 @@ class _GroupSearch:
         result = MeasuredTuning(
             folder=self.folder, goal="throughput", subject=first.id, where=machine_text(self.machine),
             owner="the algorithm", smaller="make its network or patch smaller", note=_NOTE, knobs=knobs, study=study,
-            time=cost, memory_limit_bytes=self.memory_limit_bytes, on_device=on_device, values=keys,
+            time=cost, memory_limit_bytes=self.request.memory_limit_bytes, on_device=on_device, values=keys,
             kept=first.originals.place.parent if keys else None,
         )  # fmt: skip
         write_tuning_page(result, use=self._use(keys))
@@ -311,13 +320,13 @@ class _GroupSearch:
             num_trials=max(1, self.specs.num_trials - 2 * confirmations),
             num_confirmations=confirmations,
             headroom=Search.headroom if self.machine.device == "cuda" else _HOST_HEADROOM,
-            time_budget_s=self.time_budget_s,
-            seed=self.seed,
+            time_budget_s=self.request.time_budget_s,
+            seed=self.request.seed,
             about={
                 "algorithm": self.first.name,
                 "configuration": digest,
                 "device": self.machine.device_name,
-                "memory limit": self.memory_limit_bytes,
+                "memory limit": self.request.memory_limit_bytes,
                 "scale": vars(self.scale),
             },
         )
@@ -325,7 +334,7 @@ class _GroupSearch:
     def _own_settings(self, task: AlgorithmTask, digest: str, limits: TrialLimits) -> OwnSettings:
         """The algorithm's own settings, found once for a study: a template scales them by the memory that is free."""
         place, answer = self.folder / "own.json", self.folder / "own.answer"
-        if not self.overwrite and place.exists():
+        if not self.request.overwrite and place.exists():
             before = json.loads(place.read_bytes())
             if before["configuration"] == digest:
                 return OwnSettings(**before["own"])

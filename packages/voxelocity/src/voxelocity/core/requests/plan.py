@@ -1,0 +1,128 @@
+"""What `plan`, `train` and `tune` all take, and the request of `plan`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
+
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.quantities import parse_duration_s
+from voxelocity_observe.core.request import Option, UserRequest
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+FoldChoice = int | Literal["all", "auto"]
+
+
+def read_fold(text: str) -> FoldChoice:
+    """A fold number or "all".
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text == "all":
+        return "all"
+    if not text.isdecimal():
+        raise ConfigError("neither a number from 0 nor 'all'")
+    return int(text)
+
+
+def read_device(text: str) -> str:
+    """The device in a text.
+
+    Raises:
+        ConfigError: the text names one of several GPUs.
+    """
+    if re.fullmatch(r"cuda:\d+", text):
+        number = text.partition(":")[2]
+        raise ConfigError(
+            f"the first visible GPU is used; for number {number} start the command with CUDA_VISIBLE_DEVICES={number} "
+            "and give cuda"
+        )
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanKeys(UserRequest):
+    """What a plan is made for."""
+
+    fold: Annotated[FoldChoice, Option(read=read_fold, shown="0")] = "auto"
+    """Fold to hold out, or 'all' to train and validate on all cases.
+
+    "auto" holds out fold 0, or what a run that continues held out.
+    """
+    time_budget_s: Annotated[
+        float | Literal["auto"], Option(flags=("--time-budget",), read=parse_duration_s, shown="")
+    ] = "auto"
+    """End by then, validation and report included: 90s, 5m, 1h.
+
+    Seconds as a number; 0 sets no limit. "auto" is 0, or what a run that continues has.
+    """
+    seed: Annotated[int | Literal["auto"], Option(least=0, shown=0)] = "auto"
+    """Seed of weights, order, patches and augmentation.
+
+    "auto" is 0, or that of a run that continues.
+    """
+    device: Annotated[DeviceChoice, Option(read=read_device)] = "auto"
+    """cpu, cuda or auto.
+
+    It is not part of the plan: a run may continue on another one, and says so.
+    """
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the plan to fix, nested or dotted; the value "auto" leaves a key to the rules."""
+
+    def _check(self) -> None:
+        if self.fold not in ("all", "auto") and (not isinstance(self.fold, int) or isinstance(self.fold, bool)):
+            raise self.refusal("give a whole number or 'all'", "fold")
+        if self.time_budget_s != "auto":
+            self.check_number(
+                "time_budget_s",
+                "give seconds as a number, or 0 for no limit; time_budget also takes a text such as '5m'",
+            )
+        if self.seed != "auto":
+            self.check_number("seed", "give a whole number from 0", is_whole=True)
+        self.check_choice("device", get_args(DeviceChoice))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest(PlanKeys):
+    """What `voxelocity.plan` and `voxelocity plan` take."""
+
+    CALL: ClassVar[str] = "vx.plan"
+
+    cache_folder: Path | None = None
+    """Where the disk cache and earlier measurements are; `default_cache_folder()` if not given."""
+    skip_broken: bool = False
+    """Leave sampled cases whose voxels cannot be read out of the statistics."""
+
+
+def plan_request(keys: PlanKeys) -> PlanRequest:
+    """The request for a plan that another request implies."""
+    return PlanRequest(
+        origin=keys.origin,
+        fold=keys.fold,
+        time_budget_s=keys.time_budget_s,
+        seed=keys.seed,
+        device=keys.device,
+        overrides=keys.overrides,
+    )
+
+
+class PlanKeyOptions(TypedDict, total=False):
+    """The fields of `PlanKeys` as keywords."""
+
+    fold: FoldChoice
+    time_budget: str | float
+    time_budget_s: float | Literal["auto"]
+    seed: int | Literal["auto"]
+    device: DeviceChoice
+    overrides: Mapping[str, Any] | None
+
+
+class PlanOptions(PlanKeyOptions, total=False):
+    """The fields of `PlanRequest` as keywords."""
+
+    cache_folder: Path | None
+    skip_broken: bool

@@ -1,0 +1,102 @@
+"""The request of `predict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypedDict
+
+from voxelocity.core.requests.plan import read_device
+from voxelocity.core.scan_formats import OUTPUTS
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.request import Option, UserRequest
+
+
+def _read_device(text: str) -> str:
+    if read_device(text) not in (known := ("cpu", "cuda", "all", "auto")):
+        raise ConfigError(f"not known; choose {', '.join(known[:-1])} or {known[-1]}")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(UserRequest):
+    """What `voxelocity.predict` and `voxelocity predict` take."""
+
+    CALL: ClassVar[str] = "vx.predict"
+
+    models: tuple[Path, ...]
+    """The folder of a model (`infer.open_model`), or several, whose logits are averaged."""
+    inputs: tuple[Path, ...]
+    """Files, folders and lists of scans, as `find_scans` takes them."""
+    out: Annotated[Path, Option(flags=("-o", "--out"))]
+    """Folder for the predictions.
+
+    It is created if it does not exist. A scan is never replaced.
+    """
+    format: Annotated[str, Option()] = "auto"
+    """Of the predictions: "auto" or one of `core.scan_formats.OUTPUTS`.
+
+    "auto" is that of the scans, if all have one of these formats, else nii.gz.
+    """
+    device: Annotated[Any, Option(read=_read_device)] = "auto"
+    """cpu, cuda, all or auto. all: every GPU that is visible; they share the scans.
+
+    In Python, devices: such as "cuda", or several, each with a network of its own; `core.device.HOST` for an export
+    that runs without torch.
+    """
+    num_threads: int = 0
+    """Scans decoded ahead, and threads that put a prediction back on its scan's grid; as many as cores if 0."""
+    overwrite: Annotated[bool, Option()] = False
+    """Replace predictions that exist in --out.
+
+    Each file in one piece.
+    """
+    resume: Annotated[bool, Option()] = False
+    """Predict only the scans without a prediction in --out.
+
+    Those that exist are whole, because each is moved into place when it is complete.
+    """
+    probabilities: Annotated[bool, Option()] = False
+    """Also write those of every class, to OUT/probabilities.
+
+    A 4-D NIfTI file for each scan.
+    """
+    previews: Annotated[bool, Option()] = False
+    """Also write a picture of each scan, to OUT/previews."""
+    page: Annotated[bool, Option(flags=("--no-page",), is_negated=True)] = True
+    """Write no predictions.html.
+
+    In Python, whether to write it, with times, volumes and slices of the first scans.
+    """
+    postprocess: Annotated[bool, Option(flags=("--no-postprocess",), is_negated=True)] = True
+    """Keep all components, also where the model keeps the largest.
+
+    In Python, whether to keep only the largest component of the classes that the model names (`keep_largest`).
+    """
+    factory: Annotated[str, Option(flags=("--network",))] = ""
+    """Code that may run: the builder of the run's network, if it is your own (package.module:name), or the compiled
+    file of an export (network.pt2).
+    """
+    runtime: Annotated[str, Option()] = "eager"
+    """What runs the network: one of `infer.runtimes.table.RUNTIMES`, or "auto", the quickest by measurement."""
+
+    def _check(self) -> None:
+        self.check_one_of("the first replaces predictions, the second keeps them", "overwrite", "resume")
+        self.check_choice("format", ("auto", *OUTPUTS))
+        self.check_number("num_threads", "give a whole number from 0", is_whole=True)
+
+
+class PredictOptions(TypedDict, total=False):
+    """The fields of `PredictRequest` as keywords."""
+
+    device: Any
+    num_threads: int
+    format: str
+    overwrite: bool
+    resume: bool
+    factory: str
+    runtime: str
+    postprocess: bool
+    page: bool
+    probabilities: bool
+    previews: bool

@@ -1,0 +1,90 @@
+"""The request of `train`, of one fold or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from voxelocity.core.requests.plan import PlanKeyOptions, PlanKeys
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.request import Option
+
+
+def read_folds(text: str) -> tuple[int, ...]:
+    """The numbers in "0,2"; none for "all".
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text == "all":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"'{text}' is neither 'all' nor numbers such as 0,2")
+    return tuple(map(int, parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest(PlanKeys):
+    """What `voxelocity.train`, `voxelocity.train_folds` and `voxelocity train` take."""
+
+    CALL: ClassVar[str] = "vx.train"
+
+    out: Annotated[Path, Option(flags=("-o", "--out"))]
+    """Folder of the run."""
+    folds: Annotated[tuple[int, ...] | None, Option(read=read_folds, shown="")] = None
+    """Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2.
+
+    No numbers mean every fold of the data set; None trains the one that `fold` says.
+    """
+    start_from: Annotated[Path | None, Option(flags=("--from",))] = None
+    """Fine-tune: start from the weights of this finished run, with its network.
+
+    Its spacing and windows are taken over too.
+    """
+    resume: Annotated[bool, Option()] = False
+    """Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began.
+
+    If you give fold, budget, seed or overrides, they must match the run's. Keys of `parallel` and `planner` may differ.
+    """
+    overwrite: Annotated[bool, Option()] = False
+    """Replace the run in --out."""
+    full_validation: Annotated[bool, Option()] = False
+    """Never shorten the final validation to meet a time budget; with --resume, also for a finished run."""
+    skip_broken: Annotated[bool, Option()] = False
+    """Leave out cases that cannot be used, and report which and why.
+
+    A run that continues leaves them out too.
+    """
+    log: Annotated[tuple[str, ...], Option()] = ()
+    """Trackers that also get the run (`voxelocity_observe.sinks.TRACKERS`), with their address behind a colon."""
+
+    def _check(self) -> None:
+        super()._check()
+        self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
+        if self.folds is not None and self.fold != "auto":
+            raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
+
+
+class EachFoldOptions(PlanKeyOptions, total=False):
+    """The fields of `TrainRequest` that one training and several folds take as keywords."""
+
+    start_from: Path | str | None
+    overwrite: bool
+    full_validation: bool
+    skip_broken: bool
+    log: Sequence[str]
+
+
+class TrainOptions(EachFoldOptions, total=False):
+    """The keywords of `voxelocity.train`."""
+
+    resume: bool
+
+
+class FoldsOptions(EachFoldOptions, total=False):
+    """The keywords of `voxelocity.train_folds`, which itself resumes what is unfinished."""
+
+    folds: Sequence[int]

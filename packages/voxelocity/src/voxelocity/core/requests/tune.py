@@ -1,0 +1,156 @@
+"""The request of `tune`, for a run and for a work folder of Auto3DSeg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
+
+from voxelocity.core.requests.plan import DeviceChoice, PlanKeyOptions, PlanKeys, read_device
+from voxelocity_observe.core.quantities import parse_bytes, parse_duration_s
+from voxelocity_observe.core.request import Option, UserRequest
+
+Goal = Literal["throughput", "memory", "time-to-dice"]
+LEARNING_RATE = "learning-rate"
+"""The key of `only` that makes a range test."""
+
+_NO_MEMORY = "a memory limit must leave something; give 8GB, or 0 for none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest(PlanKeys):
+    """What `voxelocity.tune` and `voxelocity tune` take."""
+
+    CALL: ClassVar[str] = "vx.tune"
+
+    out: Annotated[Path, Option(flags=("-o", "--out"))]
+    """Folder of the trials and the page; tune-NAME if left out."""
+    goal: Annotated[Goal, Option(flags=("--for",), read=str)] = "throughput"
+    """throughput: the shortest run; memory: the least memory; time-to-dice: by trainings.
+
+    "throughput" searches settings that do not change what is learned. "memory" takes those that make a run at most 3 %
+    longer. "time-to-dice" compares batch size with its learning rate, number format and patches a case.
+    """
+    trials: Annotated[int, Option(least=1)] = 20
+    """Trials of the search.
+
+    Three confirmations of the winner and of the plan's own settings come on top.
+    """
+    time_budget_s: Annotated[
+        float | Literal["auto"], Option(flags=("--time-budget",), read=parse_duration_s, shown="")
+    ] = "auto"
+    """End by then: 90s, 5m, 1h.
+
+    Seconds as a number; 0 sets no limit, and ten minutes for "time-to-dice".
+    """
+    memory_limit_bytes: Annotated[int, Option(flags=("--memory-limit",), read=parse_bytes, shown="")] = 0
+    """Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."""
+    only: Annotated[tuple[str, ...], Option()] = ()
+    """Search this key alone; repeat for more. learning-rate makes a range test."""
+    num_pairs: Annotated[int, Option(flags=("--pairs",), least=2)] = 3
+    """Pairs of trainings that judge what time-to-dice has found.
+
+    Each has a seed of its own.
+    """
+    train_s: Annotated[float, Option(flags=("--train",), read=parse_duration_s, shown="")] = 0.0
+    """Then train this long with the plan's own settings and with those found, for curves."""
+    keep: Annotated[bool | None, Option(flags=("--keep/--no-keep",))] = None
+    """Whether later plans take what was found; a range test's rate by --keep only."""
+    overwrite: Annotated[bool, Option()] = False
+    """Begin again, even if the folder holds trials."""
+    cache_folder: Path | None = None
+    """Where the plan finds what was tuned; `default_cache_folder()` if not given."""
+
+    @property
+    def is_range_test(self) -> bool:
+        return LEARNING_RATE in self.only
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds for everything; 0 for no limit."""
+        return 0.0 if self.time_budget_s == "auto" else self.time_budget_s
+
+    @property
+    def seed_or_0(self) -> int:
+        """Of the search and of the run."""
+        return 0 if self.seed == "auto" else self.seed
+
+    def _check(self) -> None:
+        super()._check()
+        self.check_choice("goal", get_args(Goal))
+        self.check_number("trials", "give a whole number from 1", least=1, is_whole=True)
+        self.check_number("memory_limit_bytes", _NO_MEMORY)
+        self.check_number("train_s", "give seconds as a number, or 0 for none")
+        if self.is_range_test and len(self.only) > 1:
+            others = ", ".join(key for key in self.only if key != LEARNING_RATE)
+            raise self.refusal(f"{LEARNING_RATE} is a test of its own; search {others} in another call", "only")
+        if self.train_s and self.is_range_test:
+            raise self.refusal("a range test finds nothing that has curves; leave out one of them", "train_s", "only")
+        if self.goal == "time-to-dice":
+            if self.train_s:
+                raise self.refusal(
+                    "curves are of what throughput or memory finds; leave out one of them", "train_s", "goal"
+                )
+            if self.only:
+                raise self.refusal("single keys are searched by speed or memory; leave out one of them", "only", "goal")
+
+
+class TuneOptions(PlanKeyOptions, total=False):
+    """The fields of `TuneRequest` as keywords."""
+
+    goal: Goal
+    trials: int
+    memory_limit: str | int
+    memory_limit_bytes: int
+    only: Sequence[str]
+    num_pairs: int
+    train_s: float
+    keep: bool | None
+    overwrite: bool
+    cache_folder: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomizeRequest(UserRequest):
+    """What `customize` and `voxelocity tune --auto3dseg` take."""
+
+    CALL: ClassVar[str] = "customize"
+
+    work_dir: Path
+    """The folder that `BundleGen.generate` wrote into."""
+    algos: Any = None
+    """Algorithms to customize, as MONAI takes them; all that can be measured if None."""
+    specs: Mapping[str, Any] | None = None
+    """By algorithm or for all ("universal"), as in MONAI; see `AlgorithmSpecs`."""
+    out: Annotated[Path | None, Option(flags=("-o", "--out"))] = None
+    """Folder of the trials and pages; `work_dir`/tune if not given."""
+    memory_limit_bytes: Annotated[int, Option(flags=("--memory-limit",), read=parse_bytes)] = 0
+    """Of the GPU or, without one, of main memory; what is free if 0."""
+    time_budget_s: Annotated[float, Option(flags=("--time-budget",), read=parse_duration_s)] = 0.0
+    """Seconds for each search; 0 sets no limit."""
+    device: Annotated[DeviceChoice, Option(read=read_device)] = "auto"
+    """Where the algorithms will train."""
+    seed: Annotated[int, Option(least=0)] = 0
+    """Of the search."""
+    overwrite: Annotated[bool, Option()] = False
+    """Begin again, even if there are trials."""
+
+    def _check(self) -> None:
+        self.check_number("memory_limit_bytes", _NO_MEMORY)
+        self.check_number("time_budget_s", "give seconds as a number, or 0 for no limit")
+        self.check_number("seed", "give a whole number from 0", is_whole=True)
+        self.check_choice("device", get_args(DeviceChoice))
+
+
+class CustomizeOptions(TypedDict, total=False):
+    """The fields of `CustomizeRequest` as keywords, but those that `customize` names itself."""
+
+    out: Path | str | None
+    memory_limit: str | int
+    memory_limit_bytes: int
+    time_budget: str | float
+    time_budget_s: float
+    device: DeviceChoice
+    seed: int
+    overwrite: bool

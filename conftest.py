@@ -116,7 +116,7 @@ def _no_memory_is_shared_with_other_tests(
 ) -> None:
     """Equal files and preparation are equal content: without this a test could find what another has cached.
 
-    On disk, as the file system in memory of a container may be too small, which would be told.
+    On disk, as the file system in memory of a container may be too small, which would be reported.
     """
     place = tmp_path_factory.getbasetemp() / f"shared-{secrets.token_hex(6)}"
     monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (place, ""))

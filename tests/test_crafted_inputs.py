@@ -51,7 +51,7 @@ def test_the_suite_has_enough_trials():
         ("hang", "any(False for _ in itertools.count())"),
     ],
 )
-def test_each_outcome_is_told_apart(outcome, lines, tmp_path, monkeypatch):
+def test_each_outcome_is_distinguished(outcome, lines, tmp_path, monkeypatch):
     import itertools
     import os
     import resource

@@ -9,20 +9,22 @@ import sys
 import torch
 
 import voxelocity as vx
-from voxelocity.parallel import joined
+from voxelocity.parallel import join_world
 from voxelocity.step import build_loss, build_network
 
 
 def main(dataset: str, num_steps: int = 200) -> None:
     cases = vx.open(dataset)
-    with joined(uses_gpu=torch.cuda.is_available()) as world:
+    with join_world(uses_gpu=torch.cuda.is_available()) as world:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         # Rank 0 plans, as ranks may differ in what they measure. `plan` is plain data: print it, change it, keep it.
-        plan = world.led(lambda: vx.plan(cases, fold=0, overrides={"data.batch_size": 2 * world.place.size}).plan)
+        plan = world.run_on_leader(
+            lambda: vx.plan(cases, fold=0, overrides={"data.batch_size": 2 * world.place.size}).plan
+        )
         network = build_network(
             plan.network, num_channels=len(cases.channels), num_classes=cases.num_classes, seed=plan.seed
         ).to(device)
-        network = world.wrapped(network, bucket_mb=25.0)
+        network = world.wrap_network(network, bucket_mb=25.0)
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
         loss_function = build_loss(plan.loss, total=world.total)
         with vx.Feed(

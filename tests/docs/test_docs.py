@@ -41,9 +41,9 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     (tmp_path / "DATASET").symlink_to(tiny_msd)
     # As MONAI's search for a DiNTS leaves it.
     torch.save({"arch_code_a": np.ones((2, 10)), "arch_code_c": np.ones((2, 10), int)}, tmp_path / "search_code.pt")
-    # It takes a process of its own, as tests/planning do.
+    # It takes a process of its own, as tests/training do.
     libraries = LibraryMemory(preparing_bytes=2**28, training_bytes=2**29)
-    monkeypatch.setattr("voxelocity.planning.memory_estimate.measure_libraries", lambda planned: libraries)
+    monkeypatch.setattr("voxelocity.training.library_memory.measure_libraries", lambda planned: libraries)
     short = re.sub('time_budget_s=300|time_budget="5m"', f"overrides={tiny_plan!r}", snippet)
     assert short != snippet or not {"vx.plan(", "vx.train("} & set(re.findall(r"vx\.\w+\(", snippet)), (
         "the snippet would train for minutes"

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Trials:
-    """Counts what was tried, and goes on to the next trial after one that failed."""
+    """Counts what was tried, and continues with the next trial after one that failed."""
 
     factor: float
     num_tried: int = 0

@@ -32,9 +32,9 @@ def test_trainings_at_once_on_one_cache_have_the_same_weights(
     runs = [tmp_path / f"run-{number}" for number in range(trials.num(4))]
     started = [launch("train", tiny_msd, "-o", run, "--device", "cpu", *often, *sets) for run in runs]
     cleared = launch("cache", "clear", "--yes", tmp_path / "cache") if tier == "disk" else None
-    for run, one in zip(runs, started, strict=True):
+    for run, program in zip(runs, started, strict=True):
         with trials.one(f"{tier}, {run.name}"):
-            ended = one.ended().in_words()
+            ended = program.ended().in_words()
             assert ended.status == 0, ended.err
             assert digest(run) == undisturbed.weights
     if cleared is not None:
@@ -49,9 +49,9 @@ def test_of_trainings_into_one_folder_one_runs_and_the_others_are_refused(
 ):
     train = ("train", tiny_msd, "-o", tmp_path / "run", "--device", "cpu", *often)
     with trials.one("three"):
-        ended = [one.ended().in_words() for one in [launch(*train) for _ in range(3)]]
-        assert sorted(one.status for one in ended) == [0, 2, 2], [one.err for one in ended]
-        refused = " ".join(one.err for one in ended)
+        ended = [program.ended().in_words() for program in [launch(*train) for _ in range(3)]]
+        assert sorted(program.status for program in ended) == [0, 2, 2], [program.err for program in ended]
+        refused = " ".join(program.err for program in ended)
         assert "another process is training into" in refused or "already holds a finished run" in refused
         assert digest(tmp_path / "run") == undisturbed.weights
 
@@ -59,8 +59,8 @@ def test_of_trainings_into_one_folder_one_runs_and_the_others_are_refused(
 def test_predictions_at_once_into_one_folder_are_whole(launch, undisturbed, tiny_msd, files_of, trials, tmp_path):
     predict = ("predict", undisturbed.run, tiny_msd / "imagesTr", "-o", tmp_path / "out", "--device", "cpu")
     with trials.one("two"):
-        for one in [launch(*predict, "--overwrite") for _ in range(2)]:
-            ended = one.ended().in_words()
+        for program in [launch(*predict, "--overwrite") for _ in range(2)]:
+            ended = program.ended().in_words()
             assert ended.status == 0, ended.err
         assert files_of(tmp_path / "out") == undisturbed.predictions
 

@@ -117,7 +117,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("size_kb", _SIZES_KB)
-def test_a_run_on_a_full_disk_goes_on_when_there_is_room_again(
+def test_a_run_on_a_full_disk_continues_when_there_is_room_again(
     command, tiny_msd, often, undisturbed, digest, trials, small_disk, size_kb
 ):
     disk = small_disk(size_kb)
@@ -134,7 +134,7 @@ def test_a_run_on_a_full_disk_goes_on_when_there_is_room_again(
 
 
 @pytest.mark.parametrize("tier", ["disk", "lmdb"])
-def test_a_cache_on_a_full_disk_goes_on_elsewhere_with_the_same_weights(
+def test_a_cache_on_a_full_disk_continues_elsewhere_with_the_same_weights(
     command, tiny_msd, often, tier_sets, undisturbed, digest, trials, small_disk, tmp_path, tier
 ):
     disk = small_disk(100)

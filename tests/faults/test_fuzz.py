@@ -116,7 +116,7 @@ def test_facts_of_runs(fuzz, undisturbed, damaged, voxelocity, copy_of, name):
             return mutated_bytes(numbers, lines)
         changed = mutated_values(numbers, whole)
         if name == "events.jsonl" and isinstance(changed, list):
-            return b"\n".join(json.dumps(one).encode() for one in changed) + b"\n"
+            return b"\n".join(json.dumps(event).encode() for event in changed) + b"\n"
         return json.dumps(changed).encode()
 
     def call(content):

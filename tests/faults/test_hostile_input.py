@@ -171,11 +171,11 @@ _SCANS = {
     "no axes": header(dim=(0, 20, 22, 18, 1, 1, 1, 1)) + _VOXELS,
     "infinite offset": header(vox_offset=float("inf")) + _VOXELS,
     "offset of 1e30": header(vox_offset=1e30) + _VOXELS,
-    "offset that is no number": header(vox_offset=float("nan")) + _VOXELS,
+    "offset that is not a number": header(vox_offset=float("nan")) + _VOXELS,
     "negative offset": header(vox_offset=-1e9) + _VOXELS,
     "spacing of 1e30": header(pixdim=(1, 1e30, 1e30, 1e30, 1, 1, 1, 1)) + _VOXELS,
     "spacing of 0": header(pixdim=(1, 0, 0, 0, 1, 1, 1, 1)) + _VOXELS,
-    "spacing that is no number": header(pixdim=(1, *[float("nan")] * 3, 1, 1, 1, 1)) + _VOXELS,
+    "spacing that is not a number": header(pixdim=(1, *[float("nan")] * 3, 1, 1, 1, 1)) + _VOXELS,
     "infinite slope": header(slope=(float("inf"), 0)) + _VOXELS,
     "unknown type": header(datatype=31999) + _VOXELS,
     "no voxels": header(),
@@ -213,9 +213,9 @@ def test_pipes_are_refused_and_not_waited_for(command, undisturbed, own_msd, cop
         "scan": [predict, ("plan", own_msd, "--device", "cpu")], "model.json": [predict],
         "dataset.json": [("plan", own_msd, "--device", "cpu")], "run.yaml": [("report", run)],
     }[which]  # fmt: skip
-    for one in commands:
-        with trials.one(f"{which}, {one[0]}"):
-            assert command(*one).status in (1, 2)
+    for arguments in commands:
+        with trials.one(f"{which}, {arguments[0]}"):
+            assert command(*arguments).status in (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_a_run_killed_at_any_moment_ends_with_the_undisturbed_weights(
             with trials.one(f"{how.name} after {cpu_s:.2f} CPU seconds"):
                 trouble = Trouble(cpu_s=cpu_s, signal_number=how)
                 ended = command("train", tiny_msd, "-o", run, "--device", "cpu", *often, *sets, trouble=trouble)
-                told = "already holds a finished run" in ended.err
-                assert ended.was_killed or ended.status in (0, 143) or told, ended.err
+                is_refused = "already holds a finished run" in ended.err
+                assert ended.was_killed or ended.status in (0, 143) or is_refused, ended.err
         with trials.one(f"run {number} to its end"):
             finish(run, *sets)
 

@@ -15,7 +15,7 @@ from shared.trial import Ended, Trouble
 _SPARE_MB = (1, 16, 64, 160)
 
 
-def _is_told_by_the_runtime(ended: Ended) -> bool:
+def _is_reported_by_the_runtime(ended: Ended) -> bool:
     # A thread of C++ code that gets no memory ends the process, and so does LLVM while it compiles; Python has no say.
     return ended.status == -signal.SIGABRT and ("bad_alloc" in ended.err or "LLVM ERROR: out of memory" in ended.err)
 
@@ -27,7 +27,7 @@ def test_a_run_with_little_memory_is_equal_or_ends_in_one_sentence(
     train = ("train", tiny_msd, "-o", tmp_path / "run", "--device", "cpu", *often)
     with trials.one(f"{spare_mb} MB"):
         ended = command(*train, trouble=Trouble(spare_bytes=spare_mb * 2**20))
-        assert ended.status in (0, 1, 2) or _is_told_by_the_runtime(ended), f"status {ended.status}: {ended.err}"
+        assert ended.status in (0, 1, 2) or _is_reported_by_the_runtime(ended), f"status {ended.status}: {ended.err}"
         if ended.status != 0:
             again = command(*train)
             assert again.status == 0 or "already holds a finished run" in again.err, again.err
@@ -46,7 +46,7 @@ def test_predictions_with_little_memory_are_whole_or_absent(
             "predict", undisturbed.run, tiny_msd / "imagesTr", "-o", out, "--device", "cpu",
             trouble=Trouble(spare_bytes=spare_mb * 2**20),
         )  # fmt: skip
-        assert ended.status in (0, 1, 2) or _is_told_by_the_runtime(ended), f"status {ended.status}: {ended.err}"
+        assert ended.status in (0, 1, 2) or _is_reported_by_the_runtime(ended), f"status {ended.status}: {ended.err}"
         found = files_of(out) if out.exists() else {}
         assert all(undisturbed.predictions[name] == content for name, content in found.items())
         assert ended.status != 0 or found == undisturbed.predictions

@@ -87,7 +87,7 @@ def _structures(kind: str) -> Callable[[Path], Trial]:
             else:
                 dataset = pydicom.dcmread(path)
                 odd_elements(numbers, dataset)
-                # Values that pydicom does not write are no files.
+                # Values that pydicom does not write are not files.
                 with contextlib.suppress(ValueError, TypeError, AttributeError, OverflowError, KeyError):
                     dataset.save_as(path)
             read_structures(path, header.grid, {"a": 1, "b": 2})

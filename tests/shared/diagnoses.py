@@ -54,7 +54,7 @@ SPLIT_NAMES = {
 
 
 def example(name: str) -> Diagnosis:
-    """The diagnosis of that name, made anew."""
+    """The diagnosis of that name, made again."""
     makers = (data_bound, clean, validation_bound, on_a_gpu, killed, nothing_seen)
     return dict(zip(NAMES, makers, strict=True))[name]()
 
@@ -86,7 +86,7 @@ def split_of(steps: Sequence[Step], passes: Sequence[Pass] = ()) -> list[TimeSha
     counted = [step for step in steps if step.phase == "watched"]
     seconds = {name: sum(step.parts.get(key, 0.0) for step in counted) for key, name in SPLIT_NAMES.items()}
     for kind in ("validation", "saving", "epoch start"):
-        seconds[kind] = sum(one.seconds for one in passes if one.kind == kind)
+        seconds[kind] = sum(interval.seconds for interval in passes if interval.kind == kind)
     seconds["other"] = sum(step.parts.get("other", 0.0) for step in counted)
     whole_s = sum(seconds.values())
     return [TimeShare(name=name, seconds=s, share=s / whole_s) for name, s in seconds.items() if s > 0.0]

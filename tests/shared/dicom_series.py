@@ -31,7 +31,7 @@ def write_series(
         name: of the series; equal names are one series.
         places: of each plane along the normal in steps, 0, 1, 2, ... if it is not given.
         edit: changes each data set before it is written.
-        shear_mm: how far each plane lies beside the one before it, along a row.
+        shear_mm: how far each plane is shifted against the one before it, along a row.
     """
     from pydicom.dataset import Dataset, FileMetaDataset
     from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
@@ -83,7 +83,7 @@ def fix_identity(path: Path) -> None:
     for element in dataset.iterall():
         if element.VR in ("DA", "TM", "DT") and element.value:
             element.value = {"DA": "20200101", "TM": "120000", "DT": "20200101120000"}[element.VR]
-        # Of objects that the library makes beside its own.
+        # Of objects that the library makes besides its own.
         if element.keyword in ("DimensionOrganizationUID", "UID"):
             element.value = UID("1.2.3.7")
     dataset.save_as(path)

@@ -134,7 +134,7 @@ def _run(script: str, arguments: list[str], environment: dict[str, str], *ends: 
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv = ["-c", *arguments]
-    # It is no worker of the test, whatever multiprocessing knows of it.
+    # It is not a worker of the test, whatever multiprocessing knows of it.
     vars(multiprocessing.process)["_parent_process"] = None
     try:
         exec(compile(script, "<string>", "exec"), {"__name__": "__main__"})

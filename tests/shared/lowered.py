@@ -12,7 +12,7 @@ from monai.data.meta_obj import get_track_meta, set_track_meta
 from parity.compare import compare
 from voxelocity.monai.difference import differences_of
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 
 @contextlib.contextmanager
@@ -59,4 +59,6 @@ def both(chain: Sequence[Any], item: Any) -> tuple[Any, Any]:
 
 def assert_equal(theirs: Any, ours: Any) -> None:
     """Once ours is finished, it has MONAI's values, types and metadata."""
-    assert not [one for one in differences_of(theirs, finish(ours)) if one.words or one.largest]
+    assert not [
+        difference for difference in differences_of(theirs, finish(ours)) if difference.words or difference.largest
+    ]

@@ -161,7 +161,7 @@ class _Streams:
         return tuple(map(DupFd, self._numbers))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._numbers = tuple(one.detach() for one in state)
+        self._numbers = tuple(tensor.detach() for tensor in state)
 
     def take(self) -> None:
         for number, stream in zip((1, 2), self._numbers, strict=True):

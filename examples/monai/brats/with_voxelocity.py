@@ -173,7 +173,7 @@ class Training:
                 with torch.autocast(self.device.type, enabled=self.scaler.is_enabled()):
                     predicted = sliding_window_inference(image, (side, side, side), 1, self.model, overlap=0.5)
                 self.dice(
-                    y_pred=[self.prediction(each) for each in decollate_batch(predicted)], y=decollate_batch(label)
+                    y_pred=[self.prediction(item) for item in decollate_batch(predicted)], y=decollate_batch(label)
                 )
         scores = [float(score) for score in self.dice.aggregate()]
         self.dice.reset()

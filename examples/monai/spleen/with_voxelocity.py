@@ -190,8 +190,8 @@ class Training:
                 with torch.autocast(self.device.type, enabled=self.scaler.is_enabled()):
                     predicted = sliding_window_inference(image, (side, side, side), 4, self.model, overlap=0.5)
                 self.dice(
-                    y_pred=[self.prediction(each) for each in decollate_batch(predicted)],
-                    y=[self.truth(each) for each in decollate_batch(label)],
+                    y_pred=[self.prediction(item) for item in decollate_batch(predicted)],
+                    y=[self.truth(item) for item in decollate_batch(label)],
                 )
         mean = self.dice.aggregate().item()
         self.dice.reset()

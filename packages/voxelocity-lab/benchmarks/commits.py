@@ -125,7 +125,7 @@ def measure(sources: Mapping[str, Path], name: str, rounds: int, work: Path) -> 
     for unit in ("seconds", "cpu_s"):
         ratios = sorted(b[unit] / a[unit] for a, b in zip(before, now, strict=True))
         record[unit] = {
-            **{commit: median(one[unit] for one in each) for commit, each in found.items()},
+            **{commit: median(row[unit] for row in rows) for commit, rows in found.items()},
             "now_to_before": {"median": median(ratios), "least": ratios[0], "most": ratios[-1]},
         }
     return record

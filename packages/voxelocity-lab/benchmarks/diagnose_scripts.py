@@ -67,8 +67,12 @@ class Case:
 
     def missing(self) -> list[str]:
         """Those of `needs` that are not installed, or not in the version asked for."""
-        wanted = [Requirement(one) for one in self.needs]
-        return [str(one) for one in wanted if not one.specifier.contains(_version(one.name), prereleases=True)]
+        wanted = [Requirement(text) for text in self.needs]
+        return [
+            str(requirement)
+            for requirement in wanted
+            if not requirement.specifier.contains(_version(requirement.name), prereleases=True)
+        ]
 
 
 def _version(package: str) -> str:
@@ -79,8 +83,8 @@ def _version(package: str) -> str:
 
 
 CASES = tuple(
-    Case(**{**one, "codes": tuple(one["codes"]), "needs": tuple(one["needs"])})
-    for one in json.loads((HELD_OUT / "expected.json").read_text())
+    Case(**{**entry, "codes": tuple(entry["codes"]), "needs": tuple(entry["needs"])})
+    for entry in json.loads((HELD_OUT / "expected.json").read_text())
 )
 
 
@@ -127,26 +131,26 @@ def diagnose(
         cwd=cwd,
     )
     # Paths of the script relative to the project.
-    told: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
-    return told
+    report: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
+    return report
 
 
-def judged(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
+def judged(case: Case, report: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the diagnosis named the right cause, and what it promised.
 
     A problem of the machine (VX5xx: other programs on its cores) is not the script's fault unless expected.
     """
-    found = [one for one in told["findings"] if one["is_cause"]]
-    causes = [one for one in found if not one["code"].startswith("VX5") or one["code"] in case.codes]
+    found = [finding for finding in report["findings"] if finding["is_cause"]]
+    causes = [finding for finding in found if not finding["code"].startswith("VX5") or finding["code"] in case.codes]
     first = causes[0] if causes else None
     return {
-        "verdict": told["verdict"],
+        "verdict": report["verdict"],
         "first": None if first is None else {key: first[key] for key in ("code", "title", "basis", "change")},
-        "causes": [one["code"] for one in causes],
-        "machine": [one["code"] for one in found if one not in causes],
+        "causes": [finding["code"] for finding in causes],
+        "machine": [finding["code"] for finding in found if finding not in causes],
         "is_right": first is not None and first["code"] in case.codes,
         "predicted": None if first is None else first["speedup"],
-        "own_share": told["own_share"],
+        "own_share": report["own_share"],
     }
 
 
@@ -156,7 +160,7 @@ def epoch_s(text: str) -> float:
     Raises:
         ValueError: it printed fewer than two.
     """
-    seconds = [float(one) for number, one in _EPOCH.findall(text) if int(number) > 1]
+    seconds = [float(took_s) for number, took_s in _EPOCH.findall(text) if int(number) > 1]
     if not seconds:
         raise ValueError("a script printed fewer than two lines of the form 'epoch 2: ..., 1.234 s'; give it EPOCHS=2")
     return statistics.fmean(seconds)
@@ -200,10 +204,10 @@ def checkpoints(
     (saved / "last.pt").write_bytes(_OLD)
     # Older than the program.
     os.utime(saved / "last.pt", (1.0, 1.0))
-    told = diagnose(script, folder / f"{saving.name}-diagnosis", seconds=seconds, environ=environ, cwd=work)
+    report = diagnose(script, folder / f"{saving.name}-diagnosis", seconds=seconds, environ=environ, cwd=work)
     diagnosed = sums(saved)
     shutil.rmtree(saved)
-    steps = [one["phase"] for one in told["facts"]["steps"]]
+    steps = [step["phase"] for step in report["facts"]["steps"]]
     own = sum(phase in ("warm-up", "watched", "profiled") for phase in steps)
     subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                    env={**environ, "STEPS": str(own)}, cwd=work)  # fmt: skip
@@ -220,7 +224,7 @@ def checkpoints(
         "num_equal": sum(alone.get(name) == found for name, found in diagnosed.items()),
         "num_alone": len(alone),
         "is_last_untouched": last == hashlib.sha256(_OLD).hexdigest(),
-        "refused": [Path(one["path"]).name for one in told["facts"]["refused_writes"]],
+        "refused": [Path(refused["path"]).name for refused in report["facts"]["refused_writes"]],
     }
 
 
@@ -267,8 +271,8 @@ def write(record: Mapping[str, Any], name: str, *, out: Path, begin: Mapping[str
     path = out / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
     named = {**record, "commit": begin["environment"]["commit"]}
-    others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
-    scripts = sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99)
+    others = {script["name"]: script for script in known["scripts"]} | {record["name"]: named}
+    scripts = sorted(others.values(), key=lambda script: order.index(script["name"]) if script["name"] in order else 99)
     write_record({**begin, "scripts": scripts}, name, out=out)
 
 
@@ -287,7 +291,7 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
                 flush=True,
             )
             is_good = is_good and is_unharmed(record)
-            write(record, "diagnose_checkpoints", out=out, begin=begin, order=[one.name for one in SAVING])
+            write(record, "diagnose_checkpoints", out=out, begin=begin, order=[case.name for case in SAVING])
     return 0 if is_good else 1
 
 

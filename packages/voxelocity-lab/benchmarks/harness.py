@@ -83,10 +83,10 @@ def measure_each(
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
     found: dict[str, Any] = before["found"]
     commits = {**dict.fromkeys(found, before["environment"].get("commit", "")), **before.get("commits", {})}
-    for one in options.only:
-        found[one], commits[one] = measurements[one](), record["environment"]["commit"]
-        print(one, json.dumps(found[one]), flush=True)
-        in_order = {each: found[each] for each in measurements if each in found}
+    for wanted in options.only:
+        found[wanted], commits[wanted] = measurements[wanted](), record["environment"]["commit"]
+        print(wanted, json.dumps(found[wanted]), flush=True)
+        in_order = {measurement: found[measurement] for measurement in measurements if measurement in found}
         write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
 
 
@@ -125,4 +125,4 @@ def run_pytest(
 
 def failures_of(case: ElementTree.Element) -> list[ElementTree.Element]:
     """What went wrong in a test case."""
-    return [one for kind in ("failure", "error") for one in case.findall(kind)]
+    return [text for kind in ("failure", "error") for text in case.findall(kind)]

@@ -4,7 +4,7 @@
 
 A phantom CT with as many organs as the network has classes less one, or a real scan repeated to that size (in which
 the stand-in network finds whatever has the intensity of an organ). Every prediction runs in a process of its own
-(`inference_sides.py`), the sides in turn. Writes `benchmarks/results/inference_SCENARIO.json`, or
+(`inference_sides.py`), the sides alternating. Writes `benchmarks/results/inference_SCENARIO.json`, or
 `inference.json` for all.
 """
 

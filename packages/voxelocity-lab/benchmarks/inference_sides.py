@@ -4,7 +4,7 @@
 
 The network is a stand-in that costs little, so that everything around it can be seen: a mean of 27 voxels, and for each
 class how near that is to the intensity of the class. Every side gets the same network, windows, overlap, spacing and
-intensities. `benchmarks/inference.py` runs the sides in turn.
+intensities. `benchmarks/inference.py` alternates the sides.
 """
 
 from __future__ import annotations

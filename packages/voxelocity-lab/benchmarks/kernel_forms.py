@@ -49,7 +49,7 @@ class Variant:
         return " ".join([self.image, *out, f"num_warps={self.num_warps}", *names])
 
     def given_out(self, out: str, inner: int) -> Variant:
-        """Of a kernel of the augmentation, for images of this type and with so many channels next to each other."""
+        """Of a kernel of the augmentation, for images of this type and with this many channels next to each other."""
         if self.kernel in _SILENT:
             return self
         is_halved = self.kernel == "crop" and (out, inner) != ("fp32", 1)

@@ -22,7 +22,8 @@ import voxelocity as vx
 from harness import measure_each, real_data
 from voxelocity.core.cases import Fold
 from voxelocity.core.requests.tune import TuneRequest
-from voxelocity.planning.memory_estimate import estimate_memory, measure_libraries
+from voxelocity.planning.memory_estimate import estimate_memory
+from voxelocity.training.library_memory import measure_libraries
 from voxelocity.tuning.trial import TrialLimits, run_trial
 from voxelocity.tuning.tune import TrialScale, measure_task, plan_to_tune, trial_environ
 
@@ -92,22 +93,22 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def measured(one: Setting) -> dict[str, Any]:
+def measured(setting: Setting) -> dict[str, Any]:
     """The estimate and the measured peaks of a setting."""
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         work = Path(name)
         planned = plan_to_tune(
-            vx.open(real_data() / one.folder),
+            vx.open(real_data() / setting.folder),
             TuneRequest(
                 out=work,
-                fold=one.fold,
-                overrides={**one.keys, "planner.measure": "never"},
+                fold=setting.fold,
+                overrides={**setting.keys, "planner.measure": "never"},
                 cache_folder=work / "cache",
             ),
             base=None,
         )
         estimate = estimate_memory(planned, measure_libraries(planned))
-        scale = TrialScale(window_s=one.window_s, num_windows=1, num_cases=10**6, validation_s=30.0)
+        scale = TrialScale(window_s=setting.window_s, num_windows=1, num_cases=10**6, validation_s=30.0)
         task, answer = measure_task(planned, scale), work / "answer.json"
         task.write(work / "task")
         outcome = run_trial(
@@ -115,11 +116,11 @@ def measured(one: Setting) -> dict[str, Any]:
             answer=answer, log=work / "log", limits=TrialLimits(seconds=300.0), environ=trial_environ(),
         )  # fmt: skip
     if not outcome.is_finished:
-        raise SystemExit(f"{one}: {outcome.kind}: {outcome.reason}")
+        raise SystemExit(f"{setting}: {outcome.kind}: {outcome.reason}")
     plan = planned.plan
     return {
-        "data": one.folder,
-        "keys": dict(one.keys),
+        "data": setting.folder,
+        "keys": dict(setting.keys),
         "patch": plan.data.patch.shape_voxel,
         "batch_size": plan.data.batch_size,
         "outputs": len(planned.cases.class_names),
@@ -139,4 +140,4 @@ def measured(one: Setting) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measure_each("memory_estimate", __doc__, {name: partial(measured, one) for name, one in SETTINGS.items()})
+    measure_each("memory_estimate", __doc__, {name: partial(measured, setting) for name, setting in SETTINGS.items()})

@@ -186,7 +186,9 @@ def curve(bench: Bench, kind: str, loader: str, *, novograd: bool = False) -> di
         outcomes.append(bench.train(side, loader, dataset, seed=0, num_epochs=num_epochs, novograd=novograd))
     theirs, ours = outcomes
     assert len(theirs.losses) == len(ours.losses), f"{kind}: {len(theirs.losses)} and {len(ours.losses)} steps"
-    largest = max(_relative(one, other) for one, other in zip(ours.losses, theirs.losses, strict=True))
+    largest = max(
+        _relative(our_loss, their_loss) for our_loss, their_loss in zip(ours.losses, theirs.losses, strict=True)
+    )
     held_out = _relative(ours.held_out, theirs.held_out)
     return {
         "data_set": kind,

@@ -240,7 +240,7 @@ def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
 
     out.mkdir(parents=True)
     predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False)
-    folds = sorted(int(one.name[5:]) if one.name != "fold_all" else "all" for one in folder.glob("fold_*"))
+    folds = sorted(int(path.name[5:]) if path.name != "fold_all" else "all" for path in folder.glob("fold_*"))
     predictor.initialize_from_trained_model_folder(str(folder), tuple(folds))
     predictor.predict_from_files_sequential([[str(scan)] for scan in scans], _names_of(scans, out))
 
@@ -271,7 +271,7 @@ def measure(work: Path, *, repeats: int, num_cases: int, only: str, train_only: 
     _do_without_sklearn()
     raw, preprocessed, results = places.values()
     scenarios = {}
-    for scenario in (one for one in SCENARIOS if only in ("", one.name)):
+    for scenario in (scenario for scenario in SCENARIOS if only in ("", scenario.name)):
         write_dataset(scenario, raw)
         plan(scenario, preprocessed)
         folder = train(scenario, preprocessed, results)

@@ -98,7 +98,7 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
         note: why there are no figures, or "".
     """
     words = [sys.executable, str(HERE / "watched_programs.py"), program, "--rounds", str(rounds)]
-    wall, cpu, own, own_share, told = list[float](), list[float](), list[float](), list[float](), list[float]()
+    wall, cpu, own, own_share, shares = list[float](), list[float](), list[float](), list[float](), list[float]()
     for number in range(pairs):
         with tempfile.TemporaryDirectory() as folder:
             before = [*watcher(Path(folder) / "watched"), "--"]
@@ -109,18 +109,18 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
                 if ended is None:
                     return {"note": f"could not be run: {' '.join(before[1:-1][:3])}"}
                 found[side] = ended
-            told += _told_shares(Path(folder) / "watched")
+            shares += _measured_shares(Path(folder) / "watched")
         with_it, without = found["with"], found["without"]
         wall.append(with_it["wall_s"] / without["wall_s"] - 1.0)
         cpu.append(with_it["cpu_s"] / without["cpu_s"] - 1.0)
         own.append(with_it["tree_cpu_s"] - with_it["process_cpu_s"])
         own_share.append(own[-1] / with_it["wall_s"])
     figures = {"wall_share": wall, "cpu_share": cpu, "own_cpu_s": own, "own_share": own_share}
-    figures |= {"told_share": told} if told else {}
+    figures |= {"told_share": shares} if shares else {}
     return {"note": "", **{name: summary(values) for name, values in figures.items()}}
 
 
-def _told_shares(folder: Path) -> list[float]:
+def _measured_shares(folder: Path) -> list[float]:
     """The cost that a monitor or a diagnosis has in its own record; none where it has none."""
     if (folder / "monitor.json").is_file():
         record = json.loads((folder / "monitor.json").read_text())

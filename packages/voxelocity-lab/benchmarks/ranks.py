@@ -44,12 +44,12 @@ import json, sys, time
 import torch
 import voxelocity as vx
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.parallel import even_shares, joined
+from voxelocity.parallel import even_shares, join_world
 from voxelocity.planning import make_plan
 from voxelocity.step import TrainingStep, build_loss, build_network
 dataset, keys, shares, slow = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
-with joined() as world:
+with join_world() as world:
     planned = make_plan(vx.open(dataset), overrides=keys, device="cpu")
     plan, place = planned.plan, world.place
     cases = PreparedCases(
@@ -89,12 +89,12 @@ _OVERHEAD = """
 import json, statistics, sys, time
 import torch
 from voxelocity.core.batch import Batch
-from voxelocity.parallel import joined
+from voxelocity.parallel import join_world
 from voxelocity.step import NetworkConfig, OptimizerConfig, PrecisionConfig, TrainingStep, build_loss, build_network
 from voxelocity.step import LossConfig
 torch.set_num_threads(2)
 CPU = torch.device("cpu")
-with joined() as world:
+with join_world() as world:
     config = NetworkConfig.parse({"name": "unet", "widths": [16, 32, 64], "strides": [[2, 2, 2]] * 2})
     make = lambda: build_network(config, num_channels=1, num_classes=3, seed=0)
     numbers = torch.Generator().manual_seed(0)
@@ -130,11 +130,11 @@ def losses(dataset: Path, work: Path) -> dict[str, Any]:
     alone = found[1]["losses"]
     return {
         str(size): {
-            "largest_difference": max(abs(a - b) for a, b in zip(each["losses"], alone, strict=True)),
+            "largest_difference": max(abs(a - b) for a, b in zip(figures["losses"], alone, strict=True)),
             "largest_loss": max(alone),
-            "patches_per_s": _PLAN["data.batch_size"] / median(each["seconds"][10:]),
+            "patches_per_s": _PLAN["data.batch_size"] / median(figures["seconds"][10:]),
         }
-        for size, each in found.items()
+        for size, figures in found.items()
     }
 
 
@@ -233,4 +233,6 @@ def _in_new_folders(measurement: Callable[[Path, Path], dict[str, Any]]) -> dict
 
 if __name__ == "__main__":
     measurements = (losses, unequal, overhead, dice)
-    measure_each("ranks", __doc__, {one.__name__: partial(_in_new_folders, one) for one in measurements})
+    measure_each(
+        "ranks", __doc__, {measurement.__name__: partial(_in_new_folders, measurement) for measurement in measurements}
+    )

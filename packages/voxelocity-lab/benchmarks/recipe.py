@@ -132,7 +132,7 @@ def brain(data: Path, work: Path, quick: bool) -> dict[str, Any]:
                 abs((a[name] or 0.0) - (b[name] or 0.0)) for a, b in zip(*dice.values(), strict=True) for name in a
             ),
         },
-        "largest_weight": max(float(one.abs().max()) for one in alone.values()),
+        "largest_weight": max(float(weight.abs().max()) for weight in alone.values()),
     }
 
 

@@ -69,7 +69,7 @@ def measure(scenario: Scenario) -> dict[str, Any]:
     windows = torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(1)).to(device)
     rows, loaded = _loaded(network, task, windows, scenario.runtimes)
     for name, seconds in _interleaved(loaded, windows, scenario.rounds).items():
-        per_window = [one / scenario.batch_size for one in seconds]
+        per_window = [pass_s / scenario.batch_size for pass_s in seconds]
         rows[name] |= {
             "window_s": statistics.median(per_window),
             "low_s": min(per_window),

@@ -35,7 +35,7 @@ _CPU = torch.device("cpu")
 
 
 class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations that are no views."""
+    """Counts operations that are not views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -72,21 +72,22 @@ SETS = {
 LIMITS_GB = (4, 8)
 
 
-def measured(one: Set, limit_gb: int) -> dict[str, Any]:
+def measured(data_set: Set, limit_gb: int) -> dict[str, Any]:
     """The row of the table for one data set and limit."""
-    dataset = real_data() / one.folder
+    dataset = real_data() / data_set.folder
     with tempfile.TemporaryDirectory(prefix="tune-") as name:
         work = Path(name)
         result = tune(
-            vx.open(dataset), work / "tune", trials=one.trials, memory_limit_bytes=limit_gb * GB, fold=one.fold,
+            vx.open(dataset), work / "tune", trials=data_set.trials, memory_limit_bytes=limit_gb * GB,
             # nnU-Net's network and AdamW: what the peers' script can follow is what is tuned.
-            overrides={**LIMITS, **PEER_KEYS, **one.keys}, scale=one.scale, keep=False, cache_folder=work / "cache",
+            overrides={**LIMITS, **PEER_KEYS, **data_set.keys}, scale=data_set.scale, keep=False,
+            cache_folder=work / "cache", fold=data_set.fold,
         )  # fmt: skip
         assert isinstance(result, TuneResult)
         before, after = before_and_after(result)
         peaks = [trial.outcome.peak_host_bytes for trial in result.study.winner_trials]
         return {
-            "data": one.folder,
+            "data": data_set.folder,
             "limit_bytes": limit_gb * GB,
             "trials": len(result.study.trials),
             "failed": sum(not trial.outcome.is_finished for trial in result.study.trials),
@@ -97,8 +98,8 @@ def measured(one: Set, limit_gb: int) -> dict[str, Any]:
             "after": _figures(after),
             "peak_bytes": max(peaks, default=None),
             "is_within_limit": all(peak <= limit_gb * GB for peak in peaks),
-            "monai": _monai(one, result.planned, dataset, work),
-            "dice": _dice(one, result, limit_gb, work),
+            "monai": _monai(data_set, result.planned, dataset, work),
+            "dice": _dice(data_set, result, limit_gb, work),
         }
 
 
@@ -106,15 +107,15 @@ def _figures(side: MeasuredSettings | None) -> dict[str, Any] | None:
     if side is None:
         return None
     values = {"images_per_s": side.rates, "validation_s": side.validations_s}
-    spreads = {name: {**spread(each), "n": len(each)} for name, each in values.items()}
+    spreads = {name: {**spread(figures), "n": len(figures)} for name, figures in values.items()}
     return {**spreads, "peak_bytes": side.peak_bytes}
 
 
-def _monai(one: Set, planned: Planned, dataset: Path, work: Path) -> dict[str, Any]:
+def _monai(data_set: Set, planned: Planned, dataset: Path, work: Path) -> dict[str, Any]:
     """Images a second of MONAI's fast recipe and of its plain script, with the same network, patches and batch."""
     out = work / "monai"
     out.mkdir()
-    race = Race(dataset=dataset, planned=planned, out=out, target_dice=0.0, limit_s=one.training_s)
+    race = Race(dataset=dataset, planned=planned, out=out, target_dice=0.0, limit_s=data_set.training_s)
     found: dict[str, Any] = {}
     for side in ("fast", "plain"):
         try:
@@ -125,14 +126,14 @@ def _monai(one: Set, planned: Planned, dataset: Path, work: Path) -> dict[str, A
     return found
 
 
-def _dice(one: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, Any] | None:
+def _dice(data_set: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, Any] | None:
     """Dice of trainings of equal time before and after; None where nothing changes."""
     if not result.values:
         return None
-    limits = TrialLimits(seconds=10 * one.training_s, host_bytes=limit_gb * GB)
+    limits = TrialLimits(seconds=10 * data_set.training_s, host_bytes=limit_gb * GB)
     compared = compare_by_dice(
-        result.planned, work / "pairs", [result.values], first=Length(seconds=one.training_s),
-        num_pairs=one.num_pairs, limits=limits, environ=trial_environ(),
+        result.planned, work / "pairs", [result.values], first=Length(seconds=data_set.training_s),
+        num_pairs=data_set.num_pairs, limits=limits, environ=trial_environ(),
     )  # fmt: skip
     if compared.parity is None:
         return None
@@ -145,7 +146,7 @@ def _dice(one: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[str, 
         "high": overall.high,
         "judgment": overall.judgment,
         "pairs": len(compared.before),
-        "seconds": one.training_s,
+        "seconds": data_set.training_s,
     }
 
 
@@ -153,7 +154,9 @@ def main() -> None:
     if TINY:
         sys.argv.remove("--tiny")
     measurements: dict[str, Callable[[], Any]] = {
-        f"{name}-{limit}GB": partial(measured, one, limit) for name, one in SETS.items() for limit in LIMITS_GB
+        f"{name}-{limit}GB": partial(measured, data_set, limit)
+        for name, data_set in SETS.items()
+        for limit in LIMITS_GB
     }
     measure_each("tune", __doc__, measurements)
 

@@ -127,10 +127,10 @@ def _agreement(
             losses = [step(batches[n % 4].with_(step=n), rate) for n, rate in enumerate(rates)]
             trained[way] = (step, torch.stack(losses).tolist())
     row: Row = {"why_no_graph": trained["graph"][0].why_no_graph, "said": " | ".join(said)}
-    for name, one, other in (("graph", "graph", "eager"), ("noise", "eager again", "eager")):
-        if one not in trained:
+    for name, mode, reference in (("graph", "graph", "eager"), ("noise", "eager again", "eager")):
+        if mode not in trained:
             continue
-        (ours, our_losses), (theirs, their_losses) = trained[one], trained[other]
+        (ours, our_losses), (theirs, their_losses) = trained[mode], trained[reference]
         row[f"{name}_weights"] = _difference(ours.network, theirs.network)
         row[f"{name}_average"] = _difference(ours.averaged(), theirs.averaged())
         apart = [abs(a - b) / abs(b) for a, b in zip(our_losses, their_losses, strict=True)]
@@ -145,15 +145,15 @@ def _agreement(
 def _difference(ours: torch.nn.Module, theirs: torch.nn.Module) -> float:
     """The largest difference of a tensor's weights, relative to its norm; without biases before norms."""
     found = 0.0
-    for (name, one), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+    for (name, our_weight), (_, their_weight) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         if name.endswith("bias"):
             continue
-        found = max(found, float((one - other).norm() / other.norm().clamp_min(1e-12)))
+        found = max(found, float((our_weight - their_weight).norm() / their_weight.norm().clamp_min(1e-12)))
     return found
 
 
 def _full(setting: Setting, case: StepCase) -> Row:
-    """A device that has no memory left for a recording: the training goes on."""
+    """A device that has no memory left for a recording: the training continues."""
     if setting.device.type != "cuda":
         return {"skipped": "only a GPU has graphs"}
     said: list[str] = []

@@ -60,7 +60,7 @@ def _as_found() -> Iterator[None]:
 
 
 def _attempt(setting: Setting, what: str, work: Callable[[], object]) -> None:
-    """One part may fail: its error is a row, and the others go on."""
+    """One part may fail: its error is a row, and the others continue."""
     try:
         work()
     except Exception as error:
@@ -251,7 +251,7 @@ def _by_compiler(setting: Setting, num_classes: int, copy_gb_s: float) -> None:
 def _candidates(num_classes: int, layout: str) -> list[tuple[LossTiling, LossTiling]]:
     """The tilings in use first, then others worth a try: of the sums, and of the gradient."""
     last = layout == "channels_last"
-    used = tuple(tiling(num_classes, is_channels_last=last, is_gradient=one) for one in (False, True))
+    used = tuple(tiling(num_classes, is_channels_last=last, is_gradient=is_gradient) for is_gradient in (False, True))
     others = {
         (2, False): [(512, 4, 4, 8, False), (1024, 8, 4, 4, False), (2048, 8, 8, 8, False)],
         (3, False): [(512, 4, 4, 8, False), (1024, 8, 4, 4, False), (2048, 8, 8, 4, False)],

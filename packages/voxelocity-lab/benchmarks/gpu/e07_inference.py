@@ -305,7 +305,7 @@ def _timed(case: _Case, work: Any, row: Row, *, is_fused: bool, repeats: int, wa
     finally:
         set_fused("window", True)
     alone_s = case.alone_s[row["runtime"]] * (2 if "mirrored" in row["what"] else 1)
-    kept[:] = [_as_array(each) for each in kept]
+    kept[:] = [_as_array(output) for output in kept]
     figures = {"s": min(seconds), "high_s": max(seconds), "n": len(seconds), "over_network": min(seconds) / alone_s}
     peak = {"peak_gb": torch.cuda.max_memory_allocated() / 1e9} if is_cuda else {}
     case.setting.report("inference", {**row, **figures, **peak})

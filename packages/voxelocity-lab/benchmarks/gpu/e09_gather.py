@@ -135,19 +135,21 @@ def _variants() -> list[tuple[str, str, dict[tuple[Any, str], Any]]]:
 
 def _compile_everything(setting: Setting) -> None:
     """All kernels that are timed, in eight threads."""
-    from voxelocity.core.kernels import compile_one, distinct, recorded
+    from voxelocity.core.kernels import compile_one, distinct, record_launches
 
     volume = resident_volume(setting.device, SIDE)
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}
     launches = []
     for name, _, values in [*((name, "", {}) for name in works), *_variants()]:
-        with _replaced(values), recorded(runs=False) as some:
+        with _replaced(values), record_launches(runs=False) as some:
             works[name].fill()
         launches += some
     todo = distinct(launches)
     begin_s = time.perf_counter()
     with ThreadPoolExecutor(8) as pool:
-        failed = [future.exception() for future in [pool.submit(compile_one, one, setting.device) for one in todo]]
+        failed = [
+            future.exception() for future in [pool.submit(compile_one, launch, setting.device) for launch in todo]
+        ]
     row: Row = {"what": f"{len(todo)} kernels in 8 threads", "seconds": time.perf_counter() - begin_s}
     errors = [repr(error)[:200] for error in failed if error is not None]
     setting.report("compiling", row | ({"error": "; ".join(errors)[:600]} if errors else {}))

@@ -193,7 +193,7 @@ def tables_of(lines: str, experiment: str) -> dict[str, list[Row]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON takes it: what is no number, text or truth value becomes a text."""
+    """A value as JSON takes it: what is not a number, text or truth value becomes a text."""
     if hasattr(value, "tolist"):  # of NumPy and of torch
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

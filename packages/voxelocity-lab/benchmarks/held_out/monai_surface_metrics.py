@@ -70,8 +70,8 @@ def main() -> None:
         with torch.no_grad():
             for batch in val_loader:
                 outputs = sliding_window_inference(batch["image"].to(device), (48, 48, 48), 4, model, overlap=0.25)
-                y_pred = [post_pred(one) for one in decollate_batch(outputs)]
-                y = [post_label(one) for one in decollate_batch(batch["label"].to(device))]
+                y_pred = [post_pred(output) for output in decollate_batch(outputs)]
+                y = [post_label(label) for label in decollate_batch(batch["label"].to(device))]
                 for metric in metrics:
                     metric(y_pred=y_pred, y=y)
         values = [metric.aggregate().item() for metric in metrics]

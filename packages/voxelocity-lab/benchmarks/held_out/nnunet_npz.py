@@ -30,7 +30,7 @@ def preprocess(root: Path, out: Path) -> list[Path]:
         ]
         brain = ndimage.find_objects(np.any(data, axis=0).astype(np.int8))[0]
         seg = nib.load(path).get_fdata(dtype=np.float32)[brain]
-        data = [(one[brain] - one[brain].mean()) / one[brain].std() for one in data]
+        data = [(channel[brain] - channel[brain].mean()) / channel[brain].std() for channel in data]
         np.savez_compressed(out / f"{name}.npz", data=np.stack([*data, seg]))
         cases.append(out / name)
     return cases

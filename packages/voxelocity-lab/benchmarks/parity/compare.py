@@ -10,7 +10,7 @@ import numpy as np
 
 from voxelocity.monai.difference import Difference, differences_of
 from voxelocity.monai.lower import Lowering
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 
 def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:

@@ -20,7 +20,7 @@ from parity.cases import all_cases
 from parity.compare import compare
 from voxelocity.monai.difference import Difference
 from voxelocity.monai.lower import Lowering, lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 SMALLEST_P = 1e-3
 """Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once always passes."""
@@ -127,7 +127,7 @@ def _p_of_noise(theirs: Any, ours: Any, source: Any) -> float:
 def _num_different(theirs: Any, ours: Any, key: str) -> int:
     """Voxels of a key that differ, over all samples."""
     if isinstance(theirs, list):
-        return sum(_num_different(one, other, key) for one, other in zip(theirs, ours, strict=True))
+        return sum(_num_different(their_item, our_item, key) for their_item, our_item in zip(theirs, ours, strict=True))
     if key not in theirs:
         return 0
     return int((np.asarray(theirs[key]) != np.asarray(ours[key])).sum())

@@ -36,7 +36,7 @@ def main():
 
     def save(path):
         state = {"net": net, "optimizer": optimizer, "schedule": schedule, "average": average}
-        states = {name: one.state_dict() for name, one in state.items()}
+        states = {name: part.state_dict() for name, part in state.items()}
         torch.save({**states, "random": torch.get_rng_state(), "step": step}, path)
 
     try:

@@ -30,7 +30,7 @@ def readme_table() -> str:
         lines += ["", "**Time until a Dice is reached,** median (least to most) of seeds:", ""]
         lines += _to_target(to_target)
     # Others are in docs/measured.md.
-    if timed := [one for one in races if not one["target_dice"] and _FAST in one["ours_higher_by"]]:
+    if timed := [race for race in races if not race["target_dice"] and _FAST in race["ours_higher_by"]]:
         lines += [
             "",
             "**Dice after a fixed time:** Voxelocity, MONAI's fast recipe (mean difference, its 95 % interval over "
@@ -86,7 +86,7 @@ def _cores(record: dict[str, Any]) -> str:
 
 def _machines(records: Sequence[dict[str, Any]]) -> str:
     found = [(_cores(record), record["environment"]) for record in records]
-    return "; ".join(sorted({f"{cores} of {one['cpu']}, {one['gpu'] or 'no GPU'}" for cores, one in found}))
+    return "; ".join(sorted({f"{cores} of {machine['cpu']}, {machine['gpu'] or 'no GPU'}" for cores, machine in found}))
 
 
 def _folds_words(folds: Sequence[dict[str, Any]]) -> str:

@@ -36,8 +36,13 @@ def _commits(record: dict[str, Any]) -> str:
 def _losses(found: dict[str, Any]) -> list[str]:
     alone = found["1"]["patches_per_s"]
     rows = [
-        (size, f"{one['largest_difference']:.1e}", f"{one['patches_per_s']:.1f}", f"{one['patches_per_s'] / alone:.2f}")
-        for size, one in found.items()
+        (
+            size,
+            f"{figures['largest_difference']:.1e}",
+            f"{figures['patches_per_s']:.1f}",
+            f"{figures['patches_per_s'] / alone:.2f}",
+        )
+        for size, figures in found.items()
     ]
     heads = (
         "ranks of one thread",
@@ -50,8 +55,8 @@ def _losses(found: dict[str, Any]) -> list[str]:
 
 def _dice(found: dict[str, Any]) -> list[str]:
     rows = [
-        (size, f"{one['mean_dice']:.3f}", f"{one['step']:,}", f"{one['images_per_s']:.1f}")
-        for size, one in found.items()
+        (size, f"{figures['mean_dice']:.3f}", f"{figures['step']:,}", f"{figures['images_per_s']:.1f}")
+        for size, figures in found.items()
     ]
     return markdown_table(("ranks of one thread", "Dice after 5 minutes", "steps", "patches a second"), rows)
 

@@ -92,7 +92,7 @@ def slide_lines(record: dict[str, Any]) -> list[str]:
 def _aucs(scores: dict[str, Any]) -> list[str]:
     rows = []
     for name, key in (("patches", "patch_auc"), ("squares of heat maps", "square_auc")):
-        each = [one[key] for one in scores["pieces"].values() if one[key] is not None]
+        each = [piece[key] for piece in scores["pieces"].values() if piece[key] is not None]
         rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", str(len(each))))
         rows += [
             (f"{name}, by the {baseline}", f"{aucs[key]:.3f}", "", "", "")
@@ -120,7 +120,7 @@ def _race(record: dict[str, Any]) -> list[str]:
     rows = []
     for label, words in times_to_target(record).items():
         sides = zip(seconds[label], seconds[_OURS], strict=True)
-        pairs = [[limit_s if one is None else one for one in both] for both in sides]
+        pairs = [[limit_s if took_s is None else took_s for took_s in both] for both in sides]
         factor = factor_text(statistics.median(other / ours for other, ours in pairs))
         missed = "at least " if None in seconds[label] else ""
         rows.append((label, words, "" if label == _OURS else f"{missed}{factor}"))

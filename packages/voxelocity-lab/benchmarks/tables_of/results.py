@@ -96,9 +96,9 @@ def times_to_target(race: dict[str, Any]) -> dict[str, str]:
     words = {}
     within = f" within {duration_text(race['limit_s'])}" if race.get("limit_s") else ""
     for label, seconds in race["seconds_to_target"].items():
-        known = [each for each in seconds if each is not None]
+        known = [value for value in seconds if value is not None]
         missed = f"not{within} in {len(seconds) - len(known)} of {len(seconds)}"
-        middle = statistics.median([math.inf if each is None else each for each in seconds])
+        middle = statistics.median([math.inf if value is None else value for value in seconds])
         found = [duration_text(middle)] if math.isfinite(middle) else []
         if found and len(known) > 1:
             found = [f"{found[0]} ({duration_text(min(known))} to {duration_text(max(known))})"]

@@ -47,20 +47,20 @@ def memory_lines(record: dict[str, Any]) -> list[str]:
     rows = [
         (
             name,
-            " x ".join(map(str, one["patch"])),
-            one["batch_size"],
-            one["outputs"],
-            f"{one['network']}, {one['compute']}",
-            one["optimizer"],
-            one["tier"],
-            one["windows"],
-            *(cell for part in ("training", "run") for cell in _peaks(one["estimated"][part], one["measured"][part])),
+            " x ".join(map(str, row["patch"])),
+            row["batch_size"],
+            row["outputs"],
+            f"{row['network']}, {row['compute']}",
+            row["optimizer"],
+            row["tier"],
+            row["windows"],
+            *(cell for part in ("training", "run") for cell in _peaks(row["estimated"][part], row["measured"][part])),
         )
-        for name, one in record["found"].items()
+        for name, row in record["found"].items()
     ]
     ratios = [
-        one["estimated"][part] / one["measured"][part]
-        for one in record["found"].values()
+        row["estimated"][part] / row["measured"][part]
+        for row in record["found"].values()
         for part in ("training", "run")
     ]
     span = f"Estimated over measured: {min(ratios):.2f} to {max(ratios):.2f}. "

@@ -40,17 +40,17 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
 def diagnosed_lines(record: dict[str, Any]) -> list[str]:
     """Programs with a planted fault: what the diagnosis named, what it promised, what the change brought."""
     rows = []
-    for one in record["scripts"]:
-        first, achieved = one["first"], one.get("achieved")
-        named = "nothing is wrong" if first is None or not one["expected"] else f"{first['code']} {first['title']}"
+    for script in record["scripts"]:
+        first, achieved = script["first"], script.get("achieved")
+        named = "nothing is wrong" if first is None or not script["expected"] else f"{first['code']} {first['title']}"
         rows.append((
-            f"{one['stands_for']} (`{one['name']}`)",
-            named if one["is_right"] else f"{named} (wrong)",
-            "" if one["predicted"] is None else factor_text(one["predicted"]),
+            f"{script['stands_for']} (`{script['name']}`)",
+            named if script["is_right"] else f"{named} (wrong)",
+            "" if script["predicted"] is None else factor_text(script["predicted"]),
             "" if achieved is None else factor_text(achieved["median"]),
             "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
-            one.get("n", ""),
-            str(one["commit"] or "unknown")[:12],
+            script.get("n", ""),
+            str(script["commit"] or "unknown")[:12],
         ))  # fmt: skip
     heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
     return [*markdown_table(heads, rows), "", source_line(record)]
@@ -60,10 +60,10 @@ def diagnosed_lines(record: dict[str, Any]) -> list[str]:
 def checkpoint_lines(record: dict[str, Any]) -> list[str]:
     """What scripts saved under a diagnosis, next to what they save without one."""
     rows = [
-        (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
-         f"{one['num_equal']} of {one['num_checkpoints']}",
-         "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
-        for one in record["scripts"]
+        (f"{script['stands_for']} (`{script['name']}`)", script["steps"], script["undone_steps"],
+         f"{script['num_equal']} of {script['num_checkpoints']}",
+         "as before" if script["is_last_untouched"] else "REPLACED", str(script["commit"] or "unknown")[:12])
+        for script in record["scripts"]
     ]  # fmt: skip
     heads = (
         "script",

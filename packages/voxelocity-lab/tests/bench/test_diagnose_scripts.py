@@ -24,7 +24,7 @@ def finding(code, *, saves_s=5.0, is_cause=True):
     }  # fmt: skip
 
 
-def told(*findings):
+def report_of(*findings):
     return {"verdict": "v", "findings": list(findings), "own_share": 0.01}
 
 
@@ -34,7 +34,7 @@ def case_of(runner, *, codes=("VX116",), needs=(), cured=None):
 
 
 def test_every_program_has_a_cured_form_and_expects_a_finding_that_has_a_page(runner):
-    assert {one.stem for one in runner.HELD_OUT.glob("*.py")} == {case.name for case in runner.CASES}
+    assert {path.stem for path in runner.HELD_OUT.glob("*.py")} == {case.name for case in runner.CASES}
     pages = Path(findings.__file__).parent
     for case in runner.CASES:
         assert 'os.environ.get("CURED") == "1"' in (runner.HELD_OUT / f"{case.name}.py").read_text()
@@ -45,15 +45,15 @@ def test_every_program_has_a_cured_form_and_expects_a_finding_that_has_a_page(ru
 
 def test_the_machines_own_trouble_is_not_taken_for_the_scripts_cause(runner):
     case = case_of(runner)
-    found = runner.judged(case, told(finding("VX504"), finding("VX116"), finding("VX313", is_cause=False)))
+    found = runner.judged(case, report_of(finding("VX504"), finding("VX116"), finding("VX313", is_cause=False)))
     assert (found["is_right"], found["predicted"], found["machine"]) == (True, 2.0, ["VX504"])
-    assert not runner.judged(case, told(finding("VX101"), finding("VX116")))["is_right"]
-    assert not runner.judged(case, told())["is_right"]
+    assert not runner.judged(case, report_of(finding("VX101"), finding("VX116")))["is_right"]
+    assert not runner.judged(case, report_of())["is_right"]
 
 
 def test_memory_that_grows_is_the_scripts_cause_where_it_was_planted(runner):
     case = case_of(runner, codes=("VX508",))
-    found = runner.judged(case, told(finding("VX504"), finding("VX508"), finding("VX101")))
+    found = runner.judged(case, report_of(finding("VX504"), finding("VX508"), finding("VX101")))
     assert (found["is_right"], found["causes"], found["machine"]) == (True, ["VX508", "VX101"], ["VX504"])
 
 
@@ -86,9 +86,9 @@ def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path
         order = ["decode_in_loop", "many_workers"]
         runner.write({"name": name, "n": 1}, "diagnose_scripts", out=tmp_path / "results", begin=begin, order=order)
     kept = json.loads((tmp_path / "results" / "diagnose_scripts.json").read_text())
-    assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
+    assert [script["name"] for script in kept["scripts"]] == ["decode_in_loop", "many_workers"]
     assert kept["command"] == "python x.py"
-    assert [one["commit"] for one in kept["scripts"]] == ["c0ffee"] * 2
+    assert [script["commit"] for script in kept["scripts"]] == ["c0ffee"] * 2
 
 
 def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, monkeypatch, capsys):
@@ -96,7 +96,7 @@ def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, mon
 
     def diagnose(script, folder, *, seconds, environ):
         asked.append((script.name, seconds))
-        return told(finding("VX101"))
+        return report_of(finding("VX101"))
 
     def timed(script, case, *, rounds, environ):
         asked.append((script.name, rounds))
@@ -125,7 +125,7 @@ def test_what_is_missing_or_differs_beside_an_undiagnosed_run_is_harm(runner):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])
 def test_checkpoints_under_a_diagnosis_are_those_of_an_undiagnosed_run(runner, tmp_path, name):
-    (saving,) = [one for one in runner.SAVING if one.name == name]
+    (saving,) = [case for case in runner.SAVING if case.name == name]
     pytest.importorskip(saving.needs, reason=f"{saving.needs} is not installed, so {name}.py cannot run")
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = runner.checkpoints(saving, tmp_path, scripts=runner.SCRIPTS, seconds=4, environ=environ)

@@ -64,7 +64,7 @@ def call_of(gpu_run, logs, **options):
 
 def test_experiments_are_found_by_number_and_a_broken_module_is_one_of_them(gpu_run, folder):
     found = gpu_run.find_experiments(folder)
-    assert [one.id for one in found] == ["E1", "E2", "E3", "E10"]
+    assert [experiment.id for experiment in found] == ["E1", "E2", "E3", "E10"]
     assert "a_package_that_nobody_has" in found[2].error
     lines = gpu_run.listed(found, [])
     assert lines[2] == "| E1 | Is it E1? | 1 | no |"
@@ -87,7 +87,7 @@ def test_rows_of_experiments_that_fail_are_kept_and_the_others_are_run(gpu_run, 
 
 
 def test_an_experiment_over_its_time_is_ended_with_what_it_has_started(gpu_run, folder, tmp_path, monkeypatch):
-    (found,) = (one for one in gpu_run.find_experiments(folder) if one.id == "E10")
+    (found,) = (experiment for experiment in gpu_run.find_experiments(folder) if experiment.id == "E10")
     limit_s, wait = 20.0, subprocess.Popen.wait
 
     def wait_until_it_has_begun(process, timeout=None):
@@ -194,7 +194,7 @@ def test_the_list_of_the_readme_is_up_to_date(gpu_run):
     lines = gpu_run.listed(gpu_run.find_experiments(), gpu_run.known_records())
     hint = "run python benchmarks/gpu/run.py --list --update"
     assert gpu_run.with_list(text, lines) == text, hint
-    assert not [one.error for one in gpu_run.find_experiments() if one.error]
+    assert not [experiment.error for experiment in gpu_run.find_experiments() if experiment.error]
 
 
 def test_tests_are_counted_by_module_with_those_that_were_skipped(correct):

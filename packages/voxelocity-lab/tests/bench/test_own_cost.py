@@ -27,11 +27,11 @@ def test_what_a_watcher_takes_is_the_cpu_time_beside_the_programs(own_cost):
 def test_what_a_watcher_tells_of_itself_is_kept_beside_what_was_measured(own_cost, tmp_path):
     (tmp_path / "monitor").mkdir()
     (tmp_path / "monitor" / "monitor.json").write_text('{"own_cpu_s": 0.5, "seconds": 20.0}')
-    assert own_cost._told_shares(tmp_path / "monitor") == [0.025]
+    assert own_cost._measured_shares(tmp_path / "monitor") == [0.025]
     (tmp_path / "diagnosis.json").write_text('{"own_share": 0.01}')
-    assert own_cost._told_shares(tmp_path) == [0.01]
+    assert own_cost._measured_shares(tmp_path) == [0.01]
     (tmp_path / "diagnosis.json").write_text('{"own_share": null}')
-    assert own_cost._told_shares(tmp_path) == []
+    assert own_cost._measured_shares(tmp_path) == []
 
 
 def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):

@@ -69,7 +69,7 @@ def test_each_user_has_a_folder_of_their_own(tmp_path, monkeypatch):
     assert work_folder(tmp_path / "given").is_dir()
 
 
-def test_a_set_is_told_in_words():
+def test_a_set_is_reported_in_words():
     assert CT.words == "2 CT-like volumes of 96x96x40"
     assert MR.words == "1 MR-like volume of 64x60x56, 4 channels"
 

@@ -87,8 +87,8 @@ def test_a_work_folder_that_cannot_be_made_is_named(tmp_path):
 def test_the_tiers_that_are_measured_are_all_those_on_a_disk(tmp_path):
     measured = [CacheConfig.parse(values) for values in disk_tiers(tmp_path).values()]
     offered = {tier: set(typing.get_args(CacheConfig.model_fields[tier].annotation)) for tier in ("tier", "format")}
-    assert {one.tier for one in measured} == offered["tier"] - {"none", "memory", "rotating"}
-    assert {one.format for one in measured if one.tier == "disk"} == offered["format"] - {"auto"}
+    assert {scenario.tier for scenario in measured} == offered["tier"] - {"none", "memory", "rotating"}
+    assert {scenario.format for scenario in measured if scenario.tier == "disk"} == offered["format"] - {"auto"}
 
 
 @pytest.mark.nightly

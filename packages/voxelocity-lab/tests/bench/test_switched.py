@@ -62,7 +62,7 @@ def test_mixed_precision_takes_the_format_that_the_device_multiplies():
     assert make_switch("amp", OLD_GPU).on["precision.compute"] == "float16"
 
 
-def test_the_published_figure_is_told_with_what_it_was_measured_on():
+def test_the_published_figure_is_reported_with_what_it_was_measured_on():
     text = make_switch("amp", CPU).published
     assert "1.11 times as fast" in text
     assert "2892 MB of device memory became 1829 MB" in text
@@ -140,7 +140,7 @@ def test_nothing_but_the_phantoms_stays_in_the_work_folder(tmp_path, fake_train)
     assert [path.name for path in tmp_path.iterdir()] == ["v1-ct-20x20x16-1x1x1"]
 
 
-def test_the_first_stretch_is_told_apart_from_the_steady_ones():
+def test_the_first_stretch_is_distinguished_from_the_steady_ones():
     run = facts(stretch(1, 1, 1.0, seconds=30.0), stretch(3, 2, 1.0, seconds=4.0), stretch(4, 1, 1.0, seconds=2.0))
     assert steady_images_per_s(run) == 1.0
     assert warm_up_s(run) == 28.0

@@ -75,7 +75,7 @@ def test_a_commit_is_known_if_it_leads_to_the_checkout(tables, monkeypatch):
     assert not is_in_history("x")
 
 
-def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
+def test_the_demo_is_reported_with_every_side_its_range_and_its_seeds(tables):
     from tables_of.results import demo_words
 
     seconds = {"MONAI": [60.0, None, None], "Voxelocity": [40.0, 30.0, 50.0]}

@@ -175,10 +175,10 @@ def test_ctrl_c_and_a_full_disk_while_predicting_lose_nothing(trial, request, tm
     ):
         with monkeypatch.context() as patched:
             patched.setattr("os.fsync", instead)
-            told = voxelocity(*words_of(trial, "predict", data, out))
-        assert told.status == status, told.err
-        assert said in told.err
-        assert str(out) in told.err
+            result = voxelocity(*words_of(trial, "predict", data, out))
+        assert result.status == status, result.err
+        assert said in result.err
+        assert str(out) in result.err
         assert not list(out.glob("**/.*.part"))
     again = voxelocity(*words_of(trial, "both", data, out), "--resume")
     assert again.status == 0, again.err
@@ -191,9 +191,9 @@ def test_ctrl_c_and_a_full_disk_while_predicting_lose_nothing(trial, request, tm
 def test_a_folder_without_data_is_named(trial, tmp_path, voxelocity):
     (tmp_path / "empty").mkdir()
     for data in ("empty", "missing"):
-        told = voxelocity(*words_of(trial, "both", tmp_path / data, tmp_path / "run"))
-        assert told.status == 2, told.err
-        assert str(tmp_path / data) in told.err
+        result = voxelocity(*words_of(trial, "both", tmp_path / data, tmp_path / "run"))
+        assert result.status == 2, result.err
+        assert str(tmp_path / data) in result.err
         assert not (tmp_path / "run" / "run.yaml").exists()
 
 
@@ -204,10 +204,10 @@ def test_a_run_of_another_recipe_stays_as_it_is(trial, request, tmp_path, voxelo
     (out / "run.yaml").write_text("recipe: other\n")
     (out / "model.json").write_text('{"recipe": "other"}')
     for more in ((), ("--resume",)):
-        told = voxelocity(*words_of(trial, "both", data, out), *more)
-        assert told.status == 2, told.err
-        assert str(out) in told.err
-        assert "-o" in told.err or "--overwrite" in told.err
+        result = voxelocity(*words_of(trial, "both", data, out), *more)
+        assert result.status == 2, result.err
+        assert str(out) in result.err
+        assert "-o" in result.err or "--overwrite" in result.err
     assert sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) == ["model.json", "run.yaml"]
     assert (out / "run.yaml").read_text() == "recipe: other\n"
 
@@ -225,10 +225,10 @@ def test_a_model_of_another_recipe_a_damaged_and_a_missing_one_are_named(trial, 
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
     for content, said in (('{"recipe": "other", "format": 1}', "recipe"), ("{", "damaged")):
         (folder / "model.json").write_text(content)
-        told = voxelocity(*words)
-        assert told.status == 2, told.err
-        assert str(folder) in told.err
-        assert said in told.err
+        result = voxelocity(*words)
+        assert result.status == 2, result.err
+        assert str(folder) in result.err
+        assert said in result.err
 
 
 @_EACH
@@ -236,7 +236,7 @@ def test_a_place_that_cannot_be_written_is_named(trial, request, tmp_path, voxel
     (tmp_path / "file").write_text("")
     data = request.getfixturevalue(trial.data)
     for action in ("train", "benchmark"):
-        told = voxelocity(*words_of(trial, action, data, tmp_path / "file" / "run"))
-        assert told.status in (1, 2), told.err
-        assert str(tmp_path / "file") in told.err
-        assert "Traceback" not in told.err
+        result = voxelocity(*words_of(trial, action, data, tmp_path / "file" / "run"))
+        assert result.status in (1, 2), result.err
+        assert str(tmp_path / "file") in result.err
+        assert "Traceback" not in result.err

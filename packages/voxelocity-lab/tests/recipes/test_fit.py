@@ -186,7 +186,7 @@ def test_a_step_leaves_cores_to_the_threads_that_make_batches_if_the_job_spares_
     assert sys.getswitchinterval() == before[1]
 
 
-def test_sinks_are_told_of_the_machine_as_by_train_and_without_them_nobody_asks(tmp_path, monkeypatch):
+def test_sinks_learn_of_the_machine_as_by_train_and_without_them_nobody_asks(tmp_path, monkeypatch):
     made = []
 
     class Once:
@@ -205,7 +205,7 @@ def test_sinks_are_told_of_the_machine_as_by_train_and_without_them_nobody_asks(
     monkeypatch.setattr(open_session, "Sampler", Once)
     train(tmp_path / "alone", steps=2)
     assert made == []
-    told = []
+    events = []
 
     class Kept:
         name = "kept"
@@ -214,14 +214,14 @@ def test_sinks_are_told_of_the_machine_as_by_train_and_without_them_nobody_asks(
             pass
 
         def write(self, event):
-            told.append(event)
+            events.append(event)
 
         def end(self):
             made.append("ended")
 
     train(tmp_path / "run", steps=2, sinks=[Kept()])
     assert made == [(os.getpid(), 10.0), "stopped", "ended"]
-    assert [event["host"]["program_cores"] for event in told if event["event"] == "sample"] == [0.2]
+    assert [event["host"]["program_cores"] for event in events if event["event"] == "sample"] == [0.2]
 
 
 @pytest.mark.parametrize("name", ["brain", "spleen"])

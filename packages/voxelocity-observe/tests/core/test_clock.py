@@ -5,7 +5,7 @@ import pytest
 from voxelocity_observe.core.clock import FakeClock, Stopwatch, process_age_s, system_clock
 
 
-def test_fake_clock_moves_only_when_told_and_never_back():
+def test_fake_clock_moves_only_when_asked_and_never_back():
     clock = FakeClock(5.0)
     assert clock() == clock() == 5.0
     clock.advance(2.5)

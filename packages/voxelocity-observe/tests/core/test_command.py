@@ -31,7 +31,7 @@ def test_the_status_is_the_commands_own(way, status):
     assert run_command(["sh", "-c", f"exit {status}"]) == status
 
 
-def test_a_signal_that_ends_the_command_is_told_as_shells_do_and_raw(way):
+def test_a_signal_that_ends_the_command_is_reported_as_shells_do_and_raw(way):
     kill = ["sh", "-c", "kill -9 $$"]
     assert run_command(kill) == 137
     assert watch_command(kill) == -9
@@ -73,7 +73,7 @@ def test_variables_are_added_to_those_there_are(capfd, monkeypatch):
     assert capfd.readouterr().out == "1 2\n"
 
 
-def test_the_start_is_told_with_the_process_id_and_ticks_come_while_it_runs(way, tmp_path):
+def test_the_start_is_reported_with_the_process_id_and_ticks_come_while_it_runs(way, tmp_path):
     go, seen = tmp_path / "go", []
 
     def tick():
@@ -181,7 +181,7 @@ def test_ctrl_c_reaches_the_command_once_and_its_own_end_is_waited_for():
 
 
 @pytest.mark.parametrize("more", [[], ["ignores the ends"]])
-def test_sigterm_to_us_is_passed_on_also_where_whoever_started_us_ignores_the_ends_of_children(more):
+def test_sigterm_to_us_is_passed_on_also_where_our_parent_ignores_the_ends_of_children(more):
     child = _listener(*more)
     child.send_signal(signal.SIGTERM)
     out, _ = child.communicate(timeout=HANGS_S)

@@ -1,4 +1,4 @@
-"""The event log: whole lines, times that go on, and what happens when something breaks."""
+"""The event log: whole lines, times that continue, and what happens when something breaks."""
 
 import json
 import math
@@ -93,7 +93,7 @@ def test_log_in_a_missing_folder_says_which_file_cannot_be_written(tmp_path):
         EventLog(tmp_path / "absent" / "events.jsonl")
 
 
-def test_resumed_log_goes_on_with_the_time_of_the_last_event(path):
+def test_resumed_log_continues_with_the_time_of_the_last_event(path):
     with EventLog(path, clock=(clock := FakeClock(7.0))) as log:
         clock.advance(10.0)
         log.write("step")
@@ -114,7 +114,7 @@ def test_resume_begins_a_missing_file(path):
 
 @settings(max_examples=examples(60))
 @given(data=st.data())
-def test_log_cut_anywhere_keeps_every_whole_event_and_goes_on(tmp_path_factory, data):
+def test_log_cut_anywhere_keeps_every_whole_event_and_continues(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log") / "events.jsonl"
     clock = FakeClock()
     with EventLog(path, clock=clock) as log:
@@ -172,13 +172,13 @@ def test_failing_write_is_an_error_with_the_cure(path, monkeypatch):
         monkeypatch.undo()
 
 
-def test_listeners_are_told_each_event_once_its_line_is_written(tmp_path):
-    path, told = tmp_path / "events.jsonl", []
+def test_listeners_get_each_event_once_its_line_is_written(tmp_path):
+    path, messages = tmp_path / "events.jsonl", []
     with EventLog(path, clock=FakeClock()) as log:
         log.write("before")
-        log.listen(lambda event: told.append((event, len(read_events(path)))))
+        log.listen(lambda event: messages.append((event, len(read_events(path)))))
         log.write("loss", value=math.nan, step=3)
-    assert told == [({"event": "loss", "time_s": 0.0, "value": None, "step": 3}, 2)]
+    assert messages == [({"event": "loss", "time_s": 0.0, "value": None, "step": 3}, 2)]
 
 
 def test_a_listener_may_write_events_itself(tmp_path):

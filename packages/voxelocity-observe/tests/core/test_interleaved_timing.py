@@ -5,7 +5,7 @@ from voxelocity_observe.core.interleaved_timing import MAX_ROUNDS, MIN_ROUNDS, T
 
 
 class Machine:
-    """Ways that take so many seconds by a clock that only they move; the first call of each takes longer."""
+    """Ways that take this many seconds by a clock that only they move; the first call of each takes longer."""
 
     def __init__(self, first=1.0, **seconds):
         self.clock, self.called, self._seconds, self._first = FakeClock(), [], seconds, first

@@ -15,15 +15,20 @@ def test_the_largest_part_leads_and_the_remainder_is_grey():
     split = time_split("Time", [part(n, s) for n, s in zip(names, (1.0, 2.0, 6.0, 1.0), strict=True)])
     (bar,) = split.bars
     colors = ["var(--part-2)", "var(--part-3)", "var(--part-1)", "var(--part-other)"]
-    assert [one.color for one in bar.parts] == colors == split.table.swatches
-    assert [one.start for one in bar.parts] == [0.0, pytest.approx(10.0), pytest.approx(30.0), pytest.approx(90.0)]
+    assert [segment.color for segment in bar.parts] == colors == split.table.swatches
+    assert [segment.start for segment in bar.parts] == [
+        0.0,
+        pytest.approx(10.0),
+        pytest.approx(30.0),
+        pytest.approx(90.0),
+    ]
     assert bar.parts[-1].start + bar.parts[-1].width == pytest.approx(100.0)
     assert split.table.rows[-1] == ("sum", "10 s", "100.0 %")
 
 
 def test_no_two_neighbors_share_a_color_however_many_there_are():
     (bar,) = time_split("Time", [TimeShare(name=str(i), seconds=1.0, share=1 / 30) for i in range(30)]).bars
-    colors = [one.color for one in bar.parts]
+    colors = [segment.color for segment in bar.parts]
     assert all(a != b for a, b in itertools.pairwise(colors))
     assert colors.count("var(--part-1)") == 1
     assert time_split("Time", []).bars == []

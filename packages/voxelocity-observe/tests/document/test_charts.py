@@ -91,7 +91,7 @@ def test_smoothing_keeps_a_straight_line_where_it_has_both_sides():
     assert smoothed([]) == []
 
 
-def test_stacked_layers_take_the_colors_of_the_parts_and_end_where_they_are_told():
+def test_stacked_layers_take_the_colors_of_the_parts_and_end_where_they_should():
     from voxelocity_observe.document.charts import stacked_chart
 
     layers = [

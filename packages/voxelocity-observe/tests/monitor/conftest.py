@@ -1,4 +1,4 @@
-"""Made-up records of a monitor, with answers that can be told by hand."""
+"""Made-up records of a monitor, with results that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_record(samples: Sequence[Sample], **fields: Any) -> MonitorRecord:
 
 @pytest.fixture
 def record() -> Callable[..., MonitorRecord]:
-    """`record(100, gpus=[...], phases=[...], core_shares=(...))`: a record of so many equal samples."""
+    """`record(100, gpus=[...], phases=[...], core_shares=(...))`: a record of this many equal samples."""
     of_record = {"command", "status", "seconds", "phases", "missing", "environment", "own_cpu_s"}
 
     def make(count: int = 10, **fields: Any) -> MonitorRecord:

@@ -101,7 +101,7 @@ def test_a_phase_within_itself_counts_once(mark):
     assert phase.edges_s.tolist() == [0.0, 6.0]
 
 
-def test_the_time_of_a_phase_is_told_for_any_stretch(mark):
+def test_the_time_of_a_phase_is_reported_for_any_stretch(mark):
     (phase,) = phases_of([mark("step", 1.0, 1.0), mark("step", 3.0, 2.0)])
     starts, stops = np.array([0.0, 1.5, 2.0, 0.0, 9.0]), np.array([1.0, 3.5, 3.0, 9.0, 10.0])
     assert phase.within(starts, stops).tolist() == [0.0, 1.0, 0.0, 3.0, 0.0]

@@ -10,7 +10,7 @@ GIB = 1024**3
 
 
 def sides(figures):
-    return {key: (one["before"], one["after"]) for key, one in figures.items()}
+    return {key: (figure["before"], figure["after"]) for key, figure in figures.items()}
 
 
 def figures(before, after):

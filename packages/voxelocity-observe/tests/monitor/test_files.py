@@ -23,8 +23,8 @@ def sample(second):
     return Sample(time_s=float(second), period_s=1.0, host=host, gpus=(gpu,))
 
 
-def write(folder, *, num_samples=3, is_over=True, told=None):
-    files = MonitorFiles(folder, (told if told is not None else []).append)
+def write(folder, *, num_samples=3, is_over=True, messages=None):
+    files = MonitorFiles(folder, (messages if messages is not None else []).append)
     record = MonitorRecord(
         command=("sleep", "3"),
         status=-9 if is_over else None,
@@ -41,7 +41,7 @@ def write(folder, *, num_samples=3, is_over=True, told=None):
     return record
 
 
-def test_a_record_comes_back_as_it_was_with_the_phases_beside_it(tmp_path):
+def test_a_record_comes_back_as_it_was_with_its_phases(tmp_path):
     record = write(tmp_path)
     (tmp_path / "spans-5.jsonl").write_text('{"name": "fit", "start_s": 101.0, "seconds": 2.0}\n')
     read = read_monitor(tmp_path)
@@ -59,7 +59,7 @@ def test_rows_are_in_the_file_as_soon_as_they_are_added(tmp_path):
     files.close()
 
 
-def test_of_a_killed_monitor_all_whole_rows_are_read_and_its_death_is_told(tmp_path):
+def test_of_a_killed_monitor_all_whole_rows_are_read_and_its_death_is_reported(tmp_path):
     write(tmp_path, is_over=False)
     table = tmp_path / "samples.csv"
     table.write_bytes(table.read_bytes()[:-3])
@@ -121,9 +121,9 @@ def test_a_folder_that_holds_a_record_or_cannot_be_written_is_refused(tmp_path):
         MonitorFiles(tmp_path / "samples.csv" / "folder", print)
 
 
-def test_a_disk_that_fills_costs_rows_is_told_once_and_leaves_no_half_row(tmp_path, monkeypatch):
-    told = []
-    files = MonitorFiles(tmp_path, told.append)
+def test_a_disk_that_fills_costs_rows_is_reported_once_and_leaves_no_half_row(tmp_path, monkeypatch):
+    messages = []
+    files = MonitorFiles(tmp_path, messages.append)
     files.add(sample(1), GPUS)
     write_whole_line = os.write
 
@@ -136,30 +136,30 @@ def test_a_disk_that_fills_costs_rows_is_told_once_and_leaves_no_half_row(tmp_pa
     monkeypatch.setattr(os, "write", write_whole_line)
     files.add(sample(4), GPUS)
     files.close()
-    assert told == [
+    assert messages == [
         f"files: {tmp_path} cannot be written (No space left on device); samples are kept in memory, and rows are "
         "written again once there is room"
     ]
     assert [s.time_s for s in read_monitor(tmp_path).samples] == [1.0, 4.0]
 
 
-def test_a_disk_that_is_full_from_the_beginning_is_told_and_nothing_is_written(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_from_the_beginning_is_reported_and_nothing_is_written(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    told = []
+    messages = []
     monkeypatch.setattr(os, "open", full)
-    files = MonitorFiles(tmp_path, told.append)
+    files = MonitorFiles(tmp_path, messages.append)
     monkeypatch.undo()
     files.add(sample(1), GPUS)
     files.close()
-    assert len(told) == 1
+    assert len(messages) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_description_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp_path, monkeypatch):
-    told = []
-    record = write(tmp_path, told=told)
+def test_a_description_that_cannot_be_written_is_reported_and_leaves_the_old_one(tmp_path, monkeypatch):
+    messages = []
+    record = write(tmp_path, messages=messages)
     before = json.loads((tmp_path / "monitor.json").read_text())
 
     def full(*_, **__):
@@ -167,9 +167,9 @@ def test_a_description_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp
 
     monkeypatch.setattr(os, "replace", full)
     files = MonitorFiles.__new__(MonitorFiles)
-    files.folder, files._warn = tmp_path, WarnOnce(told.append)
+    files.folder, files._warn = tmp_path, WarnOnce(messages.append)
     files.describe(record, begin_s=0.0, gpus=(), is_over=True)
-    assert "(No space left on device)" in told[0]
+    assert "(No space left on device)" in messages[0]
     assert json.loads((tmp_path / "monitor.json").read_text()) == before
 
 
@@ -212,7 +212,7 @@ def test_without_files_there_are_no_phases(tmp_path):
     assert read_phases(tmp_path / "none", begin_s=0.0) == ([], "")
 
 
-def test_of_very_many_the_longest_are_kept_and_the_rest_is_told(tmp_path, monkeypatch):
+def test_of_very_many_the_longest_are_kept_and_the_rest_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MAX_PHASES", 2)
     (tmp_path / "spans-7.jsonl").write_text(span("a", 3, 5.0) + span("b", 2, 0.1) + span("c", 1, 2.0))
     marks, left_out = read_phases(tmp_path, begin_s=0.0)

@@ -59,7 +59,7 @@ def test_the_library_is_given_back_as_often_as_it_was_taken():
 @pytest.mark.parametrize(
     ("code", "words"), [(NO_LIBRARY, "NVML Shared Library Not Found"), (NO_DRIVER, "Driver Not Loaded")]
 )
-def test_without_library_or_driver_nothing_is_sampled_and_the_reason_is_told(code, words):
+def test_without_library_or_driver_nothing_is_sampled_and_the_reason_is_reported(code, words):
     driver = FakeNvml(begin=Refused(code))
     gpus = sampler(driver)
     assert gpus.sample() == ()
@@ -68,18 +68,18 @@ def test_without_library_or_driver_nothing_is_sampled_and_the_reason_is_told(cod
     assert driver.num_open == 0
 
 
-def test_without_the_package_nothing_is_sampled_and_the_reason_is_told():
+def test_without_the_package_nothing_is_sampled_and_the_reason_is_reported():
     def load():
         raise ModuleNotFoundError("No module named 'pynvml'")
 
     assert "the package nvidia-ml-py, which queries the driver, is not installed" in GpuSampler(load=load).missing[0]
 
 
-def test_a_driver_without_gpus_is_told():
+def test_a_driver_without_gpus_is_reported():
     assert "the driver knows of none" in sampler(FakeNvml()).missing[0]
 
 
-def test_what_is_not_supported_is_none_told_once_for_all_gpus_and_never_asked_again():
+def test_what_is_not_supported_is_none_reported_once_for_all_gpus_and_never_asked_again():
     silent = {"nvmlDeviceGetPowerUsage": Refused(NO_SUPPORT)}
     driver = FakeNvml(gpu_answers(0, **silent), gpu_answers(1, **silent))
     gpus = sampler(driver)
@@ -90,7 +90,7 @@ def test_what_is_not_supported_is_none_told_once_for_all_gpus_and_never_asked_ag
     assert driver.calls["nvmlDeviceGetPowerUsage", 0] == 1
 
 
-def test_what_fails_for_once_is_told_once_and_asked_again():
+def test_what_fails_for_once_is_reported_once_and_asked_again():
     answers = gpu_answers(nvmlDeviceGetTemperature=Refused(UNKNOWN))
     gpus = sampler(FakeNvml(answers))
     gpus.sample()
@@ -123,7 +123,7 @@ def test_older_drivers_are_asked_under_older_names():
     assert gpus.missing == ()
 
 
-def test_a_gpu_that_is_lost_is_left_out_from_then_on_and_the_other_goes_on():
+def test_a_gpu_that_is_lost_is_left_out_from_then_on_and_the_other_continues():
     answers = gpu_answers(0)
     driver = FakeNvml(answers, gpu_answers(1))
     gpus = sampler(driver)
@@ -193,7 +193,7 @@ def test_only_devices_that_the_program_may_see_are_sampled(sliced, variable, sho
 
 
 @pytest.mark.parametrize("variable", ["", "-1", "none", "GPU-9"])
-def test_hidden_gpus_are_told(sliced, variable):
+def test_hidden_gpus_are_reported(sliced, variable):
     gpus = sampler(sliced, environ={"CUDA_VISIBLE_DEVICES": variable})
     assert gpus.sample() == ()
     assert gpus.missing == (f"GPUs: CUDA_VISIBLE_DEVICES={variable!r} hides all 3 from the program",)

@@ -125,7 +125,7 @@ def test_closing_gives_the_whole_terminal_back_once(view):
     assert view.written[1].count("\x1b[2K") == 5
 
 
-def test_a_terminal_that_was_resized_is_given_back_and_taken_anew(view):
+def test_a_terminal_that_was_resized_is_given_back_and_taken_again(view):
     view.draw(SAMPLE, [])
     view.size[1] = 30
     view.draw(SAMPLE, [])
@@ -181,21 +181,21 @@ def test_columns_that_a_person_set_are_kept_to(view):
     ],
 )
 def test_where_it_cannot_be_shown_one_line_says_why(is_terminal, term, words):
-    told = []
+    messages = []
     stream = Terminal()
     stream.isatty = lambda: is_terminal
     environ = {} if term is None else {"TERM": term}
-    assert open_live_view(stream, told.append, environ=environ) is None
-    assert told == [words]
+    assert open_live_view(stream, messages.append, environ=environ) is None
+    assert messages == [words]
 
 
 def test_a_real_terminal_gets_it_in_one_piece():
     own, other = os.openpty()
     try:
         with open(other, "w", encoding="utf-8", closefd=False) as stream:
-            told = []
-            view = open_live_view(stream, told.append, environ={"TERM": "xterm"})
-            assert told == []
+            messages = []
+            view = open_live_view(stream, messages.append, environ={"TERM": "xterm"})
+            assert messages == []
             view._size = lambda: (80, 24)
             view._is_in_foreground = lambda: True
             view.draw(SAMPLE, [])

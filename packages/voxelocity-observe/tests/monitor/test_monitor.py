@@ -62,7 +62,7 @@ def test_with_a_folder_the_record_can_be_read_while_it_runs_and_afterwards(tmp_p
     assert list(read.missing) == list(monitor.record.missing)
 
 
-def test_its_own_process_is_told_where_phases_go_and_forgets_it_afterwards(tmp_path, monkeypatch):
+def test_its_own_process_is_notified_where_phases_go_and_forgets_it_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr(LISTENERS, "now", ())
     monkeypatch.setenv("VOXELOCITY_SPANS", "before")
     with Monitor(tmp_path / "a", period_s=60) as monitor:

@@ -34,7 +34,7 @@ def found(text):
     return as_openmetrics
 
 
-def test_a_sample_of_a_gpu_is_told_in_base_units():
+def test_a_sample_of_a_gpu_is_reported_in_base_units():
     gpu = GpuSample(
         index=0,
         name="H100",
@@ -53,7 +53,7 @@ def test_a_sample_of_a_gpu_is_told_in_base_units():
     ]
 
 
-def test_cores_and_the_host_are_told_and_zero_is_a_value():
+def test_cores_and_the_host_are_reported_and_zero_is_a_value():
     text = openmetrics_text(sample(host=HostSample(core_shares=(0.5, 0.0), swap_used_bytes=0, program_cores=1.25)))
     assert found(text) == [
         ("voxelocity_cpu_busy_ratio", {"core": "0"}, 0.5),
@@ -63,7 +63,7 @@ def test_cores_and_the_host_are_told_and_zero_is_a_value():
     ]
 
 
-def test_what_could_not_be_asked_is_left_out_and_not_told_as_zero():
+def test_what_could_not_be_asked_is_left_out_and_not_reported_as_zero():
     assert openmetrics_text(sample()) == "# EOF\n"
     assert found(openmetrics_text(sample(host=HostSample(program_cores=float("nan"))))) == []
 
@@ -77,14 +77,14 @@ def test_slices_and_given_labels_tell_values_apart():
     ]
 
 
-def test_every_field_of_a_sample_that_is_a_number_is_told():
-    told = {"core_shares", "ranks", "throttle_reasons", "index", "slice", "name", "uuid"}
+def test_every_field_of_a_sample_that_is_a_number_is_reported():
+    others = {"core_shares", "ranks", "throttle_reasons", "index", "slice", "name", "uuid"}
     host = HostSample(
-        **{name: 1 for name in HostSample.__dataclass_fields__ if name not in told},
+        **{name: 1 for name in HostSample.__dataclass_fields__ if name not in others},
         core_shares=(1.0,),
         ranks=(RankSample(rank=1, cores=1.0, memory_bytes=1),),
     )
-    numbers = {name: 1 for name in GpuSample.__dataclass_fields__ if name not in told}
+    numbers = {name: 1 for name in GpuSample.__dataclass_fields__ if name not in others}
     text = openmetrics_text(sample(host=host, gpus=(GpuSample(index=0, throttle_reasons=("x",), **numbers),)))
     assert {name for name, _, _ in found(text)} == OF_A_SAMPLE
 
@@ -145,5 +145,5 @@ def test_the_panels_of_the_dashboard_lie_side_by_side():
 def test_the_dashboard_is_printed_by_a_command():
     source = python_path()
     command = [sys.executable, "-m", "voxelocity_observe.monitor.grafana"]
-    told = subprocess.run(command, env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=True)
-    assert told.stdout == dashboard()
+    done = subprocess.run(command, env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=True)
+    assert done.stdout == dashboard()

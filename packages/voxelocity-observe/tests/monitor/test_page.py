@@ -55,7 +55,7 @@ def test_the_page_is_safe_and_a_reader_without_eyes_or_mouse_finds_everything(fu
     assert_safe(page)
     assert_accessible(page)
     assert_colored(page.source)
-    assert len([one for one in page.all("figure") if one["class"] == "chart"]) == 4 + 6
+    assert len([element for element in page.all("figure") if element["class"] == "chart"]) == 4 + 6
 
 
 def test_a_color_that_was_given_is_taken_and_none_of_the_stand_ins_is_left(full, tmp_path):
@@ -80,7 +80,7 @@ def test_the_shortest_records_have_a_page(record, gpu, tmp_path, count):
     assert ("No sample was taken" in page.words) == (count == 0)
 
 
-def test_a_program_that_was_killed_and_one_that_goes_on_are_told_apart(record, tmp_path):
+def test_a_program_that_was_killed_and_one_that_continues_are_distinguished(record, tmp_path):
     assert "Voxelocity monitor was ended by SIGKILL" in draw(record(3, status=-9), tmp_path).words
     assert "Voxelocity monitor unfinished" in draw(record(3, status=None), tmp_path).words
     assert "Voxelocity monitor Monitor In 3.0 s" in draw(record(3, command=(), status=None), tmp_path).words

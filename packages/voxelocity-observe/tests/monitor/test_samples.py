@@ -131,11 +131,11 @@ def test_a_field_of_a_newer_version_is_passed_over(log):
 
 
 def test_the_number_of_samples_is_bounded_by_the_logarithm_of_the_time(log, clock):
-    told = SampleEvents(log)
+    write = SampleEvents(log)
     counts = {}
     for ten_seconds in range(1, 6 * 24 * 70 + 1):
         clock.now_s = 10.0 * ten_seconds
-        told(SAMPLE)
+        write(SAMPLE)
         if ten_seconds in (100, 6 * 24 * 7, 6 * 24 * 70):
             counts[ten_seconds] = len(read_events(log.path))
     assert counts[100] == 100, "each of the first three hours"

@@ -111,7 +111,7 @@ def test_after_the_end_nothing_is_sampled_and_files_are_closed():
     assert hosts[0].is_closed
 
 
-def test_a_failure_within_sampling_ends_it_and_is_told_with_what_is_missing():
+def test_a_failure_within_sampling_ends_it_and_is_reported_with_what_is_missing():
     class Broken(FakeHost):
         num_samples = 0
 

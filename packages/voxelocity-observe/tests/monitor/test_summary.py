@@ -27,9 +27,9 @@ def test_the_sentence_tells_cores_gpu_memory_and_the_end(record, gpu):
     )
 
 
-def test_several_gpus_are_told_from_the_idlest_to_the_busiest(record, gpu):
-    told = sentence(Columns(record(5, gpus=[gpu(0, busy_share=0.3), gpu(1, busy_share=0.9)])))
-    assert "2 GPUs were busy 30.0 % to 90.0 % of the time" in told
+def test_several_gpus_are_listed_from_the_idlest_to_the_busiest(record, gpu):
+    text = sentence(Columns(record(5, gpus=[gpu(0, busy_share=0.3), gpu(1, busy_share=0.9)])))
+    assert "2 GPUs were busy 30.0 % to 90.0 % of the time" in text
 
 
 def test_what_could_not_be_asked_is_not_spoken_of(record, gpu):
@@ -46,7 +46,7 @@ def test_a_record_without_samples_says_so(record):
     assert sentence(Columns(MonitorRecord(seconds=0.2, period_s=1.0))) == "No sample was taken in 0.20 s."
 
 
-def test_swap_is_told_where_it_was_used(record):
+def test_swap_is_reported_where_it_was_used(record):
     assert "(25.0 %), swap 2.00 GiB;" in sentence(Columns(record(5, swap_used_bytes=2 * 1024**3)))
 
 
@@ -60,7 +60,7 @@ def test_swap_is_told_where_it_was_used(record):
         (None, "the command has not ended yet"),
     ],
 )
-def test_how_the_command_ended_is_told_in_words(record, status, text):
+def test_how_the_command_ended_is_reported_in_words(record, status, text):
     assert ended_text(record(1, status=status)) == text
     assert ended_text(record(1, status=status, command=())) == ""
 
@@ -172,7 +172,7 @@ def test_each_rank_has_a_line_and_a_row():
 
 
 def test_what_is_missing_is_said_and_so_is_a_time_too_short():
-    assert summary_lines(command_record(missing=["GPUs: none", "said"]), Path("x"), told=["said"])[1:] == [
+    assert summary_lines(command_record(missing=["GPUs: none", "said"]), Path("x"), reported=["said"])[1:] == [
         "it was too short for a sample",
         "not measured: GPUs: none",
         "see x",

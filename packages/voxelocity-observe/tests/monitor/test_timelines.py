@@ -48,7 +48,9 @@ def test_what_nobody_could_ask_has_no_chart(record):
 def test_each_rank_has_a_line_while_it_is_there(record):
     ranks = tuple(RankSample(rank=rank, cores=0.5 + rank, memory_bytes=(rank + 1) * 2**30) for rank in (0, 1))
     record = record(3, ranks=ranks)
-    samples = [replace(one, host=replace(one.host, ranks=())) for one in record.samples[:1]] + list(record.samples[1:])
+    samples = [replace(sample, host=replace(sample.host, ranks=())) for sample in record.samples[:1]] + list(
+        record.samples[1:]
+    )
     charts = by_key(rank_timelines(Columns(replace(record, samples=samples))))
     assert names(charts["rank-cpu"]) == names(charts["rank-memory"]) == ["rank 0", "rank 1"]
     values = [value for _, value in charts["rank-cpu"].lines[1].points]

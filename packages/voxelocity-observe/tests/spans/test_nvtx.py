@@ -80,9 +80,9 @@ def test_nvidias_package_is_given_the_color(package):
     assert package == [("named", 0xFFFF0000), ("hex", 0xFF2CA02C), ("none", None), "<", "<", "<", ("batch", 0xFF0000FF)]
 
 
-def test_a_color_that_is_none_is_told_once_and_left_to_the_tool(package):
-    told = pytest.warns(UserWarning, match="'blurple' is not a color, so the profiler chooses one; write a name")
-    with told, span("a", color="blurple"):
+def test_a_color_that_is_none_is_reported_once_and_left_to_the_tool(package):
+    warns = pytest.warns(UserWarning, match="'blurple' is not a color, so the profiler chooses one; write a name")
+    with warns, span("a", color="blurple"):
         pass
     with span("a", color="blurple"):
         pass

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from voxelocity_observe.core.clock import FakeClock
-from voxelocity_observe.spans import end_range, ended_span, phase, phases, span, start_range
+from voxelocity_observe.spans import end_range, phase, phases, report_ended_span, span, start_range
 from voxelocity_observe.spans.phases import PhaseFile, open_phase_file
 from voxelocity_observe.spans.scope import LISTENERS
 
@@ -19,7 +19,7 @@ def clock():
 
 @pytest.fixture
 def file(tmp_path, clock):
-    """A phase file that listens, and writes only when told to."""
+    """A phase file that listens, and writes only when asked to."""
     written = PhaseFile(tmp_path, clock=clock, wait=lambda closed, seconds: closed.wait())
     LISTENERS.add(written)
     yield written
@@ -42,7 +42,7 @@ def test_phases_and_long_outermost_spans_are_written_and_what_lies_in_them_is_no
     with span("blink"):
         clock.advance(0.09)
     found = lines(file)
-    assert [(each["name"], each["start_s"], pytest.approx(each["seconds"])) for each in found] == [
+    assert [(line["name"], line["start_s"], pytest.approx(line["seconds"])) for line in found] == [
         ("validation", 101.5, 0.01),
         ("train", 100.0, 1.51),
     ]
@@ -62,12 +62,12 @@ def test_spans_of_other_threads_are_no_phases_but_marked_ones_and_ranges_are(fil
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert [(each["name"], each["seconds"]) for each in lines(file)] == [("cache", 1.0), ("batch", 2.0)]
+    assert [(line["name"], line["seconds"]) for line in lines(file)] == [("cache", 1.0), ("batch", 2.0)]
 
 
-def test_what_is_known_afterwards_is_written_as_it_is_told(file):
-    ended_span("start-up", start_s=97.0, seconds=3.0)
-    assert [(each["name"], each["start_s"], each["seconds"]) for each in lines(file)] == [("start-up", 97.0, 3.0)]
+def test_what_is_known_afterwards_is_written_as_it_is_reported(file):
+    report_ended_span("start-up", start_s=97.0, seconds=3.0)
+    assert [(line["name"], line["start_s"], line["seconds"]) for line in lines(file)] == [("start-up", 97.0, 3.0)]
 
 
 def test_lines_are_written_now_and_then_while_the_program_runs(tmp_path):
@@ -90,7 +90,7 @@ def test_lines_are_written_now_and_then_while_the_program_runs(tmp_path):
     may_write.release()
 
 
-def test_a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on(tmp_path):
+def test_a_place_that_cannot_be_written_is_reported_once_and_the_program_continues(tmp_path):
     file = PhaseFile(tmp_path / "missing", wait=lambda closed, seconds: closed.wait())
     file.add("cache", "", 0.0, 1.0)
     with pytest.warns(UserWarning, match=r"cannot write .*spans-\d+.jsonl \(No such file.*another folder with -o"):
@@ -114,7 +114,7 @@ def test_workers_of_a_loader_tell_of_marked_phases_alone(tmp_path, clock, monkey
         clock.advance(1.0)
         file.end(make)
     file.end_range(file.begin_range("batch", ""))
-    assert [each["name"] for each in lines(file)] == ["cache"]
+    assert [line["name"] for line in lines(file)] == ["cache"]
     file.close()
 
 
@@ -129,7 +129,7 @@ def test_a_forked_child_does_not_write_its_parents_phases(file):
     assert len(lines(file)) == 1
 
 
-def test_only_a_monitor_is_told():
+def test_only_a_monitor_is_notified():
     assert open_phase_file(environ={}) is None
     assert open_phase_file(environ={"VOXELOCITY_SPANS": ""}) is None
 

@@ -5,11 +5,11 @@ import pytest
 
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.spans import SpanRecorder, end_range, ended_span, span, start_range
+from voxelocity_observe.spans import SpanRecorder, end_range, report_ended_span, span, start_range
 
 
 class LateDevice:
-    """A device that passes its marks only when told to; each mark lies 2 s after the one before."""
+    """A device that passes its marks only when asked to; each mark lies 2 s after the one before."""
 
     def __init__(self):
         self.made = 0
@@ -208,7 +208,7 @@ def test_a_generator_that_ends_late_closes_its_own_span():
 def test_the_rank_is_the_launchers(monkeypatch):
     monkeypatch.setenv("RANK", "5")
     with SpanRecorder() as recorder:
-        ended_span("start-up", start_s=0.0, seconds=1.0)
+        report_ended_span("start-up", start_s=0.0, seconds=1.0)
     assert [r.rank for r in recorder.take()] == [5]
 
 

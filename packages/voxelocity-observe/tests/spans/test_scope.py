@@ -3,7 +3,7 @@ import os
 import pytest
 
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.spans import SpanRecorder, end_range, ended_span, phase, span, start_range
+from voxelocity_observe.spans import SpanRecorder, end_range, phase, report_ended_span, span, start_range
 from voxelocity_observe.spans.scope import LISTENERS
 
 
@@ -56,7 +56,7 @@ def test_what_works_after_its_call_has_ended_cannot_be_decorated():
             span("x")(function)
 
 
-def test_a_listener_that_comes_within_a_span_is_not_told_of_its_end():
+def test_a_listener_that_comes_within_a_span_is_not_notified_of_its_end():
     with span("begun before"):
         recorder = SpanRecorder().start()
         with span("inner"):
@@ -72,11 +72,11 @@ def test_a_span_that_ends_after_its_recorder_was_stopped_is_kept():
     assert names(recorder) == ["long"]
 
 
-def test_phases_are_told_from_other_spans_and_may_be_told_afterwards():
+def test_phases_are_distinguished_from_other_spans_and_may_be_reported_afterwards():
     with SpanRecorder() as recorder:
         with phase("validation"), span("window"):
             pass
-        ended_span("start-up", start_s=3.0, seconds=2.5, color="grey")
+        report_ended_span("start-up", start_s=3.0, seconds=2.5, color="grey")
     window, validation, start = recorder.take()
     assert (window.is_phase, validation.is_phase, start.is_phase) == (False, True, True)
     assert (start.start_s, start.seconds, start.color, start.parent) == (3.0, 2.5, "grey", None)

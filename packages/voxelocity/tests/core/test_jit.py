@@ -103,13 +103,13 @@ for locator in caching.CacheImpl._locator_classes:
 from concurrent.futures import ThreadPoolExecutor
 from voxelocity.data.prepare.resample import interpolate
 from voxelocity.data.prepare.interpolate import sample_positions
-with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor(4) as pool:
+with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(4) as pool:
     warnings.simplefilter("always")
     array = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
     positions = (sample_positions(3, 3, 1.0),) * 3
     for made in pool.map(lambda _: interpolate(array, positions), range(4)):
         assert (made == array).all()
-print([str(item.message) for item in told if "Numba" in str(item.message)])
+print([str(item.message) for item in caught if "Numba" in str(item.message)])
 """
 
 
@@ -136,11 +136,11 @@ def test_a_kernel_is_made_without_being_kept_where_there_is_no_place_for_it_and_
 
     monkeypatch.setattr(numba, "njit", njit)
     jit._warn_of_no_place.cache_clear()
-    with pytest.warns(UserWarning, match="set the variable NUMBA_CACHE_DIR to a writable folder") as told:
+    with pytest.warns(UserWarning, match="set the variable NUMBA_CACHE_DIR to a writable folder") as messages:
         made = [kernel(lambda a: a + 1), exact_kernel(lambda a: a + 1)]
-    assert len(told) == 1
+    assert len(messages) == 1
     assert asked == [True, False, True, False]
-    assert [one.py_func(1) for one in made] == [2, 2]
+    assert [loop.py_func(1) for loop in made] == [2, 2]
 
 
 def test_another_error_of_numba_is_not_taken_for_a_missing_place(monkeypatch):

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from voxelocity.core import compiling, kernels
-from voxelocity.core.kernels import NotCompiledError, described, distinct, launch, recorded
+from voxelocity.core.kernels import NotCompiledError, describe_launch, distinct, launch, record_launches
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 compiled_only = pytest.mark.skipif(IS_INTERPRETED, reason="needs kernels that Triton would compile")
@@ -27,28 +27,28 @@ def scale(values, size, step, factor, other, SIDE: tl.constexpr):  # noqa: N803
 
 
 def form(*, size=3, step=5, factor=0.5, other=7, dtype=torch.float32, side=8):
-    return described(scale, (dtype, size, step, factor, other), {"SIDE": side}).form
+    return describe_launch(scale, (dtype, size, step, factor, other), {"SIDE": side}).form
 
 
-def test_launches_differ_where_triton_compiles_anew():
+def test_launches_differ_where_triton_compiles_again():
     assert form() == form(size=1) == form(size=16) == form(step=32) == form(factor=1.0) == form(other=9)
     different = [
         form(), form(size=2**31), form(step=1), form(step=2**31), form(other=1), form(other=16), form(side=16),
         form(dtype=torch.float16),
     ]  # fmt: skip
     assert len(set(different)) == len(different)
-    launches = [described(scale, (torch.float32, n, 5, 0.5, 7), {"SIDE": 8}) for n in (1, 2, 2**31)]
-    assert [each.arguments[1] for each in distinct(launches)] == [1, 2**31]
+    launches = [describe_launch(scale, (torch.float32, n, 5, 0.5, 7), {"SIDE": 8}) for n in (1, 2, 2**31)]
+    assert [found.arguments[1] for found in distinct(launches)] == [1, 2**31]
 
 
 def test_what_is_only_recorded_is_not_launched():
     values = torch.empty(8, device="meta")
     assert not kernels.only_records()
-    with recorded(runs=False) as launches:
+    with record_launches(runs=False) as launches:
         assert kernels.only_records()
         launch(scale, (1,), values, 8, 1, 2.0, 7, SIDE=8)
     assert not kernels.only_records()
-    assert [each.form for each in launches] == [form(step=1)]
+    assert [found.form for found in launches] == [form(step=1)]
 
 
 @compiled_only
@@ -78,24 +78,24 @@ def test_a_kernel_that_a_recording_lacks_is_refused_and_others_compile(monkeypat
 
 def test_however_many_calls_compile_few_kernels_are_at_work(monkeypatch):
     at_work, most, lock = [0], [0], threading.Lock()
-    may_go_on = threading.Event()
+    may_continue = threading.Event()
 
     def compile_one(launch, device):
         with lock:
             at_work[0] += 1
             most[0] = max(most[0], at_work[0])
             if at_work[0] == compiling.NUM_THREADS:
-                may_go_on.set()
-        assert may_go_on.wait(WAIT_S)
+                may_continue.set()
+        assert may_continue.wait(WAIT_S)
         with lock:
             at_work[0] -= 1
         return 0.5
 
     monkeypatch.setattr(compiling, "_begun", set())
     monkeypatch.setattr(compiling, "compile_one", compile_one)
-    found = [described(scale, (torch.float32, 1, 5, 0.5, 7), {"SIDE": 2**n}) for n in range(12)]
+    found = [describe_launch(scale, (torch.float32, 1, 5, 0.5, 7), {"SIDE": 2**n}) for n in range(12)]
     device = torch.device("cuda", 0)
     begun = [compiling.compile_all(lambda part=found[n::3]: part, device) for n in range(3)]
-    assert sum(len(each.result(WAIT_S)) for each in begun) == 12
+    assert sum(len(future.result(WAIT_S)) for future in begun) == 12
     assert most[0] == compiling.NUM_THREADS
     assert compiling.compile_all(lambda: found, device).result(WAIT_S) == {}

@@ -16,7 +16,7 @@ def test_every_part_of_the_key_changes_the_numbers():
     assert len(set(first)) == len(first)
 
 
-def test_large_seeds_are_told_apart_in_every_stage():
+def test_large_seeds_are_distinguished_in_every_stage():
     first = {generator(2**60 + extra, stage=stage).integers(2**62) for extra in (0, 1) for stage in ("order", "patch")}
     assert len(first) == 4
 

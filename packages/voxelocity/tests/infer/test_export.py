@@ -61,8 +61,8 @@ def test_an_export_predicts_what_its_run_predicts(run, exports, to, tiny_msd, tm
     assert record.relative_difference < 1e-4
     scan = tiny_msd / "imagesTr" / "case_0.nii.gz"
     before, after = (
-        predict_files(each, [scan], tmp_path / name, device=CPU, num_threads=1)[0]
-        for name, each in (("run", run), ("export", folder))
+        predict_files(model, [scan], tmp_path / name, device=CPU, num_threads=1)[0]
+        for name, model in (("run", run), ("export", folder))
     )
     assert sum(before.num_voxels.values()) > 0
     differing = sum(abs(before.num_voxels[name] - after.num_voxels[name]) for name in before.num_voxels)

@@ -1,4 +1,4 @@
-"""A process that may not allocate what a prediction needs goes on with a file, and predicts the same."""
+"""A process that may not allocate what a prediction needs continues with a file, and predicts the same."""
 
 from shared.forked import run_python
 
@@ -23,9 +23,9 @@ expected = predict(print)
 used = 1024 * int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 # The scores take 65 MB, the rest much less.
 resource.setrlimit(resource.RLIMIT_DATA, (used + (57 << 20),) * 2)
-told = []
-found = predict(told.append)
-print(len(told), told[0].split("; ")[1], torch.equal(found, expected))
+messages = []
+found = predict(messages.append)
+print(len(messages), messages[0].split("; ")[1], torch.equal(found, expected))
 """
 
 

@@ -44,10 +44,10 @@ def test_auto_is_dicom_seg_for_series_and_nifti_with_one_warning_without_highdic
     assert choose_output("auto", refs_of(series), pytest.fail).file_name("p1") == "p1.dcm"
     assert choose_output("auto", refs_of(series, "b.nii.gz"), pytest.fail).format == "nii.gz"
     monkeypatch.setattr(outputs, "can_write_segmentations", lambda: False)
-    told = []
-    assert choose_output("auto", refs_of(series, series), told.append).format == "nii.gz"
-    assert len(told) == 1
-    assert "pip install 'voxelocity[formats]'" in told[0]
+    messages = []
+    assert choose_output("auto", refs_of(series, series), messages.append).format == "nii.gz"
+    assert len(messages) == 1
+    assert "pip install 'voxelocity[formats]'" in messages[0]
     with pytest.raises(OutputError, match=r"dicom-seg needs highdicom, which is not installed; pip install"):
         choose_output("dicom-seg", refs_of(series), pytest.fail)
 

@@ -38,14 +38,14 @@ def test_every_case_before_a_broken_one_is_given_before_its_error(tmp_path, brok
 
 def test_a_scan_of_several_windows_before_a_broken_one_is_given_too(tmp_path):
     refs = scans(tmp_path, 2, shape=(20, 8, 8))
-    (expected,) = [each.classes for each in predictor(batch_size=16).stream(refs[:1], num_threads=0)]
+    (expected,) = [prediction.classes for prediction in predictor(batch_size=16).stream(refs[:1], num_threads=0)]
     refs[1].images[0].write_bytes(b"no scan")
     stream = predictor(batch_size=16).stream(refs, num_threads=0)
     scan, prediction, seconds, *_ = next(stream)
     assert scan.case_id == "case_0"
     np.testing.assert_array_equal(prediction, expected)
     assert list(seconds) == ["decode", "prepare", "network", "blend", "restore"]
-    assert all(each > 0.0 for each in seconds.values())
+    assert all(stage_s > 0.0 for stage_s in seconds.values())
     with pytest.raises(ScanError, match=r"case_1\.nii\.gz: this is not a NIfTI file"):
         next(stream)
 
@@ -74,13 +74,13 @@ def test_a_scan_of_other_channels_is_refused(channels, num_found, text):
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_cases_that_cannot_be_predicted_are_left_out_and_named_where_that_is_asked_for(tmp_path, num_threads):
     refs = scans(tmp_path, 6)
-    expected = {each.scan.case_id: each.classes for each in predictor().stream(refs, num_threads=0)}
+    expected = {prediction.scan.case_id: prediction.classes for prediction in predictor().stream(refs, num_threads=0)}
     refs[1].images[0].write_bytes(b"no scan")
     scan_of_other_channels = np.zeros((8, 8, 8, 2), np.float32)
     nib.save(nib.Nifti1Image(scan_of_other_channels, np.eye(4)), refs[3].images[0])
     failed = []
-    stream = predictor().stream(refs, num_threads=num_threads, on_failure=lambda *each: failed.append(each))
-    given = {each.scan.case_id: each.classes for each in stream}
+    stream = predictor().stream(refs, num_threads=num_threads, on_failure=lambda *failure: failed.append(failure))
+    given = {prediction.scan.case_id: prediction.classes for prediction in stream}
     assert list(given) == ["case_0", "case_2", "case_4", "case_5"]
     assert all((given[case] == expected[case]).mean() > 0.999 for case in given)
     assert [case for case, _ in failed] == ["case_1", "case_3"]
@@ -117,9 +117,9 @@ def test_putting_back_in_a_second_thread_gives_the_same(tmp_path, spacing_mm):
     plain, behind = predictor(spacing_mm=spacing_mm), predictor(spacing_mm=spacing_mm)
     behind._restores_behind = True
     both = zip(plain.stream(refs, num_threads=2), behind.stream(refs, num_threads=2), strict=True)
-    for one, other in both:
-        assert one.scan.case_id == other.scan.case_id
-        np.testing.assert_array_equal(other.classes, one.classes)
+    for first, second in both:
+        assert first.scan.case_id == second.scan.case_id
+        np.testing.assert_array_equal(second.classes, first.classes)
 
 
 class CountedBytes(TorchDispatchMode):

@@ -75,7 +75,7 @@ def test_a_full_disk_is_an_error_of_the_scan(tmp_path, monkeypatch):
     monkeypatch.setattr("voxelocity.infer.accumulator.free_disk_bytes", lambda folder: next(free))
     failed = {}
     stream = predicts.stream(refs, num_threads=0, on_failure=lambda case, error: failed.update({case: str(error)}))
-    assert [each.scan.case_id for each in stream] == ["case_1"]
+    assert [prediction.scan.case_id for prediction in stream] == ["case_1"]
     assert list(failed) == ["case_0"]
     assert "case 'case_0': the probabilities of 2 classes take 1.00 KiB" in failed["case_0"]
     assert "or leave --probabilities out" in failed["case_0"]

@@ -26,9 +26,9 @@ def test_each_file_is_a_scan_for_a_network_of_one_channel(tmp_path):
         ("b", (files[0],)),
         ("new\nline", (files[2],)),
     ]
-    told = []
-    assert find_scans([tmp_path], num_channels=1, warn=told.append) == refs
-    assert told == [f"predict: 2 of 5 entries of {tmp_path} are not scans (more.nii/, notes.txt)"]
+    messages = []
+    assert find_scans([tmp_path], num_channels=1, warn=messages.append) == refs
+    assert messages == [f"predict: 2 of 5 entries of {tmp_path} are not scans (more.nii/, notes.txt)"]
 
 
 def test_a_number_is_a_channel_only_where_the_network_has_it_and_the_first_is_there(tmp_path):
@@ -37,10 +37,10 @@ def test_a_number_is_a_channel_only_where_the_network_has_it_and_the_first_is_th
     refs = find_scans(years, num_channels=4)
     assert [ref.case_id for ref in refs] == ["patient_2023", "patient_2024", "x_0001"]
     files = touch(tmp_path, "y_0000.nii.gz", "y_0001.nii.gz")
-    told = []
-    refs = find_scans(files, num_channels=1, warn=told.append)
+    messages = []
+    refs = find_scans(files, num_channels=1, warn=messages.append)
     assert [ref.case_id for ref in refs] == ["y", "y_0001"]
-    (text,) = told
+    (text,) = messages
     assert f"{files[1]} is treated as a separate scan" in text
     assert "channel 1 of 'y'" in text
 
@@ -122,21 +122,21 @@ def test_a_folder_of_slices_is_one_scan_and_so_is_each_such_folder_inside(tmp_pa
     touch(tmp_path / "all" / "texts", "a.txt")
     p1, p2 = tmp_path / "all" / "p1", tmp_path / "all" / "p2"
     assert named(find_scans([p1], num_channels=1)) == [("p1", (p1,))]
-    told = []
-    refs = find_scans([tmp_path / "all"], num_channels=1, warn=told.append)
+    messages = []
+    refs = find_scans([tmp_path / "all"], num_channels=1, warn=messages.append)
     assert named(refs) == [("p1", (p1,)), ("p2", (p2,))]
-    assert told == [f"predict: 1 of 3 entries of {tmp_path / 'all'} are not scans (texts/)"]
+    assert messages == [f"predict: 1 of 3 entries of {tmp_path / 'all'} are not scans (texts/)"]
 
 
 def test_series_deep_in_an_archive_are_named_after_their_way(tmp_path):
     series = [tmp_path / patient / "study" / "ct" for patient in ("p1", "p2")]
     for folder in series:
         write_series(folder, VOXELS)
-    told = []
+    messages = []
     touch(tmp_path, "LICENSE")
-    refs = find_scans([tmp_path], num_channels=1, warn=told.append)
+    refs = find_scans([tmp_path], num_channels=1, warn=messages.append)
     assert named(refs) == [("p1_study_ct", (series[0],)), ("p2_study_ct", (series[1],))]
-    assert told == [f"predict: 1 of 3 entries of {tmp_path} are not scans (LICENSE)"]
+    assert messages == [f"predict: 1 of 3 entries of {tmp_path} are not scans (LICENSE)"]
 
 
 def test_files_of_a_series_stand_for_it_however_many_are_named(tmp_path):
@@ -150,10 +150,10 @@ def test_files_of_a_series_stand_for_it_however_many_are_named(tmp_path):
 def test_folders_with_other_dicom_are_left_out(tmp_path):
     write_series(tmp_path / "ct", VOXELS)
     (report,) = write_series(tmp_path / "sr", VOXELS[:1], edit=lambda _, dataset: setattr(dataset, "Modality", "SR"))
-    told = []
-    refs = find_scans([tmp_path], num_channels=1, warn=told.append)
+    messages = []
+    refs = find_scans([tmp_path], num_channels=1, warn=messages.append)
     assert named(refs) == [("ct", (tmp_path / "ct",))]
-    assert "(sr/)" in told[0]
+    assert "(sr/)" in messages[0]
     with pytest.raises(InputError, match="holds no image of a scan"):
         find_scans([report], num_channels=1)
 

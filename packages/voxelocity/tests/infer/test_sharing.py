@@ -29,14 +29,14 @@ class Pair:
 
 
 def no_thread_is_left():
-    return not [each for each in threading.enumerate() if each.name.startswith("voxelocity-predict")]
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("voxelocity-predict")]
 
 
 def test_two_devices_give_what_one_gives(tmp_path):
     refs = scans(tmp_path, 6, shape=(20, 8, 8))
-    expected = {each.scan.case_id: each.classes for each in predictor().stream(refs, num_threads=1)}
+    expected = {prediction.scan.case_id: prediction.classes for prediction in predictor().stream(refs, num_threads=1)}
     pair = Pair(None, None)
-    found = {each.scan.case_id: each.classes for each in pair.predict(refs)}
+    found = {prediction.scan.case_id: prediction.classes for prediction in pair.predict(refs)}
     assert found.keys() == expected.keys()
     for case_id, classes in expected.items():
         assert (found[case_id] == classes).mean() > 0.999
@@ -61,11 +61,11 @@ def test_a_device_that_is_busy_leaves_the_other_scans_to_the_other(tmp_path):
     assert set(slow_thread) == {"voxelocity-predict-0"}
 
 
-def test_a_broken_scan_is_left_out_and_told_in_the_calling_thread(tmp_path):
+def test_a_broken_scan_is_left_out_and_reported_in_the_calling_thread(tmp_path):
     refs = scans(tmp_path, 4)
     refs[1].images[0].write_bytes(b"no scan")
     pair = Pair(None, None)
-    assert {each.scan.case_id for each in pair.predict(refs)} == {"case_0", "case_2", "case_3"}
+    assert {prediction.scan.case_id for prediction in pair.predict(refs)} == {"case_0", "case_2", "case_3"}
     assert list(pair.failures) == ["case_1"]
     assert "this is not a NIfTI file" in pair.failures["case_1"]
 

@@ -1,4 +1,4 @@
-"""The table of predictions: one row a case, whatever others append, and names that are no formulas."""
+"""The table of predictions: one row a case, whatever others append, and names that are not formulas."""
 
 import csv
 

@@ -51,16 +51,16 @@ def test_every_tile_is_complete_when_it_says_so_and_the_peak_is_what_is_held(win
 @given(shape=st.tuples(*[st.integers(4, 16)] * 3), overlap=st.sampled_from([0.0, 0.5, 0.8]))
 def test_the_tiles_before_a_tile_come_before_it(shape, overlap):
     found = tiling_of(shape, (4, 4, 4), overlap)
-    for one, other in itertools.pairwise(found.tiles):
-        assert one.complete_after <= other.complete_after
+    for tile, next_tile in itertools.pairwise(found.tiles):
+        assert tile.complete_after <= next_tile.complete_after
     for number, tile in enumerate(found.tiles):
         for axis in range(3):
             if tile.held.start[axis] == tile.box.start[axis]:
                 continue
             start = list(tile.box.start)
             start[axis] -= 1
-            before = [each for each in found.tiles if all(a <= p < b for a, p, b in
-                      zip(each.box.start, start, each.box.stop, strict=True))]  # fmt: skip
+            before = [tile for tile in found.tiles if all(a <= p < b for a, p, b in
+                      zip(tile.box.start, start, tile.box.stop, strict=True))]  # fmt: skip
             assert found.tiles.index(before[0]) < number
 
 

@@ -67,7 +67,7 @@ class Probabilities:
 
 def with_sinks(images, sink=Probabilities):
     """The images with their sinks, and the sinks."""
-    both = [(each, sink(tuple(each.shape[1:]))) for each in images]
+    both = [(volume, sink(tuple(volume.shape[1:]))) for volume in images]
     return both, [taken for _, taken in both]
 
 
@@ -75,9 +75,9 @@ def predict_volumes(forward, images, config, **options):
     sinks = []
 
     def both():
-        for each in images:
-            sinks.append(Probabilities(tuple(each.shape[1:])))
-            yield each, sinks[-1]
+        for volume in images:
+            sinks.append(Probabilities(tuple(volume.shape[1:])))
+            yield volume, sinks[-1]
 
     for number, stitched in enumerate(stitch_volumes(forward, both(), config, **options)):
         stitched.check()
@@ -89,7 +89,7 @@ def predict_volume(forward, image_cxyz, config, **options):
 
 
 def one_by_one(network, images, config):
-    return [predict_volume(network, each, config, device=CPU) for each in images]
+    return [predict_volume(network, volume, config, device=CPU) for volume in images]
 
 
 @pytest.mark.parametrize("blend", ["gaussian", "uniform"])
@@ -298,7 +298,7 @@ def test_passes_that_do_not_fit_are_cut_and_give_the_same():
 
 
 def test_a_full_device_gets_smaller_passes_then_sums_elsewhere(monkeypatch):
-    network, told, moved = Counting(), [], []
+    network, messages, moved = Counting(), [], []
     monkeypatch.setattr(Stitched, "move_off_device", lambda stitched: not moved and not moved.append(stitched))
 
     def full_until_moved(windows):
@@ -307,10 +307,10 @@ def test_a_full_device_gets_smaller_passes_then_sums_elsewhere(monkeypatch):
         return network(windows)
 
     volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=4)
-    ours = predict_volume(full_until_moved, volume, config, device=CPU, warn=told.append)
+    ours = predict_volume(full_until_moved, volume, config, device=CPU, warn=messages.append)
     assert len(moved) == 1
-    assert [text.split("; ")[1] for text in told] == [f"{num} are predicted at once from here on" for num in (2, 1)]
-    assert told[-1].endswith("set window.batch_size to 1 next time")
+    assert [text.split("; ")[1] for text in messages] == [f"{num} are predicted at once from here on" for num in (2, 1)]
+    assert messages[-1].endswith("set window.batch_size to 1 next time")
     assert set(network.batches) == {4, 1}
     torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU), atol=1e-5, rtol=0.0)
 
@@ -319,7 +319,7 @@ def test_a_full_device_gets_smaller_passes_then_sums_elsewhere(monkeypatch):
 def test_a_device_too_full_for_what_is_next_to_the_sums_is_helped_out_by_main_memory(name, monkeypatch):
     volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=4)
     expected = predict_volume(Counting(), volume, config, device=CPU)
-    works, told, calls = getattr(arrays, name), [], []
+    works, messages, calls = getattr(arrays, name), [], []
 
     def full_at_the_third(*values):
         calls.append(name)
@@ -328,10 +328,10 @@ def test_a_device_too_full_for_what_is_next_to_the_sums_is_helped_out_by_main_me
         return works(*values)
 
     monkeypatch.setattr(arrays, name, full_at_the_third)
-    ours = predict_volume(Counting(), volume, config, device=CPU, warn=told.append)
+    ours = predict_volume(Counting(), volume, config, device=CPU, warn=messages.append)
     assert len(calls) > 3
-    assert len(told) == 1
-    assert "too small for a scan and the scores of its classes; they are kept in main memory" in told[0]
+    assert len(messages) == 1
+    assert "too small for a scan and the scores of its classes; they are kept in main memory" in messages[0]
     torch.testing.assert_close(ours, expected, rtol=0.0, atol=0.0)
 
 
@@ -345,7 +345,7 @@ def test_a_tile_that_finds_no_room_on_its_way_to_the_sink_is_an_error_of_its_vol
     def no_room(self, total):
         raise ScanError("there is no room")
 
-    monkeypatch.setattr(Accumulators, "moved_off_device", no_room)
+    monkeypatch.setattr(Accumulators, "move_off_device", no_room)
     both, sinks = with_sinks([image(1, side, 6, 4) for side in (20, 21, 20)], Full)
     first, second, third = stitch_volumes(Counting(), both, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
     first.check()
@@ -398,8 +398,8 @@ def test_a_window_that_does_not_fit_is_an_error_of_its_volume_alone():
     images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
     images[1][0, 2, 2, 2] = 99.0
     both, sinks = with_sinks(images)
-    told, config = [], WindowConfig(shape_voxel=WINDOW, batch_size=3)
-    first, second, third = stitch_volumes(too_small, both, config, device=CPU, warn=told.append)
+    messages, config = [], WindowConfig(shape_voxel=WINDOW, batch_size=3)
+    first, second, third = stitch_volumes(too_small, both, config, device=CPU, warn=messages.append)
     first.check()
     third.check()
     assert sinks[0].result().shape == sinks[2].result().shape == (3, 20, 6, 4)
@@ -435,10 +435,10 @@ def test_scores_that_nothing_can_hold_are_an_error_with_all_figures(monkeypatch,
 
 def test_scores_that_memory_cannot_hold_are_kept_in_a_file_that_leaves_no_trace(monkeypatch, tmp_path):
     without_memory(monkeypatch, disk_bytes=1 << 30)
-    network, told, config = Counting(), [], WindowConfig(shape_voxel=WINDOW)
+    network, messages, config = Counting(), [], WindowConfig(shape_voxel=WINDOW)
     volume = image(1, 20, 7, 4)
-    ours = predict_volume(network, volume, config, device=CPU, folder=tmp_path, warn=told.append)
-    assert f"kept in a file in {tmp_path}" in told[0]
+    ours = predict_volume(network, volume, config, device=CPU, folder=tmp_path, warn=messages.append)
+    assert f"kept in a file in {tmp_path}" in messages[0]
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU))
@@ -482,7 +482,7 @@ class Scaled(torch.nn.Module):
 def test_a_full_device_is_helped_out_by_main_memory():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    network, told, device = Scaled(40), [], torch.device("cuda")
+    network, messages, device = Scaled(40), [], torch.device("cuda")
     volume, config = image(1, 160, 160, 160), WindowConfig(shape_voxel=(32, 32, 32), batch_size=4, overlap=0.25)
     host = predict_volume(network, volume, config, device=CPU)
     network.cuda()
@@ -493,7 +493,7 @@ def test_a_full_device_is_helped_out_by_main_memory():
         torch.cuda.reset_peak_memory_stats()
         images, [taken] = with_sinks([volume], InMainMemory)
         chosen = config.model_copy(update={"sum_on": sum_on})
-        for stitched in stitch_volumes(network, images, chosen, device=device, warn=told.append):
+        for stitched in stitch_volumes(network, images, chosen, device=device, warn=messages.append):
             stitched.check()
         torch.cuda.synchronize()
         return taken, torch.cuda.max_memory_reserved()
@@ -505,7 +505,7 @@ def test_a_full_device_is_helped_out_by_main_memory():
     assert (without_sums.devices, with_sums.devices) == ({"cpu"}, {"cuda"})
     window_bytes = 4 * 40 * 32**3 * config.batch_size
     assert most_bytes - least_bytes > 4 * window_bytes, "smaller passes alone cannot make room for the sums"
-    assert not told
+    assert not messages
     torch.cuda.empty_cache()
     room_bytes = (least_bytes + most_bytes) / 2
     torch.cuda.set_per_process_memory_fraction(room_bytes / torch.cuda.get_device_properties(0).total_memory)
@@ -513,7 +513,7 @@ def test_a_full_device_is_helped_out_by_main_memory():
         taken, held_bytes = on_the_device()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert told
+    assert messages
     assert held_bytes <= room_bytes
     assert "cpu" in taken.devices
     for found in (with_sums, without_sums, taken):

@@ -57,7 +57,7 @@ def test_tensors_arrays_and_monai_agree(pair):
     theirs = compute_dice(one_hot(prediction), one_hot(truth), include_background=True, ignore_empty=False)[0]
     in_truth = [index for index in range(CLASSES) if (truth == index).any()]
     # MONAI's rule is another where the truth is empty; ours follows from the definition, and is None where both are.
-    assert [one is None for one in ours] == [not (pair == index).any() for index in range(CLASSES)]
+    assert [score is None for score in ours] == [not (pair == index).any() for index in range(CLASSES)]
     assert [ours[i] for i in in_truth] == pytest.approx([float(theirs[i]) for i in in_truth], abs=1e-6)
 
 

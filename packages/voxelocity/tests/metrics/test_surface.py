@@ -86,7 +86,7 @@ def test_cropping_changes_nothing(pair, spacing_mm):
     assert ours == pytest.approx((uncropped_mm(prediction, truth, spacing_mm),), abs=1e-9)
 
 
-def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_is_told(monkeypatch):
+def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_is_reported(monkeypatch):
     truth = np.zeros((40, 40, 40), np.uint8)
     truth[18:22, 18:22, 18:22] = 1
     noise = (np.random.default_rng(0).random(truth.shape) < 0.3).astype(np.uint8)

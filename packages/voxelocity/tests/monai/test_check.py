@@ -1,4 +1,4 @@
-"""`check` finds what differs on a person's own chain and data, and only that."""
+"""`check` finds what differs on a user's own chain and data, and only that."""
 
 from __future__ import annotations
 

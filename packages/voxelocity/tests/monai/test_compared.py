@@ -34,8 +34,8 @@ def test_a_monai_that_was_not_compared_runs_its_own_transforms_and_is_reported_o
     assert not fast.chain.is_lowered
     item, theirs = {"a": torch.rand(1, 4, 5, 6)}, chain()
     ours = compile(chain())
-    for one in (ours, theirs):
-        one.set_random_state(3)
+    for transform in (ours, theirs):
+        transform.set_random_state(3)
     assert torch.equal(ours(item)["a"], theirs(item)["a"])
 
 
@@ -50,8 +50,8 @@ def test_a_monai_that_was_not_compared_runs_its_own_transforms_and_is_reported_o
 )
 def test_a_transform_without_a_private_name_that_is_read_stays_monais(make, name):
     whole, bare = make(), make()
-    for one in (bare, *vars(bare).values()):
-        vars(one).pop(name, None) if hasattr(one, "__dict__") else None
+    for holder in (bare, *vars(bare).values()):
+        vars(holder).pop(name, None) if hasattr(holder, "__dict__") else None
     assert why_not_readable(whole) == ""
     assert f"has no {name}" in why_not_readable(bare)
     assert [f"has no {name}" in row.reason for row in compile(mt.Compose([bare])).plan().rows] == [True]

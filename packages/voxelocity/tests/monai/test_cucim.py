@@ -63,7 +63,7 @@ def both(name, image, *args, seed=0, **kwargs):
 )
 def test_signatures_are_monais(ours, theirs):
     for method in ("__init__", "__call__"):
-        one, other = (inspect.signature(getattr(each, method)).parameters.values() for each in (ours, theirs))
+        one, other = (inspect.signature(getattr(owner, method)).parameters.values() for owner in (ours, theirs))
         assert [(p.name, p.kind, p.default) for p in one] == [(p.name, p.kind, p.default) for p in other]
 
 
@@ -205,7 +205,7 @@ def test_random_dictionary_form_is_seeded_by_its_chain():
     assert run(1) == run(1) != run(2)
 
 
-def test_transforms_are_told_apart_from_deterministic_ones_and_pickled():
+def test_transforms_are_distinguished_from_deterministic_ones_and_pickled():
     assert isinstance(RandCuCIM("rand_zoom"), mt.RandomizableTrait)
     assert isinstance(RandCuCIMd("image", "rand_zoom"), mt.RandomizableTrait)
     assert not isinstance(CuCIM("zoom", (2, 2)), mt.RandomizableTrait)
@@ -232,9 +232,11 @@ def test_what_the_installed_cucim_has_not_or_takes_arrays_for_is_refused(install
 def test_missing_cucim_is_said_once(monkeypatch):
     monkeypatch.undo()
     cucim._say_that_cucim_is_missing.cache_clear()
-    with pytest.warns(UserWarning, match="cucim and cupy are not installed, so its operations run in torch") as told:
+    with pytest.warns(
+        UserWarning, match="cucim and cupy are not installed, so its operations run in torch"
+    ) as messages:
         mt.Compose([CuCIM("image_flip", -1), CuCIM("zoom", (0.5, 0.5))])(RAMP)
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 @pytest.mark.parametrize(

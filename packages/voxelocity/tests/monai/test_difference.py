@@ -1,4 +1,4 @@
-"""Two results compared: what differs is found and told, what is equal is not."""
+"""Two results compared: what differs is found and reported, what is equal is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxelocity.monai.lower import Lowering
 
 
 def _words(theirs: Any, ours: Any) -> list[tuple[str, str]]:
-    return [(one.key, one.words) for one in differences_of(theirs, ours) if one.words]
+    return [(difference.key, difference.words) for difference in differences_of(theirs, ours) if difference.words]
 
 
 def _image(**meta: Any) -> MetaTensor:
@@ -33,7 +33,7 @@ def _image(**meta: Any) -> MetaTensor:
     ids=["metadata that are not numbers", "texts in arrays", "other values"],
 )
 def test_equal_results_have_no_difference(value: Any) -> None:
-    assert all(one.largest == 0.0 and one.words == "" for one in differences_of(value, value))
+    assert all(difference.largest == 0.0 and difference.words == "" for difference in differences_of(value, value))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_equal_results_have_no_difference(value: Any) -> None:
         (np.array(["a"]), np.array(["b"]), "", "array(['a'], dtype='<U1') and array(['b'], dtype='<U1')"),
     ],
 )
-def test_what_differs_beside_the_values_is_told(theirs: Any, ours: Any, key: str, words: str) -> None:
+def test_what_differs_besides_the_values_is_reported(theirs: Any, ours: Any, key: str, words: str) -> None:
     assert _words(theirs, ours) == [(key, words)]
 
 
@@ -67,7 +67,7 @@ def _metadata(theirs: Any, ours: Any) -> str:
         (_image(d={"a": np.nan}), _image(d={"a": 1.0}), "metadata 'd': {'a': nan} and {'a': 1.0}"),
     ],
 )
-def test_metadata_are_told_apart_from_what_counts(theirs: Any, ours: Any, words: str) -> None:
+def test_metadata_are_distinguished_from_what_counts(theirs: Any, ours: Any, words: str) -> None:
     assert _metadata(theirs, ours) == words
 
 
@@ -110,11 +110,13 @@ def test_what_is_no_number_on_one_side_alone_is_an_infinite_difference() -> None
     ]
 
 
-def test_a_generator_that_is_drawn_from_differently_is_told() -> None:
+def test_a_generator_that_is_drawn_from_differently_is_reported() -> None:
     data = torch.rand(1, 3, 3)
     flip = RandFlip(1.0)
     flip.set_random_state(1)
     lowering = Lowering(apply=lambda transform, value: value.flip((1, 2)))
     theirs, ours, differences = compare(flip, lowering, data)
     assert torch.equal(torch.as_tensor(theirs), ours)
-    assert [(one.key, one.words) for one in differences if one.key == "R"] == [("R", "drawn from differently")]
+    assert [(difference.key, difference.words) for difference in differences if difference.key == "R"] == [
+        ("R", "drawn from differently")
+    ]

@@ -36,12 +36,12 @@ def train(model, optimizer, num_steps, *, first=0):
 
 
 def assert_equal(ours, theirs, tolerance=1e-5):
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    for our_weight, their_weight in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(our_weight, their_weight, atol=tolerance, rtol=tolerance)
 
 
 def test_signature_is_monais_and_one_switch_more():
-    ours, theirs = (inspect.signature(each.__init__).parameters.values() for each in (Novograd, Peer))
+    ours, theirs = (inspect.signature(optimizer.__init__).parameters.values() for optimizer in (Novograd, Peer))
     assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours][:-1]
     assert [p.name for p in inspect.signature(Novograd.step).parameters.values()] == ["self", "closure"]
 
@@ -65,9 +65,11 @@ def test_sixty_updates_equal_monais(betas, weight_decay, grad_averaging, amsgrad
     rng = np.random.default_rng(0)
     for _ in range(60):
         # Given gradients: those of a loss would make rounding grow from step to step.
-        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-            one.grad = torch.from_numpy(rng.standard_normal(one.shape, np.float32) * rng.random(dtype=np.float32))
-            other.grad = one.grad.clone()
+        for our_weight, their_weight in zip(ours.parameters(), theirs.parameters(), strict=True):
+            our_weight.grad = torch.from_numpy(
+                rng.standard_normal(our_weight.shape, np.float32) * rng.random(dtype=np.float32)
+            )
+            their_weight.grad = our_weight.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
     assert_equal(ours, theirs)
@@ -91,7 +93,7 @@ def test_groups_have_their_own_values_and_dtypes_may_differ():
     assert_equal(run(Novograd), run(Peer))
 
 
-def test_parameters_without_gradients_stay_and_a_norm_of_zero_starts_anew():
+def test_parameters_without_gradients_stay_and_a_norm_of_zero_starts_again():
     for kind in (Novograd, Peer):
         still, moved = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
         optimizer = kind([still, moved], lr=0.1)
@@ -127,8 +129,8 @@ def test_state_dict_has_monais_layout():
         train(model, optimizer, 1)
         state = optimizer.state_dict()
         shapes = {
-            index: {name: (getattr(value, "shape", None), type(value)) for name, value in each.items()}
-            for index, each in state["state"].items()
+            index: {name: (getattr(value, "shape", None), type(value)) for name, value in values.items()}
+            for index, values in state["state"].items()
         }
         return shapes, state["param_groups"]
 

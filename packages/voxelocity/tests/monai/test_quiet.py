@@ -92,7 +92,7 @@ def test_state_is_put_back_and_what_a_person_set_stays(module, monkeypatch):
     monkeypatch.delenv("KMP_INIT_AT_FORK", raising=False)
     state = [list(warnings.filters), warnings.showwarning, random.getstate()]
     filters = list(logging.getLogger("py.warnings").filters)
-    quiet.import_quietly(module(NOISE))
+    quiet_import.import_quietly(module(NOISE))
     assert state == [list(warnings.filters), warnings.showwarning, random.getstate()]
     assert filters == logging.getLogger("py.warnings").filters
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == "mine"
@@ -102,14 +102,14 @@ def test_state_is_put_back_and_what_a_person_set_stays(module, monkeypatch):
 def test_state_is_put_back_although_the_import_fails(module):
     before = warnings.showwarning
     with pytest.raises(ZeroDivisionError):
-        quiet.import_quietly(module("import warnings\nwarnings.showwarning = print\n1 / 0"))
+        quiet_import.import_quietly(module("import warnings\nwarnings.showwarning = print\n1 / 0"))
     assert warnings.showwarning is before
 
 
 def test_what_is_imported_already_keeps_what_it_changed(module, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "mine")
     name = module(NOISE)
-    quiet.import_quietly(name)
+    quiet_import.import_quietly(name)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "set later")
-    quiet.import_quietly(name)
+    quiet_import.import_quietly(name)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == "set later"

@@ -51,7 +51,7 @@ class Numbers(IterableDataset):
 
 def test_signatures_are_monais():
     for method in ("__init__", "__call__", "__exit__"):
-        ours, theirs = (inspect.signature(getattr(each, method)).parameters for each in (Range, monai.utils.Range))
+        ours, theirs = (inspect.signature(getattr(owner, method)).parameters for owner in (Range, monai.utils.Range))
         assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
 
 
@@ -88,7 +88,7 @@ def test_chain_is_annotated_through_and_through_only_if_recursive(nvtx):
     assert [type(t).__name__ for t in Range(recursive=True)((mt.Flip(0), mt.Rotate90()))] == ["Flip", "Rotate90"]
 
 
-def test_several_methods_are_told_apart(nvtx):
+def test_several_methods_are_distinguished(nvtx):
     class Both:
         def __call__(self):
             return 1

@@ -36,9 +36,9 @@ def close(ours, theirs, tolerance=1e-5):
     if not isinstance(theirs, tuple):
         ours, theirs = (ours,), (theirs,)
     assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    for our_output, their_output in zip(ours, theirs, strict=True):
+        assert our_output.dtype == their_output.dtype
+        torch.testing.assert_close(our_output, their_output, atol=tolerance, rtol=tolerance)
 
 
 def parameters(function):
@@ -83,8 +83,8 @@ def test_buffers_ask_for_the_same_windows_in_the_same_order_as_monais(buffer_ste
     def run(function):
         asked = []
 
-        def predictor(windows, places):
-            asked.append(([[(p.start, p.stop) for p in place[2:]] for place in places], windows.clone()))
+        def predictor(windows, positions):
+            asked.append(([[(p.start, p.stop) for p in place[2:]] for place in positions], windows.clone()))
             return windows * 2.0
 
         options = {"buffer_steps": buffer_steps, "buffer_dim": buffer_dim, "with_coord": True}
@@ -92,7 +92,7 @@ def test_buffers_ask_for_the_same_windows_in_the_same_order_as_monais(buffer_ste
 
     (ours, our_calls), (theirs, their_calls) = run(sliding_window_inference), run(peer)
     close(ours, theirs)
-    assert [places for places, _ in our_calls] == [places for places, _ in their_calls]
+    assert [positions for positions, _ in our_calls] == [positions for positions, _ in their_calls]
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(our_calls, their_calls, strict=True))
 
 

@@ -37,7 +37,7 @@ def test_no_other_shares_let_the_slowest_rank_end_earlier(num_more, ranks):
     limits = most if sum(most) >= num_items else [num_items] * len(ranks)
 
     def slowest_s(shares):
-        return max(base + each * item for base, each, item in zip(base_s, shares, item_s, strict=True))
+        return max(base + share * item for base, share, item in zip(base_s, shares, item_s, strict=True))
 
     possible = [
         shares for shares in itertools.product(*(range(1, limit + 1) for limit in limits)) if sum(shares) == num_items

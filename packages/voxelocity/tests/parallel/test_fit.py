@@ -94,7 +94,7 @@ def test_a_model_that_fits_stays_as_it_is():
 _RUN = """
 import json
 import torch
-from voxelocity.parallel import PipelineParallelModule, auto_parallelize_model, joined
+from voxelocity.parallel import PipelineParallelModule, auto_parallelize_model, join_world
 from voxelocity.step import NetworkConfig, build_network
 
 def make():
@@ -109,7 +109,7 @@ loss(whole(image), label).backward()
 wanted = {name: value.grad for name, value in whole.named_parameters()}
 scale = max(float(value.abs().max()) for value in wanted.values())
 found = {}
-with joined() as world:
+with join_world() as world:
     part = slice(2 * world.place.rank, 2 * world.place.rank + 2)
     for mode in ("ddp", "fsdp", "checkpointing", "pipeline"):
         model, decision = auto_parallelize_model(

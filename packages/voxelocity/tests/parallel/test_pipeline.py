@@ -14,7 +14,7 @@ from voxelocity_observe.core.errors import InputError
 _RUN = """
 import json
 import torch
-from voxelocity.parallel import joined
+from voxelocity.parallel import join_world
 from voxelocity.parallel.pipeline import PipelineParallelModule
 from voxelocity.step import LossConfig, NetworkConfig, build_loss, build_network
 
@@ -37,7 +37,7 @@ numbers = torch.Generator().manual_seed(0)
 image = torch.randn(5, 1, 16, 16, 16, generator=numbers)
 label = (torch.rand(5, 16, 16, 16, generator=numbers) > 0.7).to(torch.uint8)
 found = {}
-with joined() as world:
+with join_world() as world:
     for name, schedule, loss in (
         ("dynunet", "gpipe", whole_loss), ("unet", "gpipe", whole_loss), ("segresnet", "gpipe", whole_loss),
         ("dynunet", "1f1b", mean_loss),

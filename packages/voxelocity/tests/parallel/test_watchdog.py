@@ -97,28 +97,28 @@ def test_the_time_in_which_the_process_itself_was_stopped_counts_for_no_rank():
 
 _SCRIPT = """
 import os, signal, sys, time
-from voxelocity.parallel import joined
+from voxelocity.parallel import join_world
 def hang_here():
     time.sleep(300)
 def work():
     until = time.monotonic() + 10.0
     while time.monotonic() < until:
         pass
-with joined() as world:
+with join_world() as world:
     world.set_silence(20.0)
     if len(sys.argv) > 2:
-        with world.limited(60.0, idle_limit_s=8.0):
+        with world.limit_waiting(60.0, idle_limit_s=8.0):
             if world.place.rank == 1:
                 work() if sys.argv[1] == "work" else hang_here()
             world.gather(0)
         raise SystemExit(3)
-    with world.limited(8.0):
+    with world.limit_waiting(8.0):
         for _ in range(3):
             world.gather(0)
             time.sleep(0.7)
     if world.place.rank == 1:
         hang_here() if sys.argv[1] == "hang" else os.kill(os.getpid(), signal.SIGSTOP)
-    with world.limited(8.0):
+    with world.limit_waiting(8.0):
         world.gather(0)
 """
 
@@ -133,7 +133,7 @@ with joined() as world:
 )
 def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message(kind, status, message, tmp_path):
     ended = finish(start_ranks(3, kind.split(), memory=tmp_path, script=_SCRIPT), timeout_s=HANGS_S)
-    assert [one for one, _, _ in ended] == [1, status, 1]
+    assert [code for code, _, _ in ended] == [1, status, 1]
     err = "".join(err for _, _, err in ended)
     assert re.search(message, err), err
     assert err.count("voxelocity: ") == 1

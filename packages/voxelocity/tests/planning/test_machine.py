@@ -23,7 +23,7 @@ def test_lmdb_is_to_be_had_where_it_is_installed_and_the_disk_is_of_this_machine
 
 
 def test_a_cpu_has_no_memory_of_a_device_and_shares_what_places_in_memory_have(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_module, "shared_room_bytes", lambda: 12345)
+    monkeypatch.setattr(machine_module, "shared_free_bytes", lambda: 12345)
     found = survey("cpu", cache_folder=tmp_path)
     assert (found.device_memory_bytes, found.device_free_bytes, found.shared_bytes) == (0, 0, 12345)
     assert found.memory_bytes > 0
@@ -87,4 +87,4 @@ def test_of_several_gpus_the_one_with_the_most_free_memory_becomes_current(
     assert survey("auto", cache_folder=tmp_path).torch_device == torch.device("cuda", chosen)
     assert state["current"] == chosen
     assert all_gpus()[0] == torch.device("cuda", chosen)
-    assert {each.index for each in all_gpus()} == set(range(len(used_bytes)))
+    assert {gpu.index for gpu in all_gpus()} == set(range(len(used_bytes)))

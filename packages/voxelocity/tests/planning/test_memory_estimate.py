@@ -8,16 +8,9 @@ import torch
 
 import voxelocity as vx
 from voxelocity.planning import memory_estimate
-from voxelocity.planning.config import plan_with
-from voxelocity.planning.library_memory import measure
-from voxelocity.planning.memory_estimate import (
-    PARTS,
-    LibraryMemory,
-    estimate_memory,
-    measure_libraries,
-    memory_document,
-)
-from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity.planning.memory_estimate import PARTS, LibraryMemory, estimate_memory, memory_document
+from voxelocity.training import library_memory
+from voxelocity_observe.core.errors import ConfigError
 
 MIB = 2**20
 LIBRARIES = LibraryMemory(preparing_bytes=200 * MIB, training_bytes=300 * MIB)
@@ -112,7 +105,7 @@ def test_a_gpu_has_the_tensors_and_main_memory_the_rest(planned, monkeypatch):
     assert [section.title for section in document.sections] == ["Main memory", "Memory of the GPU"]
 
 
-def test_a_gpu_has_a_loss_of_kernels_and_keeps_recorded_steps_beside_a_validation(planned, monkeypatch):
+def test_a_gpu_has_a_loss_of_kernels_and_keeps_recorded_steps_during_a_validation(planned, monkeypatch):
     count, asked = memory_estimate.count_tensors, []
 
     def counted(step, *, device, **shapes):
@@ -141,26 +134,8 @@ def test_a_gpu_has_a_loss_of_kernels_and_keeps_recorded_steps_beside_a_validatio
     assert on(small, precision__step_graph=True)["validation"] == fused["validation"]
 
 
-def test_libraries_are_measured_by_a_small_training(planned):
-    found = measure_libraries(planned)
-    assert 50 * MIB < found.preparing_bytes < found.training_bytes < 4096 * MIB
-
-
-def test_libraries_are_measured_with_effects_that_need_the_channels_of_the_run(planned):
-    effects = [{"factory": "voxelocity.data.augment.color:ColorAndStain", "probability": 1.0}]
-    plan = plan_with(planned.plan, {"data.augment.effects": effects}, where="test")
-    assert measure(plan, torch.device("cpu"), num_channels=3)["training_bytes"] > 50 * MIB
-
-
-def test_a_process_that_fails_says_why(planned):
-    network = {"name": "custom", "factory": "no_such_module:build", "widths": (4, 8), "strides": ((2, 2, 2),)}
-    plan = planned.plan.model_copy(update={"network": type(planned.plan.network)(**network)})
-    with pytest.raises(InputError, match=r"status 1: .*no_such_module:build.*leave out --memory"):
-        measure_libraries(replace(planned, plan=plan))
-
-
 def test_the_command_prints_the_memory_and_what_would_change_it(voxelocity, tiny_msd, tiny_sets, monkeypatch):
-    monkeypatch.setattr(memory_estimate, "measure_libraries", lambda planned: LIBRARIES)
+    monkeypatch.setattr(library_memory, "measure_libraries", lambda planned: LIBRARIES)
     command = ("plan", tiny_msd, "--device", "cpu", "--memory", *tiny_sets)
     more = ("--what-if", "data.batch_size=8", "--what-if", "classes=20; window.batch_size=1")
     ended = voxelocity(*command, *more, "--json")

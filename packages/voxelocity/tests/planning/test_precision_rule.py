@@ -160,7 +160,7 @@ def test_a_number_format_of_the_persons_own_is_what_is_measured():
     assert choices["precision.channels_last"].value is True
 
 
-def test_a_run_that_goes_on_keeps_what_it_has_measured():
+def test_a_run_that_continues_keeps_what_it_has_measured():
     timer = FakeTimer(channels_last=0.5)
     choice = settled(timer, kept={"precision.channels_last": True, "backend.cudnn_benchmark": False})
     assert (choice["precision.channels_last"].value, choice["precision.channels_last"].reason) == (
@@ -189,7 +189,7 @@ def test_a_gpu_also_tries_its_libraries_switches_where_the_user_asks_for_it():
     assert (tried.changes_results, tried.changes_roundings) == (False, True)
 
 
-def test_tf32_stays_on_with_its_gain_beside_it():
+def test_tf32_stays_on_with_its_gain_next_to_it():
     choice = settled(FakeTimer(tf32=0.5), GPU, measures_again=True)["backend.tf32"]
     assert (choice.value, choice.changes_results, choice.measured.decided) == (True, True, False)
     assert choice.measured.ratio == pytest.approx(2.0)

@@ -289,8 +289,8 @@ def test_ranks_on_cpus_take_two_patches_each():
 
 def test_cases_kept_on_the_device_leave_less_for_the_network():
     alone, _ = planned(24)
-    beside, _ = planned(24, overrides={"data.cache.device_max_bytes": 16 * GIB})
-    assert chosen(beside, "data.batch_size").value < chosen(alone, "data.batch_size").value
+    with_cases, _ = planned(24, overrides={"data.cache.device_max_bytes": 16 * GIB})
+    assert chosen(with_cases, "data.batch_size").value < chosen(alone, "data.batch_size").value
 
 
 def test_memory_is_planned_for_the_network_that_is_taken_over_from_another_run():

@@ -65,7 +65,7 @@ def test_the_file_says_in_words_what_was_measured(tmp_path, measured):
     assert record["seconds"] == {"a": [0.3, 0.2, 0.25], "b": [0.1, 0.1, 0.125]}
 
 
-def test_another_step_machine_or_torch_is_measured_anew(tmp_path, measured, monkeypatch):
+def test_another_step_machine_or_torch_is_measured_again(tmp_path, measured, monkeypatch):
     timer(tmp_path)(TASK, WAYS, limit_s=6.0)
     timer(tmp_path)(replace(TASK, patch_voxel=(16, 8, 8)), WAYS, limit_s=6.0)
     timer(tmp_path)(TASK, dict(reversed(WAYS.items())) | {"c": WAYS["a"]}, limit_s=6.0)
@@ -76,7 +76,7 @@ def test_another_step_machine_or_torch_is_measured_anew(tmp_path, measured, monk
     assert len(measured) == len(list(tmp_path.iterdir())) == 6
 
 
-def test_what_is_kept_can_be_measured_anew(tmp_path, measured):
+def test_what_is_kept_can_be_measured_again(tmp_path, measured):
     timer(tmp_path)(TASK, WAYS, limit_s=6.0)
     path = the_file(tmp_path)
     path.write_text(path.read_text().replace("0.3", "0.9"))

@@ -106,7 +106,7 @@ def test_another_data_set_of_the_same_shapes_takes_only_what_changes_speed(tiny_
         for path in (other / "imagesTr").glob("*.nii.gz"):
             image = nib.load(path)
             nib.save(nib.Nifti1Image((40.0 * image.get_fdata()).astype(np.float32), image.affine), path)
-    assert [one.data.feed.num_threads for one in made.values()] == [3, 3]
+    assert [chosen.data.feed.num_threads for chosen in made.values()] == [3, 3]
     assert made["moved"].optimizer.learning_rate == 0.5
     assert made["brighter"].optimizer.learning_rate != 0.5
 

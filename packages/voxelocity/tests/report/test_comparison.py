@@ -175,8 +175,8 @@ def test_the_page_reads_as_agreed(tmp_path):
 
 def test_reasons_stand_beside_settings_only_where_somebody_gave_them(tmp_path):
     assert "Why" not in words(page_of([PLAIN, OURS], tmp_path / "c.html", "t"))
-    told = replace(OURS, reasons={"num_workers": "threads do the work"})
-    assert "Voxelocity: threads do the work" in words(page_of([PLAIN, told], tmp_path / "c.html", "t"))
+    with_reason = replace(OURS, reasons={"num_workers": "threads do the work"})
+    assert "Voxelocity: threads do the work" in words(page_of([PLAIN, with_reason], tmp_path / "c.html", "t"))
 
 
 @pytest.fixture(scope="module")

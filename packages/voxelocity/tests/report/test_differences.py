@@ -140,7 +140,7 @@ def test_each_setting_that_differs_comes_with_the_reasons_of_both():
     assert num_equal == 2
 
 
-def test_a_reason_of_both_is_told_once_and_one_of_a_section_holds_for_its_keys():
+def test_a_reason_of_both_is_reported_once_and_one_of_a_section_holds_for_its_keys():
     reasons = {"data.patch": "as large as fits"}
     (setting,), _ = different_settings(
         [run("A", reasons=reasons), run("B", reasons=reasons, settings={"data": {"patch": {"shape_voxel": [4, 4, 4]}}})]
@@ -163,7 +163,7 @@ def test_machines_that_differ_stand_side_by_side():
     assert ["GPU", "", "H100"] in table.rows
 
 
-def test_other_machines_and_other_versions_are_told_each_for_what_it_spoils():
+def test_other_machines_and_other_versions_are_reported_each_for_what_it_spoils():
     assert machine_notices([run("A"), run("B")]) == []
     other = run("B", machine={"cpu": "Xeon", "torch": "2.12.1", "commit": f"{COMMIT}-dirty"})
     assert machine_notices([run("A"), other]) == [

@@ -73,7 +73,7 @@ def test_numbers_that_were_not_finite_come_back_as_nan(write, events):
     assert run.best_validation is run.validations[-1]
 
 
-def test_an_interruption_is_told_until_the_run_goes_on(write, events):
+def test_an_interruption_is_reported_until_the_run_continues(write, events):
     stop = {"event": "interrupted", "time_s": 100.0, "signal": 15}
     start = {"event": "run_started", "time_s": 100.0, "environment": {"cpu": "another"}}
     stopped = read_run(write(events=[*events[:60], stop]))
@@ -254,7 +254,7 @@ def test_slices_with_any_changed_byte_are_left_out_or_read(write, record):
         ([], None),
     ],
 )
-def test_a_folder_is_told_by_the_file_that_only_its_command_writes(tmp_path, names, kind):
+def test_a_folder_is_reported_by_the_file_that_only_its_command_writes(tmp_path, names, kind):
     for name in names:
         (tmp_path / name).write_text("")
     assert folder_kind(tmp_path) == kind

@@ -126,7 +126,7 @@ def test_runs_on_different_data_sets_are_refused_with_what_differs(two):
     )
 
 
-def test_a_data_set_of_the_same_classes_in_another_place_is_told(two):
+def test_a_data_set_of_the_same_classes_in_another_place_is_reported(two):
     change(two[1], path="/other", num_cases=200)
     (notice,) = pair(two).notices
     assert notice == (
@@ -223,11 +223,11 @@ def test_a_run_that_was_validated_hardly_at_all_has_no_time_to_a_dice(write, rec
     assert any("measured too rarely" in notice and "run 2 times" in notice for notice in pair.notices), pair.notices
 
 
-@pytest.mark.parametrize(("load", "is_told"), [(3.0, False), (12.0, True)])
-def test_a_machine_that_was_busier_in_one_of_the_runs_is_told(write, events, tmp_path, load, is_told):
+@pytest.mark.parametrize(("load", "is_reported"), [(3.0, False), (12.0, True)])
+def test_a_machine_that_was_busier_in_one_of_the_runs_is_reported(write, events, tmp_path, load, is_reported):
     folders = []
     for name, own_load in (("quiet", 2.5), ("busy", load)):
         events[-1]["load_average"] = own_load
         folders.append(write(events=events).rename(tmp_path / name))
     notices = pair_runs(*map(read_run, folders)).notices
-    assert any(f"load average 2.5 in quiet, {load} in busy" in notice for notice in notices) == is_told
+    assert any(f"load average 2.5 in quiet, {load} in busy" in notice for notice in notices) == is_reported

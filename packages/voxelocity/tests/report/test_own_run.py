@@ -70,16 +70,16 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_a_run_that_waits_for_its_feed_is_told_so(write):
+def test_a_run_that_waits_for_its_feed_is_reported_so(write):
     steps = [stretch(3.0 + index, 10 * index + 10) for index in range(7)]
     diagnosis = diagnose(facts_of_run(write(START, *steps, FINISH)))
     assert diagnosis.verdict == (
         "The network spends 40 % of the training time waiting for data: the feed's threads make fewer batches than the "
         "network takes."
     )
-    assert [one.code for one in diagnosis.causes] == ["VX109"]
+    assert [finding.code for finding in diagnosis.causes] == ["VX109"]
     assert diagnosis.causes[0].change == "voxelocity train ... --set data.feed.num_threads=4"
-    assert {one.name: round(one.share, 6) for one in diagnosis.split} == {
+    assert {share.name: round(share.share, 6) for share in diagnosis.split} == {
         "waiting for data": 0.4,
         "forward": 0.5,
         "other": 0.1,
@@ -110,7 +110,7 @@ def test_validation_and_checkpoints_are_passes_of_the_watched_time(write):
     stage = {"event": "stage", "time_s": 13.0, "name": "validate", "seconds": 3.0}
     events = [START, stretch(3.0, 10), stretch(4.0, 20), validation(9.0, 20, 5.0), checkpoint, stage, FINISH]
     diagnosis = diagnose(facts_of_run(write(*events)))
-    seconds = {one.name: one.seconds for one in diagnosis.split}
+    seconds = {share.name: share.seconds for share in diagnosis.split}
     assert (seconds["validation"], seconds["saving"]) == (pytest.approx(8.0), pytest.approx(0.1))
     assert diagnosis.causes[0].code == "VX401"
     assert "--set train.validation_share=" in diagnosis.causes[0].change
@@ -124,11 +124,11 @@ def test_of_several_sessions_the_last_one_with_steps_counts(write):
     assert facts.counted[0].start_s == pytest.approx(40.0)
 
 
-def test_a_run_that_was_interrupted_is_told_by_what(write):
+def test_a_run_that_was_interrupted_is_reported_by_what(write):
     stop = {"event": "interrupted", "time_s": 6.0, "signal": 15}
     steps = [stretch(3.0, 10, wait_s=0.0), stretch(4.0, 20, wait_s=0.0)]
-    told = diagnose(facts_of_run(write(START, *steps, stop))).verdict
-    assert told.endswith("; the program was ended by SIGTERM after 6.0 s.")
+    verdict = diagnose(facts_of_run(write(START, *steps, stop))).verdict
+    assert verdict.endswith("; the program was ended by SIGTERM after 6.0 s.")
 
 
 def test_a_run_before_its_first_step_has_a_verdict_too(write):

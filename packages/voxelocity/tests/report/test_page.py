@@ -91,7 +91,7 @@ def test_a_run_can_be_drawn_at_any_moment(write, events, num_events, tmp_path):
     assert "This run has not finished" in page.words
 
 
-def test_an_interrupted_run_says_how_to_go_on(write, events, tmp_path):
+def test_an_interrupted_run_says_how_to_continue(write, events, tmp_path):
     stop = {"event": "interrupted", "time_s": 60.0, "signal": 2}
     page = draw(write(events=[*events[:40], stop]), tmp_path / "r.html")
     assert "Interrupted by Ctrl-C" in page.words

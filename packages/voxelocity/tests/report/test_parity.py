@@ -84,7 +84,7 @@ def test_each_structure_is_compared_in_both_measures_and_what_is_not_there_is_no
     assert [row.name for row in parity.of("dice")] == ["liver", "tumour"]
 
 
-def test_a_structure_that_no_pair_has_is_told_without_figures():
+def test_a_structure_that_no_pair_has_is_reported_without_figures():
     first = [score("a", 0.5, liver=None), score("b", 0.7, liver=1.0)]
     parity = paired_parity(first, [score("a", 0.5, liver=1.0), score("b", 0.7, liver=None)])
     (row,) = parity.of("hd95_mm")
@@ -227,7 +227,7 @@ def test_the_worth_of_an_interval_names_cases_the_seed_and_how_rough_few_cases_a
     assert "rough" not in worth_of_interval(parity_of(list(np.linspace(-0.01, 0.01, 12))), "A", "B")
 
 
-def test_several_trainings_are_told_as_such():
+def test_several_trainings_are_reported_as_such():
     trainings = [scores([change] * 4) for change in (0.0, 0.02, -0.02)]
     parity = paired_trainings([scores([0.0] * 4)] * 3, trainings)
     sentence = accuracy_sentence(parity, "A", "B")

@@ -51,7 +51,7 @@ def test_each_rank_has_its_seconds_and_shares(of_ranks):
     assert "Training steps by rank" in captions
 
 
-def test_stages_of_a_pipeline_are_not_told_to_share_patches(of_ranks):
+def test_stages_of_a_pipeline_are_not_asked_to_share_patches(of_ranks):
     decision = {
         "event": "parallel",
         "time_s": 1.0,

@@ -92,7 +92,7 @@ def test_cases_come_worst_first_and_equal_ones_by_name():
     assert [score.case_id for score in worst_first((*SCORES, even))] == ["0", "b", "a", "c"]
 
 
-def test_stages_add_up_to_the_wall_time_and_training_is_told_apart(finished_run):
+def test_stages_add_up_to_the_wall_time_and_training_is_distinguished(finished_run):
     shares = {part.name: part for part in stage_shares(read_run(finished_run))}
     assert list(shares) == [
         "start-up",

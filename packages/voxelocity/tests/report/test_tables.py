@@ -98,7 +98,7 @@ ROUNDINGS = Choice(key="precision.channels_last", value=True, reason="x", change
 RESULTS = Choice(key="seed", value=0, reason="x")
 
 
-def test_choices_are_told_apart_by_what_another_value_would_change_and_no_group_is_empty():
+def test_choices_are_distinguished_by_what_another_value_would_change_and_no_group_is_empty():
     other = replace(RESULTS, key="network.name")
     both = replace(ROUNDINGS, changes_results=True)
     for choices, groups in (

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from voxelocity.core.kernels import recorded
+from voxelocity.core.kernels import record_launches
 from voxelocity.step import LOSSES, LossConfig, build_loss
 from voxelocity.step.fused import is_fused, set_fused
 from voxelocity.step.fused_loss import FusedLoss, LossForm, LossTiling, can_fuse, possible_launches
@@ -261,7 +261,7 @@ def test_every_tiling_gives_the_same_result():
 def test_the_kernels_that_are_compiled_ahead_are_those_that_it_launches(name, total):
     logits, label = drawn(3)
     loss = build_loss(LossConfig(name=name), **({} if total is None else {"total": total}))
-    with recorded(runs=True) as launches:
+    with record_launches(runs=True) as launches:
         loss(logits, label)
     form = LossForm(num_classes=3, is_channels_last=False, config=LossConfig(name=name))
     ahead = possible_launches(form, logits.dtype, num_voxels=label[0].numel(), is_shared=total is not None)

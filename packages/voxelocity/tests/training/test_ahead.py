@@ -89,7 +89,7 @@ def session(*, name="dynunet", compute="bfloat16", regions=False, mirrored=(0, 1
 def _on_cpu(monkeypatch):
     """Kernels are launched with tensors on the CPU, as on a CUDA device."""
     monkeypatch.setattr(fused_norm, "_DEVICES", {"cpu"})
-    monkeypatch.setattr(fused_loss, "_has_kernels", lambda kind: kind == "cpu")
+    monkeypatch.setattr(fused_loss, "has_kernels", lambda kind: kind == "cpu")
     monkeypatch.setattr(arrays, "_KERNEL_DEVICES", frozenset({"cpu"}))
     # Formats are those of the plan, whatever is quick here.
     monkeypatch.setattr("voxelocity.infer.predictor._called_directly", _called_directly)
@@ -151,7 +151,7 @@ def volume(shape):
 @pytest.mark.parametrize("regions", [False, True])
 def test_a_step_and_a_validation_launch_nothing_else_in_the_interpreter(regions):
     run = session(compute="float32", regions=regions, mirrored=(0, 2), patch=(8, 8, 4))
-    with kernels.recorded(runs=True) as launches:
+    with kernels.record_launches(runs=True) as launches:
         run_everything(run)
     assert {each.kernel.__name__ for each in launches} == {
         *("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back"),

@@ -35,7 +35,7 @@ def session():
             world=SimpleNamespace(
                 place=Place(rank=0, size=size, local_size=size),
                 gather=lambda own: [own, next(answers)],
-                all_succeed=lambda work: work(),
+                run_on_all=lambda work: work(),
             ),
             plan=SimpleNamespace(
                 data=SimpleNamespace(batch_size=num_patches, patch=SimpleNamespace(shape_voxel=(8, 8, 8))),

@@ -26,12 +26,12 @@ import json, sys
 import torch
 import voxelocity as vx
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.parallel import even_shares, joined
+from voxelocity.parallel import even_shares, join_world
 from voxelocity.planning import make_plan
 from voxelocity.step import TrainingStep, build_loss, build_network
 out, dataset, keys, num_steps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
-with joined() as world:
+with join_world() as world:
     planned = make_plan(vx.open(dataset), overrides=keys, device="cpu")
     plan, place = planned.plan, world.place
     refs = planned.cases.split(0).training

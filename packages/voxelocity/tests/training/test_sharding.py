@@ -21,7 +21,7 @@ _STEPS = """
 import copy, os, sys
 import torch
 from voxelocity.core.batch import Batch
-from voxelocity.parallel import ALONE, joined, shard
+from voxelocity.parallel import ALONE, join_world, shard
 from voxelocity.step import NetworkConfig, OptimizerConfig, PrecisionConfig, TrainingStep, build_loss, build_network
 from voxelocity.step import LossConfig
 out, name = f"{sys.argv[1]}{os.environ['RANK']}.pt", sys.argv[2]
@@ -57,7 +57,7 @@ found = {"alone": {"first": run(alone, range(3), ALONE)}}
 # Later steps change its tensors.
 middle = found["alone"]["middle"] = copy.deepcopy(alone.state())
 found["alone"]["last"] = run(alone, range(3, 5), ALONE)
-with joined() as world:
+with join_world() as world:
     for mode in ("ddp", "checkpointing", "fsdp", "pipeline"):
         step = step_of(mode, world)
         first, state = run(step, range(3), world), copy.deepcopy(step.state())

@@ -418,19 +418,19 @@ def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_
     class Follower:
         """A rank other than the first one."""
 
-        def limited(self, limit_s):
+        def limit_waiting(self, limit_s):
             return contextlib.nullcontext()
 
-        def led(self, work):
+        def run_on_leader(self, work):
             return "the leader's result"
 
     timeouts = []
 
-    def joined(*, timeout):
+    def join_world(*, timeout):
         timeouts.append(timeout)
         return contextlib.nullcontext(Follower())
 
-    monkeypatch.setattr(tuning, "joined", joined)
+    monkeypatch.setattr(tuning, "join_world", join_world)
     assert run(time_budget_s=86_400.0) == "the leader's result"
     assert timeouts[0].total_seconds() > 86_400.0, "the others wait as long as the first one tunes"
     assert not (tmp_path / "tune").exists()

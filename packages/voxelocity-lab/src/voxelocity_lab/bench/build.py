@@ -57,7 +57,7 @@ def _builds(scenario: BuildScenario, folders: BenchFolders) -> Comparison:
     def fill_s(cache: Callable[[str], Any]) -> float:
         with tempfile.TemporaryDirectory(prefix="voxelocity-bench-") as folder:
             watch = Stopwatch()
-            cases.filled(cache(folder), spacing_mm=spacing_mm)
+            cases.fill(cache(folder), spacing_mm=spacing_mm)
             return watch.elapsed_s
 
     def monai_s() -> Once:

@@ -19,7 +19,7 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity_lab.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity_lab.bench.peers import peer_side
 from voxelocity_lab.bench.phantom import BenchFolders, PhantomSet
-from voxelocity_lab.bench.processes import grown_bytes
+from voxelocity_lab.bench.processes import measure_growth_bytes
 from voxelocity_lab.bench.streams import MEMORY, NONE, BenchCases, batches_per_s, feed_of
 from voxelocity_observe.core.clock import Stopwatch
 
@@ -45,7 +45,7 @@ MONAI_FORMS: dict[str, bool | str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKinds:
-    """One thread that takes a patch of each case in turn, as a batch of one: no loader, the data set alone."""
+    """One thread that takes a patch of one case after the other, as a batch of one: no loader, the data set alone."""
 
     cases: PhantomSet = _FOUR_CTS
     patch: Index3 = (96, 96, 96)
@@ -115,10 +115,10 @@ _PERSISTENT = (
 def _first_patch(scenario: CacheScenario, cases: BenchCases, place: Path) -> Iterator[Comparison]:
     tiers = disk_tiers(place)
     for cache in tiers.values():
-        cases.filled(cache)
+        cases.fill(cache)
 
     def ours(cache: Mapping[str, Any]) -> Callable[[], object]:
-        return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
+        return functools.partial(_read_patch, cases.open(cache), 0, scenario.patch)
 
     def theirs(name: str, dtype: str, before: Callable[[], None]) -> Once:
         from voxelocity_lab.bench.peers import monai
@@ -177,7 +177,7 @@ def _read_patch(cases: PreparedCases, index: int, patch: Index3) -> None:
 def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     def read_all(cache: Mapping[str, Any]) -> float:
         watch = Stopwatch()
-        opened = cases.opened(cache)
+        opened = cases.open(cache)
         for index in range(len(opened)):
             _read_patch(opened, index, scenario.small_patch)
         return watch.elapsed_s
@@ -198,7 +198,7 @@ def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Compa
 
     sides = []
     for name, cache in disk_tiers(place).items():
-        cases.filled(cache)
+        cases.fill(cache)
         sides.append(BenchSide(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
     return compare(
         f"a patch of each case from a cache on disk, just opened, {cases.words}",
@@ -236,7 +236,7 @@ def _our_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[Be
         with warnings.catch_warnings():
             # The second of our sides is there to show memory that cannot be shared.
             warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
-            prepared = cases.filled(cache)
+            prepared = cases.fill(cache)
         yield BenchSide(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
     rotating = {
         "tier": "rotating",
@@ -245,7 +245,7 @@ def _our_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[Be
         "replace_rate": kinds.replace_rate,
     }
     # The batch before them, which does not count, fills the first window.
-    once = rate(cases.opened(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
+    once = rate(cases.open(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
     yield BenchSide(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
 
 
@@ -303,11 +303,11 @@ def _bytes_per_voxel(scenario: CacheScenario, cases: BenchCases, place: Path) ->
         num_bytes = monai.cached_bytes(cases.refs, cases.kind, indices=indices)
         return lambda: num_bytes / num_voxels
 
-    held = cases.filled(MEMORY)
+    held = cases.fill(MEMORY)
     in_memory = sum(held[index].num_bytes for index in range(len(held)))
     sides = [side("Voxelocity, memory tier", in_memory, "foreground voxels included")]
     for name, cache in disk_tiers(place).items():
-        cases.filled(cache)
+        cases.fill(cache)
         files = sum(path.stat().st_size for path in Path(cache["folder"]).rglob("*") if path.is_file())
         sides.append(side(f"Voxelocity, {name}", files))
     for words, indices in (("image and label", False), ("and foreground indices (FgBgToIndicesd)", True)):
@@ -321,7 +321,7 @@ def _shared_memory(scenario: CacheScenario, cases: BenchCases, place: Path) -> C
     def grown_mib(holder: str, **options: Any) -> Once:
         options |= {"kind": cases.kind, "num_classes": cases.num_classes}
         num_processes = scenario.num_processes
-        return lambda: grown_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
+        return lambda: measure_growth_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
 
     tiers = {"memory tier": MEMORY, **disk_tiers(place)}
     sides = [

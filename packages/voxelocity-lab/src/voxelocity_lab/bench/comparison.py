@@ -210,7 +210,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def _card(comparison: Comparison) -> Card | None:
     """Our factor against the best of the peers, which other ways of ours are not; None if none was measured."""
     ours, *others = comparison.figures
-    peers = [one for one in others if not one.name.startswith("Voxelocity, ")]
+    peers = [peer for peer in others if not peer.name.startswith("Voxelocity, ")]
     known = [peer for peer in peers if peer.median is not None and comparison.ratios(peer)]
     if ours.median is None or not known:
         return None

@@ -17,7 +17,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity_lab.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity_lab.bench.peers import peer_side
 from voxelocity_lab.bench.phantom import BenchFolders, PhantomSet, make_phantoms
-from voxelocity_lab.bench.processes import grown_bytes
+from voxelocity_lab.bench.processes import measure_growth_bytes
 from voxelocity_lab.bench.streams import OpenStream, batches_per_s
 from voxelocity_observe.core.clock import Stopwatch
 
@@ -72,7 +72,7 @@ def _cached_spleen(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Iterat
     from voxelocity_lab.bench.peers import monai_scripts as scripts
 
     chain = partial(scripts.whole, "spleen", scenario.patch)
-    cached = _datasets(lambda module: scripts.cached(module, refs, chain()))
+    cached = _datasets(lambda module: scripts.make_cached(module, refs, chain()))
     threads = _streams(scenario, cached)
     yield _rate(scenario, f"{_THREADS}, {_WITH_AFFINE}", threads)
     # What a copy of the case costs has been shown.
@@ -82,7 +82,7 @@ def _cached_spleen(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Iterat
         yield _rate(scenario, f"CacheDataset + DataLoader(num_workers={number}), {_WITH_AFFINE}", streams)
 
     def compiled(module: Names) -> OpenStream:
-        dataset = scripts.compiled(module, refs, chain())
+        dataset = scripts.make_compiled(module, refs, chain())
         return scripts.stream(module, "ThreadDataLoader", dataset, batch_size=scenario.batch_size, num_workers=0)
 
     streams = {
@@ -103,11 +103,11 @@ def _other_chains(
         return _rate(scenario, title, _streams(scenario, _datasets(make)), **options)
 
     def cached(name: ChainName, cases: Sequence[VolumeRef]) -> Callable[[Names], Any]:
-        return lambda module: scripts.cached(module, cases, scripts.whole(name, scenario.patch))
+        return lambda module: scripts.make_cached(module, cases, scripts.whole(name, scenario.patch))
 
     yield rate(
         f"PersistentDataset + ThreadDataLoader, {_WITH_AFFINE}",
-        lambda module: scripts.persistent(module, refs, scripts.whole("spleen", scenario.patch), place / module),
+        lambda module: scripts.make_persistent(module, refs, scripts.whole("spleen", scenario.patch), place / module),
     )
     yield rate(f"{_THREADS}, spleen chain without RandAffined", cached("spleen without RandAffined", refs))
     yield rate(f"{_THREADS}, BraTS chain, 4 channels", cached("brats", brains), patches_per_image=1)
@@ -157,7 +157,7 @@ def _rate(
 
     sides = [side(name, stream) for name, stream in streams.items()]
     notes = [f"{num_patches} patches of {'x'.join(map(str, scenario.patch))} a batch", *([note] if note else [])]
-    notes.append(f"first batch of one seed: {scripts.checked(streams[_OURS], streams[_THEIRS], title)}")
+    notes.append(f"first batch of one seed: {scripts.check_same(streams[_OURS], streams[_THEIRS], title)}")
     return compare(title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
 
 
@@ -176,10 +176,10 @@ def _filling(scenario: MonaiScenario, refs: Sequence[VolumeRef], place: Path) ->
     def once(module: Names) -> float:
         # Files of their own, so that nothing kept of an earlier round can be found by their paths and times.
         folder = place / f"fill-{next(numbers)}"
-        copies = [_copied(ref, folder) for ref in refs]
+        copies = [_copy_files(ref, folder) for ref in refs]
         chain = scripts.whole("spleen", scenario.patch)
         watch = Stopwatch()
-        scripts.cached(module, copies, chain)
+        scripts.make_cached(module, copies, chain)
         seconds = watch.elapsed_s
         shutil.rmtree(folder)
         return seconds
@@ -193,7 +193,7 @@ def _filling(scenario: MonaiScenario, refs: Sequence[VolumeRef], place: Path) ->
     )
 
 
-def _copied(ref: VolumeRef, folder: Path) -> VolumeRef:
+def _copy_files(ref: VolumeRef, folder: Path) -> VolumeRef:
     folder.mkdir(parents=True, exist_ok=True)
     assert ref.label is not None, "phantoms have labels"
     images = tuple(Path(shutil.copyfile(path, folder / path.name)) for path in ref.images)
@@ -202,7 +202,7 @@ def _copied(ref: VolumeRef, folder: Path) -> VolumeRef:
 
 def _memory(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Comparison:
     def once(module: Names) -> float:
-        return grown_bytes("drop-in", refs, num_processes=1, options={"module": module}) / 2**20 / len(refs)
+        return measure_growth_bytes("drop-in", refs, num_processes=1, options={"module": module}) / 2**20 / len(refs)
 
     return compare(
         f"memory of a filled CacheDataset, spleen chain, {replace(scenario.cases, num_cases=len(refs)).words}",

@@ -44,7 +44,9 @@ def run_python(*words: object, environ: Mapping[str, str] | None = None) -> str:
     return done.stdout
 
 
-def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, options: Mapping[str, Any]) -> int:
+def measure_growth_bytes(
+    side: str, refs: Sequence[VolumeRef], *, num_processes: int, options: Mapping[str, Any]
+) -> int:
     """Bytes by which the PSS of these processes together grows when each opens all cases and looks at every voxel.
 
     Args:
@@ -93,11 +95,11 @@ def _say(holders: Sequence[subprocess.Popen[str]], text: str) -> None:
 
 def _pss_bytes(holder: subprocess.Popen[str]) -> int:
     process = psutil.Process(holder.pid)
-    return sum(int(each.memory_full_info().pss) for each in (process, *process.children(recursive=True)))
+    return sum(int(member.memory_full_info().pss) for member in (process, *process.children(recursive=True)))
 
 
 def hold(commands: IO[str] = sys.stdin) -> None:
-    """The holder's side of `grown_bytes`: opens the cases it is given and waits to be ended."""
+    """The holder's side of `measure_growth_bytes`: opens the cases it is given and waits to be ended."""
     task = json.loads(commands.readline())
     refs = [
         VolumeRef(case_id=case_id, images=tuple(map(Path, images)), label=Path(label))
@@ -117,7 +119,7 @@ def _open_ours(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[N
     from voxelocity_lab.bench.streams import BenchCases
 
     yield
-    cases = BenchCases(refs=refs, kind=task["kind"], num_classes=task["num_classes"]).opened(task["cache"])
+    cases = BenchCases(refs=refs, kind=task["kind"], num_classes=task["num_classes"]).open(task["cache"])
     volumes = [cases[index] for index in range(len(cases))]
     for volume in volumes:
         whole = volume.load()
@@ -133,7 +135,7 @@ def _open_monai(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[
     from voxelocity_lab.bench.peers import monai
 
     yield
-    yield from _held(monai.cached(refs, task["kind"], [], runtime_cache=task["runtime_cache"]))
+    yield from _hold(monai.make_cached(refs, task["kind"], [], runtime_cache=task["runtime_cache"]))
 
 
 def _open_drop_in(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[None]:
@@ -142,12 +144,12 @@ def _open_drop_in(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterato
     with tempfile.TemporaryDirectory() as place:
         small = PhantomSet(kind="ct", shape=(24, 24, 24), num_cases=1, spacing_mm=(1.4, 1.4, 2.4))
         # What a package loads or compiles when it first runs is not part of a cache.
-        scripts.cached(task["module"], make_phantoms(small, Path(place)), scripts.preparing("spleen"))
+        scripts.make_cached(task["module"], make_phantoms(small, Path(place)), scripts.preparing("spleen"))
     yield
-    yield from _held(scripts.cached(task["module"], refs, scripts.preparing("spleen")))
+    yield from _hold(scripts.make_cached(task["module"], refs, scripts.preparing("spleen")))
 
 
-def _held(dataset: Any) -> Iterator[None]:
+def _hold(dataset: Any) -> Iterator[None]:
     for item in dataset:
         for value in item.values():
             value.max()

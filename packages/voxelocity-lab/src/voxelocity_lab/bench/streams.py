@@ -72,7 +72,7 @@ class BenchCases:
         refs = make_phantoms(phantoms, folder)
         return cls(refs=refs, kind=phantoms.kind, num_classes=phantoms.num_classes, words=phantoms.words)
 
-    def opened(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
+    def open(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
         """The cases behind a cache of these settings; nothing is prepared yet.
 
         CT is scaled by a fixed window to 0..1, MR to mean 0 and deviation 1 over what is not zero.
@@ -91,9 +91,9 @@ class BenchCases:
             warn=lambda text: warnings.warn(text, stacklevel=2),
         )
 
-    def filled(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
+    def fill(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
         """The same, all of them in their cache."""
-        cases = self.opened(cache, spacing_mm=spacing_mm)
+        cases = self.open(cache, spacing_mm=spacing_mm)
         cases.fill(num_threads=cpu_budget(), on_case=lambda case_id, num_bytes: None, should_stop=lambda: False)
         return cases
 
@@ -145,7 +145,7 @@ class Work:
     def of(cls, phantoms: PhantomSet, folder: Path, **options: Any) -> Work:
         """The work on phantoms that are kept in `folder`."""
         cases = BenchCases.of(phantoms, folder)
-        return cls(phantoms=phantoms, refs=cases.refs, cases=cases.filled(MEMORY), **options)
+        return cls(phantoms=phantoms, refs=cases.refs, cases=cases.fill(MEMORY), **options)
 
     @cached_property
     def volumes(self) -> list[Volume]:

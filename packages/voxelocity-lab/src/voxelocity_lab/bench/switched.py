@@ -360,8 +360,8 @@ def losses_by_stretch(run: RunFacts) -> tuple[float, ...]:
     """
     means = []
     for begin, end in itertools.pairwise(_loss_edges(run.step)):
-        weights = [max(0, min(each.step, end) - max(each.step - each.num_steps, begin)) for each in run.steps]
-        weighted = (each.loss * weight for each, weight in zip(run.steps, weights, strict=True) if weight)
+        weights = [max(0, min(record.step, end) - max(record.step - record.num_steps, begin)) for record in run.steps]
+        weighted = (record.loss * weight for record, weight in zip(run.steps, weights, strict=True) if weight)
         means.append(sum(weighted) / sum(weights))
     return tuple(means)
 

@@ -81,12 +81,12 @@ def _step_and_waiting(scenario: TrainingScenario, words: str, dataset: Path, pla
 def step_ms(facts: RunFacts) -> float:
     """Milliseconds a step, over all but the first stretch of a run, in which the machine warms up."""
     stretches = facts.steps[1:] or facts.steps
-    return 1000.0 * sum(each.seconds for each in stretches) / sum(each.num_steps for each in stretches)
+    return 1000.0 * sum(stretch.seconds for stretch in stretches) / sum(stretch.num_steps for stretch in stretches)
 
 
 def waiting_percent(facts: RunFacts) -> float:
     """Percent of a run's training time spent waiting for data."""
-    return 100.0 * sum(each.wait_s for each in facts.steps) / sum(each.seconds for each in facts.steps)
+    return 100.0 * sum(record.wait_s for record in facts.steps) / sum(record.seconds for record in facts.steps)
 
 
 def resident_step_ms(run: Path, *, seconds: float) -> float:

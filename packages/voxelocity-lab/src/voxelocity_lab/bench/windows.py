@@ -17,7 +17,7 @@ from voxelocity_lab.bench.phantom import BenchFolders
 
 @dataclass(frozen=True, kw_only=True)
 class WindowScenario:
-    """Segmentation of a whole scan: what is left is cutting windows out and putting answers together."""
+    """Segmentation of a whole scan: what is left is cutting windows out and putting logits together."""
 
     # An abdominal CT at 1.5 mm and its 13 organs.
     shape: Index3 = (256, 256, 256)
@@ -40,12 +40,12 @@ def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
     from voxelocity.monai import sliding_window_inference
 
     image = torch.zeros(1, 1, *scenario.shape)
-    # Zeros, because the peer multiplies answers in place and these are returned again.
-    answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
+    # Zeros, because the peer multiplies logits in place and these are returned again.
+    logits = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
 
     def once(function: Callable[..., Any]) -> float:
         """CPU seconds of one whole image, over all threads."""
-        given = (image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
+        given = (image, scenario.window, scenario.batch_size, lambda x: logits[: len(x)], overlap, mode)
         with torch.no_grad():
             return cpu_ms(lambda: function(*given)) / 1000.0
 
@@ -81,19 +81,19 @@ def _blending(scenario: WindowScenario) -> Comparison:
 
     overlap = 0.5
     image = torch.randn(1, *scenario.shape, generator=torch.Generator().manual_seed(0))
-    answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
+    logits = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
     config = WindowConfig(shape_voxel=scenario.window, overlap=overlap, batch_size=scenario.batch_size)
     boxes = grid_regions(scenario.shape, scenario.window, overlap)
 
     def ours() -> None:
         volumes = [(image, Nothing())]
-        for stitched in stitch_volumes(lambda x: answers[: len(x)], volumes, config, device=image.device):
+        for stitched in stitch_volumes(lambda x: logits[: len(x)], volumes, config, device=image.device):
             stitched.check()
 
     def bare() -> None:
         total = torch.zeros(scenario.num_classes, *scenario.shape)
         for number, box in enumerate(boxes):
-            total[:, *box.slices] += answers[number % scenario.batch_size]
+            total[:, *box.slices] += logits[number % scenario.batch_size]
 
     return compare(
         f"weighting and adding windows: {scenario.num_classes} classes of {'x'.join(map(str, scenario.shape))}",

@@ -138,7 +138,7 @@ def fit(run: Run, job: FitJob) -> Fitted:
     """
     if not job.config.steps and not job.config.time_budget_s:
         raise ConfigError("recipe: neither a number of steps nor a time budget is set; give --time-budget 10m")
-    with _shared_cores(job), backend_as_found(job.step.device):
+    with _share_cores(job), backend_as_found(job.step.device):
         set_backend(job.config.backend, job.step.device)
         state = _Fit(run, job).train()
     short = unlearned(state.step, steps_of_a_pass=job.num_items / job.config.batch_size)
@@ -155,7 +155,7 @@ def fit(run: Run, job: FitJob) -> Fitted:
 
 
 @contextmanager
-def _shared_cores(job: FitJob) -> Iterator[None]:
+def _share_cores(job: FitJob) -> Iterator[None]:
     """Within the block, a step on a CPU leaves the cores that the job spares, and threads switch quickly."""
     num_threads, switch_s = torch.get_num_threads(), sys.getswitchinterval()
     if job.spares_cores and job.step.device.type == "cpu":
@@ -199,7 +199,7 @@ class _Fit:
     def _restore(self) -> None:
         # All ranks put the state together.
         like = {"loop": dict(vars(self._state)), "training": self._step.state()}
-        found = self._run.world.led(lambda: self._latest(like)) if self._run.is_resumed else None
+        found = self._run.world.run_on_leader(lambda: self._latest(like)) if self._run.is_resumed else None
         if found is not None:
             state, _, damaged = found
             for path in damaged:
@@ -233,12 +233,12 @@ class _Fit:
                 if ends or late:
                     self._save()
                 if stop:
-                    raise self._interrupted()
+                    raise self._log_interruption()
                 if ends:
                     return state
                 if not window:
                     window_s, waited_s = clock(), batches.wait_s
-                window.append(self._one_step(copier.received(next(batches)), progress))
+                window.append(self._one_step(copier.receive(next(batches)), progress))
 
     def _make(self, step: int) -> Batch:
         return self._job.make_batch(step, self._share)
@@ -286,11 +286,11 @@ class _Fit:
     def _save(self) -> None:
         run = self._run
         state = {"loop": dict(vars(self._state)), "training": self._step.state()}
-        path = run.world.led(lambda: self._checkpoints.save(self._state.step, state))
+        path = run.world.run_on_leader(lambda: self._checkpoints.save(self._state.step, state))
         run.log.write("checkpoint", step=self._state.step, path=f"{path.parent.name}/{path.name}")
         self._saved_s, self._saved_step = run.clock(), self._state.step
 
-    def _interrupted(self) -> InterruptedRunError:
+    def _log_interruption(self) -> InterruptedRunError:
         run, step = self._run, self._state.step
         run.log.write("interrupted", signal=run.stop.signal_number)
         return InterruptedRunError(
@@ -318,7 +318,7 @@ class _Copier:
             batch = _moved(batch.with_(image=batch.image.pin_memory(), label=batch.label.pin_memory()), self._device)
             return batch, self._stream.record_event()
 
-    def received(self, made: tuple[Batch, torch.cuda.Event | None]) -> Batch:
+    def receive(self, made: tuple[Batch, torch.cuda.Event | None]) -> Batch:
         """The batch, for the stream that trains. The host does not wait for the copy."""
         batch, copied = made
         if copied is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from voxelocity.parallel import World, joined, launcher_job
+from voxelocity.parallel import World, join_world, launcher_job
 from voxelocity.training.open_session import sample_system
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
@@ -67,12 +67,12 @@ def open_run(
     folder = RunFolder(out)
     folder.check_path()
     folder.check()
-    with joined(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
+    with join_world(uses_gpu=call.device.type == "cuda") as world, ExitStack() as stack:
         # A launcher that starts the program again, after a failure, continues its run.
         repeats, job = world.place.num_restarts > 0, launcher_job()
         overwrite = call.overwrite and not (repeats and folder.is_of_job(job))
         is_resumed = bool(
-            world.led(lambda: _may_resume(folder, record, resume=call.resume or repeats, overwrite=overwrite))
+            world.run_on_leader(lambda: _may_resume(folder, record, resume=call.resume or repeats, overwrite=overwrite))
         )
         if world.is_leader:
             folder.open()

@@ -24,7 +24,7 @@ def write_trained(
     Raises:
         OSError: a file cannot be written.
     """
-    put_in_place(folder / WEIGHTS_NAME, save({name: one.contiguous() for name, one in weights.items()}))
+    put_in_place(folder / WEIGHTS_NAME, save({name: weight.contiguous() for name, weight in weights.items()}))
     plain = {"format": version, "recipe": recipe, **description}
     put_in_place(folder / SPEC_NAME, (json.dumps(plain, indent=1) + "\n").encode())
 

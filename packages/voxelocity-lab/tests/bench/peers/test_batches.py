@@ -31,7 +31,7 @@ def loaded(phantoms, folder):
 def test_our_prepared_intensities_are_those_that_monai_caches(phantoms, work):
     from voxelocity_lab.bench.peers import monai
 
-    item = monai.cached(make_phantoms(phantoms, work), phantoms.kind, [])[0]
+    item = monai.make_cached(make_phantoms(phantoms, work), phantoms.kind, [])[0]
     volume = loaded(phantoms, work)[0]
     ranges = np.ptp(volume.intensities(), axis=(1, 2, 3)).max()
     assert np.abs(item["image"].numpy() - volume.intensities()).max() < 1e-4 * ranges
@@ -107,7 +107,7 @@ def test_torchio_2_changes_each_patch_of_a_batch_in_its_own_way(work):
 
     patches = SamePatch(loaded(CT, work), PATCH)
     before = patches.cut(0)[0].clone()
-    with torchio_side.batched(patches, 3) as batches:
+    with torchio_side.open_batches(patches, 3) as batches:
         made = next(batches)
     assert (made["image"].shape, made["image"].dtype) == ((3, 1, *PATCH), torch.float32)
     assert (made["label"].shape, made["label"].dtype) == ((3, 1, *PATCH), torch.uint8)
@@ -154,7 +154,7 @@ def test_nnunets_own_feed_gives_batches_of_our_shape_and_ends_its_workers(augmen
     stored = blosc2.open(str(tmp_path / f"{volumes[1].case_id}.b2nd"), mode="r")
     assert np.array_equal(stored[...], volumes[1].intensities())
     options = {"batch_size": 3, "num_classes": CT.num_classes, "augmented": augmented, "num_workers": 1}
-    with nnunet.opened(tmp_path, patch, **options) as batches:
+    with nnunet.open_batches(tmp_path, patch, **options) as batches:
         made = next(batches)
     assert (made["data"].shape, made["data"].dtype) == ((3, 1, *patch), torch.float32)
     assert (made["target"].shape, made["target"].dtype) == ((3, 1, *patch), torch.int16)

@@ -73,7 +73,7 @@ def test_a_target_that_was_not_reached_counts_as_the_limit(race):
     assert comparison.title == "phantoms: time to Dice 0.5"
 
 
-def test_without_a_target_the_dice_is_told(race):
+def test_without_a_target_the_dice_is_reported(race):
     race = replace(race, target_dice=0.0)
     outcome = Outcome(race=race, sides=((run("peer", dice=0.8),), (run("ours", dice=0.81234),)), seeds=(7,))
     assert outcome.table.rows[1] == ["ours", "0.8123", "0.8123 to 0.8123", "0.8123"]
@@ -117,12 +117,12 @@ def test_each_round_is_begun_by_another_side_and_judged_where_there_is_no_target
     fast, ours = LABELS["fast"], LABELS["ours"]
     assert started == [(fast, 5), (ours, 5), (ours, 6), (fast, 6)]
     # The second round is begun by ours.
-    assert [[one.final_dice for one in side] for side in outcome.sides] == [[0.125, 0.25], [0.25, 0.5]]
+    assert [[training.final_dice for training in side] for side in outcome.sides] == [[0.125, 0.25], [0.25, 0.5]]
     gain = outcome.to_plain()["ours_higher_by"][fast]
     assert (gain["mean"], gain["n"], gain["unit"]) == (0.1875, 2, "training")
     assert gain["low"] < 0.0 < gain["high"], "two trainings a side show little"
     assert kept[0].to_plain()["ours_higher_by"][fast]["low"] is None, "one case of one training has no interval"
-    assert [each.seeds for each in kept] == [(5,), (5, 6)]
+    assert [training.seeds for training in kept] == [(5,), (5, 6)]
 
 
 def test_all_sides_validate_after_as_many_epochs(race):

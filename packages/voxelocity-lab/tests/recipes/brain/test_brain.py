@@ -136,7 +136,7 @@ def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(
     assert settings.regions == ((1, 2, 3), (1, 3), (3,))
     network = build_network(settings, 4)
     logits, label = network(torch.rand(1, 4, 16, 16, 16)), torch.randint(4, (1, 1, 16, 16, 16))
-    masks = torch.cat([torch.isin(label, torch.tensor(each)) for each in settings.regions], dim=1).float()
+    masks = torch.cat([torch.isin(label, torch.tensor(region)) for region in settings.regions], dim=1).float()
     ours = our_loss(LossConfig(name="dice_focal"), regions=settings.regions)(logits, label[:, 0].to(torch.uint8))
     torch.testing.assert_close(build_loss(settings)(logits, masks), ours, rtol=1e-5, atol=1e-6)
     assert type(build_optimizer(network, settings)).__name__ == "Novograd"

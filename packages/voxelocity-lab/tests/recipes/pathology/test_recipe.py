@@ -1,4 +1,4 @@
-"""Patches, heat maps, a whole training, and what it is told that it cannot do."""
+"""Patches, heat maps, a whole training, and what it refuses."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from voxelocity_lab.recipes.pathology.dataset import OpenPieces, find_pieces, id
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity_lab.recipes.pathology.model import PatchNet, find_models, load_patches
 from voxelocity_lab.recipes.pathology.page import SlidePicture, _pictures
-from voxelocity_lab.recipes.pathology.patches import PatchBatches, Places, any_within
+from voxelocity_lab.recipes.pathology.patches import PatchBatches, Positions, any_within
 from voxelocity_lab.recipes.pathology.score import patches_of, roc_auc
 from voxelocity_lab.recipes.pathology.settings import settings
 from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
@@ -58,10 +58,10 @@ def test_a_square_is_near_tumor_as_when_every_square_is_looked_at():
         assert np.array_equal(any_within(mask, side), expected)
 
 
-def test_places_are_all_that_is_set_and_each_once():
+def test_positions_are_all_that_is_set_and_each_once():
     masks = [np.random.default_rng(seed).random((5, 7)) > 0.6 for seed in range(3)]
     masks[1][:] = False
-    places = Places(masks)
+    places = Positions(masks)
     expected = [(number, int(y), int(x)) for number, mask in enumerate(masks) for y, x in np.argwhere(mask)]
     assert [places[number] for number in range(len(places))] == expected
 
@@ -83,7 +83,7 @@ def test_patches_without_changes_are_those_of_the_slide_and_have_its_label(tiles
     made = batches(tiles, config(augment__enabled=False))
     for step in range(3):
         batch = made(step)
-        _, boxes, is_tumor = made.drawn(step)
+        _, boxes, is_tumor = made.draw(step)
         for row, (draw, box) in enumerate(zip(batch.draws, boxes, strict=True)):
             piece = made._pieces.pieces[draw.case]
             pixels = Slide(piece.slide).read(box)
@@ -141,7 +141,7 @@ def test_blocks_do_not_change_a_heat_map(slide_file, monkeypatch):
     np.testing.assert_allclose(parts.probability, whole.probability, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_read_is_told_and_left_out(slide_file):
+def test_what_cannot_be_read_is_reported_and_left_out(slide_file):
     slide = Slide(slide_file)
     plain = slide.read
 
@@ -254,7 +254,7 @@ def test_what_was_trained_on_stays_trained_on_whatever_the_table_says_later(tile
     Image.fromarray(pixels).save(tiles / "images" / "new.jpg")
     Image.fromarray(tumor).save(tiles / "masks" / "new.png")
     parts = identify(find_pieces(tiles))
-    folds = {one.fold: one.division for one in map(load_patches, find_models(out))}
+    folds = {loaded.fold: loaded.division for loaded in map(load_patches, find_models(out))}
     for fold, trained in ((0, {"t1", "t3"}), (1, {"other", "t2"})):
         assert {name for name, part in parts.items() if folds[fold].has(part, by_patient=True)} == trained
     (out / "fold_1").rename(tmp_path / "elsewhere")
@@ -399,8 +399,8 @@ def test_the_untrained_network_is_the_one_that_the_training_began_with(tiles, tm
     state = torch.random.get_rng_state()
     before = trained.before_training()
     assert torch.equal(torch.random.get_rng_state(), state)
-    for one, other in zip(before.parameters(), trained.network.parameters(), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=0.0)
+    for weight, trained_weight in zip(before.parameters(), trained.network.parameters(), strict=True):
+        torch.testing.assert_close(weight, trained_weight, atol=1e-6, rtol=0.0)
 
 
 def test_networks_of_too_few_steps_have_no_auc(tiles, tmp_path):
@@ -434,8 +434,8 @@ def test_intensity_separates_in_the_direction_in_which_tumor_differs(tiles, tmp_
     baselines = Baselines(load_patches(tmp_path / "run" / "fold_0"), device=CPU, blocks=Blocks(2**20))
     scores, is_tumor = sign * np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True])
     for rated in (baselines._of_patches, baselines._of_squares):
-        for each in rated.values():
-            each.append((scores, is_tumor))
+        for rating in rated.values():
+            rating.append((scores, is_tumor))
     assert baselines.aucs()["mean intensity"] == (1.0, 1.0)
     assert baselines.aucs()["untrained network"] == ((1.0, 1.0) if sign > 0.0 else (0.0, 0.0))
     assert baselines.is_darker == (sign > 0.0)
@@ -460,8 +460,8 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, _, listed, _ = recipe._written(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True)
-    assert [(one.hits, one.false) for one in found] == [(pytest.approx((0.9,)), ())] * 2
+    found, _, listed, _ = recipe._write(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True)
+    assert [(slide.hits, slide.false) for slide in found] == [(pytest.approx((0.9,)), ())] * 2
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [
         "one_slide.tiff.tiff", "two_slide.tiff.tiff",

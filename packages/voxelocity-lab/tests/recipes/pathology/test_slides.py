@@ -121,16 +121,16 @@ def test_a_tile_that_is_broken_is_named_and_the_others_can_be_read(tmp_path):
     content[middle : middle + 4000] = b"\xff" * 4000
     path.write_bytes(content)
     slide = Slide(path)
-    told = []
+    messages = []
     for y in range(0, 320, 64):
         for x in range(0, 384, 64):
             try:
                 slide.read(Box(y=y, x=x, height=64, width=64))
             except ScanError as error:
-                told.append(str(error))
-    assert 1 <= len(told) < 10
-    assert all("s.tiff: 64 x 64 pixels at x " in text for text in told)
-    assert all("copy the slide again from its source" in text for text in told)
+                messages.append(str(error))
+    assert 1 <= len(messages) < 10
+    assert all("s.tiff: 64 x 64 pixels at x " in text for text in messages)
+    assert all("copy the slide again from its source" in text for text in messages)
 
 
 def test_tissue_is_what_is_not_glass(slide_file):

@@ -39,7 +39,7 @@ def test_the_score_stands_next_to_the_baselines_and_to_the_shape_of_real_streaml
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     baselines = scores["baselines"]
     assert list(baselines) == [UNTRAINED, MOVED, MEAN, SAME]
-    assert all(0.0 <= one["f1"] <= 1.0 for one in baselines.values())
+    assert all(0.0 <= baseline["f1"] <= 1.0 for baseline in baselines.values())
     assert baselines[MEAN]["f1"] < baselines[SAME]["f1"]
     # Half circles of a radius of 30 mm.
     assert scores["mean"]["real_length_mm"] == pytest.approx(97.0, abs=5.0)

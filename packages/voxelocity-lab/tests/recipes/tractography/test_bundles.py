@@ -75,8 +75,8 @@ def test_what_is_held_out_does_not_depend_on_other_bundles_nor_on_order_or_direc
     )  # fmt: skip
     more = open_bundles(tmp_path / "more", num_points=16)
     held = [
-        set(one.identity[split(one, by="streamline", held_out=0.3, seed=7)[1]])
-        for one in (found, more.named(found.names), more)
+        set(part.identity[split(part, by="streamline", held_out=0.3, seed=7)[1]])
+        for part in (found, more.named(found.names), more)
     ]
     assert len(held[0]) == 14
     assert held[0] == held[1] < held[2]
@@ -111,7 +111,7 @@ def test_others_of_a_subject_that_was_trained_on_are_neither_known_nor_unseen(bu
     found = open_bundles(data, num_points=16)
     sides = split(found, by="subject", held_out=0.5, seed=0)
     division = TractDivision.of(found, sides, by="subject", data=data)
-    assert [list(one) for one in division.sides(found)] == [list(one) for one in sides]
+    assert [list(side) for side in division.sides(found)] == [list(side) for side in sides]
     (trained,) = division.groups
     with np.load(data / trained / "arcs.npz") as arrays:
         np.savez(data / trained / "arcs.npz", **{**arrays, "points": arrays["points"] + 9.0})

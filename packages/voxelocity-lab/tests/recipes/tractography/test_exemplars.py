@@ -45,7 +45,7 @@ def test_a_bundle_of_one_streamline_is_not_learned_but_has_its_exemplar():
     pairs = pairs_of(bundles, num_nearest=4)
     assert pairs.index.tolist() == [1, 2]
     assert pairs.nearest.tolist() == [[2] * 4, [1] * 4]
-    drawn = pairs.exemplars.drawn(np.array([0, 0, 1, 2]), seed=0)
+    drawn = pairs.exemplars.draw(np.array([0, 0, 1, 2]), seed=0)
     assert np.array_equal(drawn[:2], bundles.streamlines[[0, 0]])
     assert np.isfinite(drawn).all(), "a bundle without streamlines takes those of all"
     with pytest.raises(InputError, match=r"no bundle has two of the 2 streamlines .* hold out fewer"):
@@ -54,10 +54,10 @@ def test_a_bundle_of_one_streamline_is_not_learned_but_has_its_exemplar():
 
 def test_exemplars_come_all_before_one_comes_again():
     exemplars = Exemplars(streamlines=bundles_of(5, 3).streamlines, bundle=np.repeat([0, 1], [5, 3]))
-    drawn = exemplars.drawn(np.repeat([0, 1], 6), seed=1)
+    drawn = exemplars.draw(np.repeat([0, 1], 6), seed=1)
     assert len({tuple(line.flat) for line in drawn[:5]}) == 5
     assert np.array_equal(drawn[5], drawn[0])
-    assert not np.array_equal(drawn[:5], exemplars.drawn(np.repeat([0, 1], 6), seed=2)[:5])
+    assert not np.array_equal(drawn[:5], exemplars.draw(np.repeat([0, 1], 6), seed=2)[:5])
 
 
 def test_the_frame_sees_neighbors_at_unit_distance():

@@ -66,11 +66,11 @@ def test_trx_python_reads_what_we_write_and_we_what_it_writes(tmp_path):
 def changed(path, member, change, *, name=None):
     """The TRX file with the bytes of a member changed, and its name where one is given."""
     with zipfile.ZipFile(path) as archive:
-        members = {each: archive.read(each) for each in archive.namelist()}
+        members = {entry: archive.read(entry) for entry in archive.namelist()}
     members[name or member] = change(members[member] if name and name != member else members.pop(member))
     with zipfile.ZipFile(path, "w") as archive:
-        for each, content in members.items():
-            archive.writestr(each, content)
+        for entry, content in members.items():
+            archive.writestr(entry, content)
     return path
 
 
@@ -104,10 +104,10 @@ def test_offsets_that_begin_below_zero_are_refused(tmp_path):
     path = tmp_path / "lines.trx"
     write(path)
     with zipfile.ZipFile(path) as archive:
-        members = {each: archive.read(each) for each in archive.namelist() if not each.startswith("offsets")}
+        members = {name: archive.read(name) for name in archive.namelist() if not name.startswith("offsets")}
     with zipfile.ZipFile(path, "w") as archive:
-        for each, content in members.items():
-            archive.writestr(each, content)
+        for name, content in members.items():
+            archive.writestr(name, content)
         archive.writestr("offsets.int64", np.array([-5, *range(5, 40, 5)]).tobytes())
     with pytest.raises(ScanError, match="8 offsets for 35 and 7 in its header"):
         read_tracts([path])
@@ -125,7 +125,7 @@ def test_an_interrupted_writer_leaves_the_old_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_tracts(path, ends(), space=SPACE)
     assert path.read_bytes() == before
-    assert [one.name for one in tmp_path.iterdir()] == ["lines.trx"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.trx"]
 
 
 def test_streamlines_that_cannot_be_used_are_left_out_and_counted(tmp_path):

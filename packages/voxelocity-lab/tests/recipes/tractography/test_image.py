@@ -57,7 +57,7 @@ def both(voxelocity, tracts, tmp_path, monkeypatch):
     def call(**images):
         sets = [f"{key}={json.dumps(value)}" for key, value in SETS.items()]
         sets += [f"{name}={path}" for name, path in images.items()]
-        words = [word for one in sets for word in ("--set", one)]
+        words = [word for setting in sets for word in ("--set", setting)]
         return voxelocity(
             "recipe", "tractography", "both", tracts, "-o", tmp_path / "run", "--device", "cpu", *words
         )  # fmt: skip
@@ -66,8 +66,8 @@ def both(voxelocity, tracts, tmp_path, monkeypatch):
 
 
 def test_one_command_leads_from_trk_and_images_to_streamlines_on_their_grid(both, images, tmp_path):
-    told = both(image=images[0], direction=images[1])
-    assert told.status == 0, told.err
+    result = both(image=images[0], direction=images[1])
+    assert result.status == 0, result.err
     made = nib.streamlines.load(tmp_path / "run" / "generated.trk")
     assert np.allclose(made.header["voxel_to_rasmm"], AFFINE)
     assert made.header["dimensions"].tolist() == [40, 20, 24]
@@ -80,24 +80,24 @@ def test_one_command_leads_from_trk_and_images_to_streamlines_on_their_grid(both
 def test_a_trk_in_another_space_than_its_image_is_named_before_the_training(both, images, tmp_path):
     moved = AFFINE.copy()
     moved[:3, 3] += 500.0
-    told = both(image=save(tmp_path / "moved.nii.gz", np.ones((40, 20, 24)), moved))
-    assert told.status == 2
+    result = both(image=save(tmp_path / "moved.nii.gz", np.ones((40, 20, 24)), moved))
+    assert result.status == 2
     for words in ("left.trk", "moved.nii.gz", "100 % of the points", "register them first"):
-        assert words in told.err
+        assert words in result.err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["image", "direction", "mask"])
 def test_an_image_that_is_missing_is_named_before_the_training(both, name, tmp_path):
-    told = both(**{name: tmp_path / "none.nii.gz"})
-    assert told.status == 2
-    assert "none.nii.gz" in told.err
-    assert "the file does not exist" in told.err
+    result = both(**{name: tmp_path / "none.nii.gz"})
+    assert result.status == 2
+    assert "none.nii.gz" in result.err
+    assert "the file does not exist" in result.err
     assert not (tmp_path / "run").exists()
 
 
 def test_images_on_different_grids_are_named_before_the_training(both, images, tmp_path):
-    told = both(image=save(tmp_path / "small.nii.gz", np.ones((20, 10, 12))), direction=images[1])
-    assert told.status == 2
-    assert "resample one to the other" in told.err
+    result = both(image=save(tmp_path / "small.nii.gz", np.ones((20, 10, 12))), direction=images[1])
+    assert result.status == 2
+    assert "resample one to the other" in result.err
     assert not (tmp_path / "run").exists()

@@ -30,7 +30,7 @@ def test_overlap_and_overreach_count_voxels():
     assert math.isnan(space_shared(along_x(0, 1), along_x(0, 1)[:0])[0])
 
 
-def test_copies_of_the_training_are_told_from_new_streamlines():
+def test_copies_of_the_training_are_distinguished_from_new_streamlines():
     trained = np.concatenate([along_x(0, 40, y, num=5) for y in (0.0, 8.0, 16.0)])
     generated = np.concatenate([trained[:1, ::-1], along_x(0, 40, 3.0, num=5), along_x(0, 40, 8.4, num=5)])
     inside = np.ones((3, 5), bool)
@@ -55,7 +55,7 @@ def test_small_bundles_do_not_count_in_the_mean():
 @pytest.mark.data
 def test_halves_of_real_bundles_share_as_much_as_their_readme_says(real_data):
     bundles = open_bundles(real_data / "tracts_hcp1065", num_points=32)
-    training, held = (bundles.part(one) for one in split(bundles, by="streamline", held_out=0.5, seed=0))
+    training, held = (bundles.part(indices) for indices in split(bundles, by="streamline", held_out=0.5, seed=0))
     large = [number for number in range(len(bundles.names)) if len(bundles.of(number)) >= 100]
     assert len(large) == 39
     f1 = [space_shared(training.of(number), held.of(number))[2] for number in large]

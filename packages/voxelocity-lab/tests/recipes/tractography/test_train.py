@@ -201,15 +201,15 @@ def test_what_was_trained_on_is_kept_with_the_model_and_never_counts_as_held_out
         "names": np.array(["added", "left", "right"]),
     }
     np.savez(bundles_file, **more)
-    training, real, notices = recipe.divided(trained, bundles_file)
+    training, real, notices = recipe.divide(trained, bundles_file)
     assert set(training.identity) == set(trained.division.trained)
     assert np.bincount(real.bundle).tolist() == [12, 18]
-    assert any("6 of the 30 streamlines that count as held out were not in the data of the training" in one
-               for one in notices)  # fmt: skip
+    assert any("6 of the 30 streamlines that count as held out were not in the data of the training" in notice
+               for notice in notices)  # fmt: skip
     recipe.predict(call)
     assert "The model does not know these bundles" in capsys.readouterr().out
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())["bundles"]
-    assert {name: one["num_real"] for name, one in scores.items()} == {"left": 12, "right": 18}
+    assert {name: score["num_real"] for name, score in scores.items()} == {"left": 12, "right": 18}
 
 
 def test_other_data_count_as_unseen_in_words_or_are_refused(bundles_file, tmp_path, capsys):

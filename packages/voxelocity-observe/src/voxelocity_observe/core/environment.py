@@ -102,7 +102,7 @@ def _commit(checkout: Path) -> str | None:
         return None
     command = ["git", "-C", os.fspath(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return done.stdout.strip() or None

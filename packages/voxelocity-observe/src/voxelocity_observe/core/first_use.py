@@ -20,8 +20,17 @@ def first_use(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[s
     def get(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(f"{package}.{where[name]}"), name)
+        value = value_of(f"{package}.{where[name]}", name)
         setattr(sys.modules[package], name, value)
         return value
 
     return get
+
+
+def value_of(module: str, name: str) -> Any:
+    """`name` of one of our modules, imported now: for tables of what is imported at its first use.
+
+    Ruff forbids `importlib.import_module` in modules that `pyproject.toml` does not list, because import contracts do
+    not see what a text names.
+    """
+    return getattr(importlib.import_module(module), name)

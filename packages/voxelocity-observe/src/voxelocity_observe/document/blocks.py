@@ -309,7 +309,11 @@ def time_split(caption: str, shares: Sequence[TimeShare], *, colors: Mapping[str
     """One bar of a time and its parts, with their table; `colors` of the parts are CSS values, chosen if not given."""
     known = _colors([shares]) if colors is None else colors
     rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in shares]
-    total = ("sum", duration_text(sum(one.seconds for one in shares)), share_text(sum(one.share for one in shares)))
+    total = (
+        "sum",
+        duration_text(sum(share.seconds for share in shares)),
+        share_text(sum(share.share for share in shares)),
+    )
     table = Table(
         caption=caption,
         heads=("Part", "Time", "Share"),

@@ -156,19 +156,19 @@ def stacked_chart(
 
         # A column reaches half way to its neighbors; the outermost ones as far as the first and the last number.
         numbers = [number for number, _ in layers[0].points]
-        places = [numbers[0] - 0.5, *numbers, numbers[-1] + 0.5]
+        edges = [numbers[0] - 0.5, *numbers, numbers[-1] + 0.5]
         heights = [[value for _, value in layer.points] for layer in layers]
         figure = Figure(figsize=_SIZE_INCH, layout="constrained")
         axes = figure.add_subplot()
         axes.stackplot(
-            places,
+            edges,
             *([values[0], *values, values[-1]] for values in heights),
             colors=[STAND_INS[layer.color] for layer in layers],
             linewidth=0,
             step="mid",
         )
         axes.set_ylim(0.0, y_limit)
-        axes.set_xlim(places[0], places[-1])
+        axes.set_xlim(edges[0], edges[-1])
         axes.set_xlabel(x_label, color=STAND_INS["chart-ink"])
         axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
         calm(axes, STAND_INS)
@@ -189,18 +189,18 @@ def projections(name: str, columns: Mapping[str, Sequence[tuple[Sequence[Any], s
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(2.0 * len(columns), 4.2), layout="constrained")
-        places = figure.subplots(len(_VIEWS), len(columns), squeeze=False)
+        panels = figure.subplots(len(_VIEWS), len(columns), squeeze=False)
         for column, (title, layers) in enumerate(columns.items()):
             for row, (view, axes) in enumerate(_VIEWS.items()):
-                place = places[row, column]
+                panel = panels[row, column]
                 for curves, color in layers:
                     flat = [curve[:, list(axes)] for curve in curves]
-                    place.add_collection(LineCollection(flat, colors=STAND_INS[color], linewidths=0.6))
-                place.autoscale()
-                place.set_aspect("equal")
-                place.set_axis_off()
+                    panel.add_collection(LineCollection(flat, colors=STAND_INS[color], linewidths=0.6))
+                panel.autoscale()
+                panel.set_aspect("equal")
+                panel.set_axis_off()
                 words = literally(title[-_LONGEST_TITLE:]) if row == 0 else view
-                place.set_title(words, fontsize=_SMALL_SIZE, color=STAND_INS["chart-ink"])
+                panel.set_title(words, fontsize=_SMALL_SIZE, color=STAND_INS["chart-ink"])
         return inline(figure, name)
 
 
@@ -215,7 +215,7 @@ def xy_chart(
     are_lines: bool = False,
     has_log_x: bool = False,
 ) -> str:
-    """An SVG element of values over a number that is no time: points, or lines where neighbors belong together.
+    """An SVG element of values over a number that is not a time: points, or lines where neighbors belong together.
 
     Args:
         name: unique within the page; all ids begin with it. The same arguments give the same text.

@@ -89,7 +89,7 @@ class Columns:
     @cached_property
     def ranks(self) -> Sequence[tuple[str, Column, Column]]:
         """Name, cores and bytes of memory of every rank in any sample; NaN while it was not there."""
-        by_sample = [{one.rank: one for one in sample.host.ranks} for sample in self.record.samples]
+        by_sample = [{rank.rank: rank for rank in sample.host.ranks} for sample in self.record.samples]
         return [
             (
                 f"rank {rank}",

@@ -145,12 +145,14 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
     ]
     devices = [({**shared, **_device_labels(gpu)}, gpu) for gpu in sample.gpus]
     families: Sequence[tuple[Mapping[str, Gauge], Sequence[tuple[Mapping[str, str], Any]]]] = (
-        (_RANK, [({**shared, "rank": str(one.rank)}, one) for one in host.ranks]),
+        (_RANK, [({**shared, "rank": str(rank.rank)}, rank) for rank in host.ranks]),
         (_HOST, [(shared, host)]),
         (_GPU, devices),
     )
     for gauges, records in families:
-        values += [(gauge, [(own, _value(one, field)) for own, one in records]) for field, gauge in gauges.items()]
+        values += [
+            (gauge, [(own, _value(record, field)) for own, record in records]) for field, gauge in gauges.items()
+        ]
     reasons: list[Labeled] = [({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons]
     return [*values, (_THROTTLED, reasons)]
 

@@ -65,7 +65,7 @@ class MonitorFiles:
                 raise OutputError(
                     f"monitoring: cannot write to {folder} ({error.strerror}); name a folder you may write to"
                 ) from None
-            self._failed(str(error.strerror))
+            self._warn_of_failure(str(error.strerror))
 
     def add(self, sample: Sample, gpus: Sequence[GpuName]) -> None:
         """Writes a sample's row, and before the first one the names of the columns.
@@ -102,7 +102,7 @@ class MonitorFiles:
             write_whole(self.folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
         except OutputError as error:
             reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else ""
-            self._failed(str(reason or error))
+            self._warn_of_failure(str(reason or error))
 
     def close(self) -> None:
         """Closes the file. A second call does nothing."""
@@ -129,11 +129,11 @@ class MonitorFiles:
                 os.ftruncate(self._descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._failed(str(error.strerror))
+            self._warn_of_failure(str(error.strerror))
             return False
         return True
 
-    def _failed(self, reason: str) -> None:
+    def _warn_of_failure(self, reason: str) -> None:
         self._warn(
             "not writable",
             f"files: {self.folder} cannot be written ({reason}); samples are kept in memory, and rows are written "

@@ -7,7 +7,6 @@ refusal is data here. It is reported once, and a question that will never be ans
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,7 +69,7 @@ class Nvml:
             code = int(error.value)
             raise NvmlError(_words(error, code), is_final=code in _FINAL, is_lost=code in _LOST) from None
 
-    def answer(self, function: str, *arguments: Any) -> Any:
+    def ask_or_none(self, function: str, *arguments: Any) -> Any:
         """What the function of this name answers; None if it does not, or the package is too old to know it."""
         try:
             return self.ask(function, *arguments)
@@ -85,7 +84,7 @@ class Nvml:
         """Releases the library. A second call does nothing, nor does one after the driver is gone."""
         if self._is_open:
             self._is_open = False
-            self.answer("nvmlShutdown")
+            self.ask_or_none("nvmlShutdown")
 
 
 class Subject:
@@ -100,9 +99,9 @@ class Subject:
     ) -> None:
         self._nvml = nvml
         self._handle = handle
-        self._tell = tell
+        self._report = tell
         self._given_up: set[tuple[Any, ...]] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def ask(self, question: str, *calls: tuple[Any, ...]) -> Any:
         """The answer of the first call that gives one, None if none does.
@@ -126,9 +125,9 @@ class Subject:
                 if refusal.is_final:
                     self._given_up.add(call)
                 reason = reason or refusal.reason
-        if reason and question not in self._told:
-            self._told.add(question)
-            self._tell(question, reason)
+        if reason and question not in self._reported:
+            self._reported.add(question)
+            self._report(question, reason)
         return None
 
 
@@ -138,7 +137,9 @@ def text(value: Any) -> str:
 
 
 def _load() -> Any:
-    return importlib.import_module("pynvml")
+    import pynvml
+
+    return pynvml
 
 
 def _words(error: Any, code: int) -> str:

@@ -140,11 +140,13 @@ class ProgramSampler:
         is_first, self._is_first = self._is_first, False
         alive = [process for process in now.values() if not process.is_zombie]
         memory = self._memory_bytes()
-        found = sorted({one.rank for one in alive if one.rank is not None})
+        found = sorted({process.rank for process in alive if process.rank is not None})
         ranks = {
             rank[1]: (
-                0.0 if is_first else sum(one.ticks_since for one in now.values() if one.rank == rank) / _TICKS_PER_S,
-                sum(memory.get(pid, 0) for pid, one in now.items() if one.rank == rank),
+                0.0
+                if is_first
+                else sum(process.ticks_since for process in now.values() if process.rank == rank) / _TICKS_PER_S,
+                sum(memory.get(pid, 0) for pid, process in now.items() if process.rank == rank),
             )
             # A torchrun that srun has started is not a rank: the processes it starts have its own numbers.
             for rank in found
@@ -237,7 +239,7 @@ class ProgramSampler:
             variables = Path(f"{self._proc}/{pid}/environ").read_bytes()
         except OSError:
             return None
-        found = dict(one.partition(b"=")[::2] for one in variables.split(b"\0"))
+        found = dict(variable.partition(b"=")[::2] for variable in variables.split(b"\0"))
         numbers = ((place, found.get(name, b"")) for place, name in enumerate(_RANK_NAMES))
         return next(((place, int(number)) for place, number in numbers if number.isdigit()), None)
 

@@ -73,7 +73,7 @@ def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[st
     cores = [_cell(share) for share in sample.host.core_shares[:num_cores]]
     cells = [f"{sample.time_s:.3f}", f"{sample.period_s:.3f}"]
     cells += [_cell(getattr(sample.host, name)) for name in HOST_FIELDS]
-    cells += [_cell(tuple(_cell(getattr(one, name)) for one in sample.host.ranks)) for name in _RANK_FIELDS.values()]
+    cells += [_cell(tuple(_cell(getattr(rank, name)) for rank in sample.host.ranks)) for name in _RANK_FIELDS.values()]
     cells += cores + [""] * (num_cores - len(cores))
     for device in devices:
         gpu = gpus.get(device)
@@ -114,10 +114,10 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
                 **{name: _value(name, cells[at]) for name, at in hosts},
             ),
             gpus=tuple(
-                _gpu(device, names.get(device), {name: _value(name, cells[at]) for name, at in places})
-                for device, places in devices.items()
+                _gpu(device, names.get(device), {name: _value(name, cells[at]) for name, at in figures})
+                for device, figures in devices.items()
                 # A lost device has only empty cells.
-                if any(cells[at] for _, at in places)
+                if any(cells[at] for _, at in figures)
             ),
         )
 
@@ -132,7 +132,7 @@ def number_of(value: Any) -> float:
     """
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value} is no number of seconds, bytes or cores")
+        raise ValueError(f"{value} is not a number of seconds, bytes or cores")
     return number
 
 

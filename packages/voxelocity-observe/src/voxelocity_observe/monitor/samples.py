@@ -240,13 +240,13 @@ def _merge_ranks(ranks: Sequence[tuple[RankSample, ...]], seconds: Sequence[floa
     """Each rank over the samples in which it was there."""
     found: dict[int, list[tuple[RankSample, float]]] = {}
     for some, weight in zip(ranks, seconds, strict=True):
-        for one in some:
-            found.setdefault(one.rank, []).append((one, weight))
+        for sample in some:
+            found.setdefault(sample.rank, []).append((sample, weight))
     return tuple(
         RankSample(
             rank=rank,
-            cores=_merge("cores", [one.cores for one, _ in seen], [weight for _, weight in seen]),
-            memory_bytes=max(one.memory_bytes for one, _ in seen),
+            cores=_merge("cores", [sample.cores for sample, _ in seen], [weight for _, weight in seen]),
+            memory_bytes=max(sample.memory_bytes for sample, _ in seen),
         )
         for rank, seen in sorted(found.items())
     )
@@ -285,7 +285,7 @@ class SampleEvents:
 def sample_of(event: Mapping[str, Any]) -> Sample:
     """The sample in an event `sample`; ignores fields that a newer version added."""
     host = dict(event["host"])
-    ranks = tuple(_record(RankSample, one) for one in host.pop("ranks", ()))
+    ranks = tuple(_record(RankSample, values) for values in host.pop("ranks", ()))
     return Sample(
         time_s=float(event["time_s"]),
         period_s=float(event["period_s"]),

@@ -209,13 +209,13 @@ _TEXTS: dict[str, Callable[[float], str]] = {
 }
 
 
-def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] = ()) -> list[str]:
+def summary_lines(record: MonitorRecord, place: Path, *, reported: Collection[str] = ()) -> list[str]:
     """How it ended and how long it took, CPU, memory, each rank and GPU, what is missing, where to look.
 
     Args:
         record: of a command, complete.
         place: the page or the folder of the record.
-        told: the missing things that were reported already.
+        reported: the missing things that were reported already.
     """
     columns = Columns(record)
     lines = [f"{ended_text(record)} after {duration_text(record.seconds)}"]
@@ -227,7 +227,7 @@ def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] =
         lines += [_host(columns), *ranks, *(_gpu(columns, device) for device in columns.devices)]
     else:
         lines.append("it was too short for a sample")
-    lines += [f"not measured: {line}" for line in record.missing if line not in told]
+    lines += [f"not measured: {line}" for line in record.missing if line not in reported]
     lines.append(f"see {place}")
     return lines
 

@@ -204,8 +204,8 @@ def _by_device(columns: Columns, series: Sequence[tuple[str, Column]]) -> tuple[
     known = [(name, column) for name, column in series if np.isfinite(column).any()]
     if len(known) <= _MAX_LINES:
         # A device looks the same in every chart, even in a chart that lacks another device.
-        places = {name: place for place, (name, _) in enumerate(series)}
-        looks = [divmod(places[name] % (len(_GPU_COLORS) * len(_STROKES)), len(_GPU_COLORS)) for name, _ in known]
+        order = {name: number for number, (name, _) in enumerate(series)}
+        looks = [divmod(order[name] % (len(_GPU_COLORS) * len(_STROKES)), len(_GPU_COLORS)) for name, _ in known]
         named = [(name, _GPU_COLORS[color], column) for (name, column), (_, color) in zip(known, looks, strict=True)]
         lines = _lines(columns, named)
         return [replace(line, stroke=_STROKES[stroke]) for line, (stroke, _) in zip(lines, looks, strict=True)], []
@@ -222,9 +222,9 @@ def _lines(columns: Columns, series: Iterable[Named]) -> list[Line]:
             name=name,
             color=color,
             points=[(time_s, value) for time_s, value in thinned(columns.times_s, column)],
-            is_thin=place > 0,
+            is_thin=number > 0,
         )
-        for place, (name, color, column) in enumerate(named)
+        for number, (name, color, column) in enumerate(named)
     ]
 
 

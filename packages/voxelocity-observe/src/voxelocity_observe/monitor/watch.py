@@ -93,7 +93,7 @@ def watch(
             view.close()
     record = monitor.stop(status)
     made = _render(record, place, speak) if has_page else None
-    for line in summary_lines(record, made or place, told=monitor.notes):
+    for line in summary_lines(record, made or place, reported=monitor.notes):
         speak(line)
     return shell_status(status)
 

@@ -7,7 +7,7 @@ NVIDIA's profilers see them as NVTX ranges, and `voxelocity monitor` gets the ou
 from voxelocity_observe.spans.meters import CudaClock, CudaPeak, HostPeak, device_clock
 from voxelocity_observe.spans.nvtx import has_nvtx
 from voxelocity_observe.spans.recorder import SpanRecord, SpanRecorder
-from voxelocity_observe.spans.scope import end_range, ended_span, phase, span, start_range
+from voxelocity_observe.spans.scope import end_range, phase, report_ended_span, span, start_range
 
 __all__ = [
     "CudaClock",
@@ -17,7 +17,7 @@ __all__ = [
     "SpanRecorder",
     "device_clock",
     "end_range",
-    "ended_span",
+    "report_ended_span",
     "has_nvtx",
     "phase",
     "span",

@@ -122,15 +122,15 @@ class SpanRecorder:
         with self._ending:
             ended, self._ended = self._ended, deque()
         taken, waiting = list[SpanRecord](), deque[_Open]()
-        for each in ended:
+        for opened in ended:
             device_s = None
-            if self._device is not None and each.end_mark is not None:
-                device_s = self._device.seconds(each.begin_mark, each.end_mark)
+            if self._device is not None and opened.end_mark is not None:
+                device_s = self._device.seconds(opened.begin_mark, opened.end_mark)
                 if device_s is None:
-                    waiting.append(each)
+                    waiting.append(opened)
                     continue
-            self._release(each)
-            taken.append(self._record(each, device_s))
+            self._release(opened)
+            taken.append(self._record(opened, device_s))
         if waiting:
             with self._ending:
                 self._ended.extendleft(reversed(waiting))

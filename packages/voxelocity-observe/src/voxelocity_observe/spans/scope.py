@@ -49,32 +49,32 @@ class _Listeners:
     def __init__(self) -> None:
         self.now: tuple[Listener, ...] | None = None
         self._changing = threading.Lock()
-        self._is_told_of_forks = False
+        self._is_registered_for_forks = False
 
-    def found(self) -> tuple[Listener, ...]:
+    def find(self) -> tuple[Listener, ...]:
         """The listeners, looked up if that has not happened yet."""
         with self._changing:
-            return self._found()
+            return self._find()
 
     def add(self, listener: Listener) -> None:
         with self._changing:
-            self.now = (*self._found(), listener)
+            self.now = (*self._find(), listener)
 
     def remove(self, listener: Listener) -> None:
         with self._changing:
-            self.now = tuple(each for each in self._found() if each is not listener)
+            self.now = tuple(other for other in self._find() if other is not listener)
 
     def forget(self) -> None:
         """Drops all listeners until they are looked up again."""
         self._changing = threading.Lock()
         self.now = None
 
-    def _found(self) -> tuple[Listener, ...]:
+    def _find(self) -> tuple[Listener, ...]:
         if self.now is None:
-            if not self._is_told_of_forks:
+            if not self._is_registered_for_forks:
                 os.register_at_fork(after_in_child=self.forget)
-                self._is_told_of_forks = True
-            self.now = tuple(each for each in (open_nvtx(), open_phase_file()) if each is not None)
+                self._is_registered_for_forks = True
+            self.now = tuple(listener for listener in (open_nvtx(), open_phase_file()) if listener is not None)
         return self.now
 
 
@@ -104,10 +104,12 @@ class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as 
     def __enter__(self) -> Self:
         listeners = LISTENERS.now
         if listeners is None:
-            listeners = LISTENERS.found()
+            listeners = LISTENERS.find()
         # The listeners may have changed at the end: each gets the end of a beginning that it got.
         self._opened: Any = (
-            [(each.end, each.begin(self.name, self.color, self._is_phase)) for each in listeners] if listeners else ()
+            [(listener.end, listener.begin(self.name, self.color, self._is_phase)) for listener in listeners]
+            if listeners
+            else ()
         )
         return self
 
@@ -176,7 +178,7 @@ def start_range(name: str = "", *, color: str = "", message: str = "") -> OpenRa
     if bool(name) == bool(message):
         raise InputError(f"start_range: name={name!r}, message={message!r}; give one of them, start_range('dataload')")
     name = name or message
-    return OpenRange(name, tuple((each, each.begin_range(name, color)) for each in LISTENERS.found()))
+    return OpenRange(name, tuple((listener, listener.begin_range(name, color)) for listener in LISTENERS.find()))
 
 
 def end_range(opened: OpenRange) -> None:
@@ -185,7 +187,7 @@ def end_range(opened: OpenRange) -> None:
         listener.end_range(token)
 
 
-def ended_span(name: str, *, start_s: float, seconds: float, color: str = "") -> None:
+def report_ended_span(name: str, *, start_s: float, seconds: float, color: str = "") -> None:
     """Reports a phase that is known only after it has ended, such as the time before the first import.
 
     Args:
@@ -194,5 +196,5 @@ def ended_span(name: str, *, start_s: float, seconds: float, color: str = "") ->
         seconds: how long it took.
         color: for time lines, as for `span`.
     """
-    for each in LISTENERS.found():
-        each.add(name, color, start_s, seconds)
+    for listener in LISTENERS.find():
+        listener.add(name, color, start_s, seconds)

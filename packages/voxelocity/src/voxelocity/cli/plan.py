@@ -72,7 +72,8 @@ def plan(
 
 def _memory(planned: Planned, what_if: Mapping[str, Mapping[str, Any]]) -> Document:
     """The memory of the plan and of each case of `--what-if`."""
-    from voxelocity.planning.memory_estimate import estimate_memory, measure_libraries, memory_document
+    from voxelocity.planning.memory_estimate import estimate_memory, memory_document
+    from voxelocity.training.library_memory import measure_libraries
 
     libraries = measure_libraries(planned)
     estimates = {"As planned": estimate_memory(planned, libraries)}

@@ -170,7 +170,7 @@ class Cases:
 
 def scored_classes(class_names: Sequence[str], regions: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """What is scored, by name: the class indices of each region, or each foreground class by itself."""
-    return {name: tuple(each) for name, each in regions.items()} or {
+    return {name: tuple(region) for name, region in regions.items()} or {
         name: (index,) for index, name in enumerate(class_names) if index > 0
     }
 

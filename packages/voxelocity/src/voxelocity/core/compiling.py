@@ -36,14 +36,15 @@ def compile_all(
 
     def compile_found() -> dict[str, float]:
         todo = []
-        for one in find():
+        for launch in find():
             with _beginning:
-                if (key := (device, one.form)) not in _begun:
+                if (key := (device, launch.form)) not in _begun:
                     _begun.add(key)
-                    todo.append(one)
+                    todo.append(launch)
         with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-compile") as pool:
             futures = {
-                f"{one.kernel.__name__} {n}": pool.submit(_compile_one, one, device) for n, one in enumerate(todo)
+                f"{launch.kernel.__name__} {n}": pool.submit(_compile_one, launch, device)
+                for n, launch in enumerate(todo)
             }
             wait(futures.values())
         return {name: future.result() for name, future in futures.items() if future.exception() is None}

@@ -42,20 +42,20 @@ def kernel(function: _Function) -> _Function:
     It is compiled again when its file changes, or a file from which its module imports kernels, or this one. Constants
     that it takes from other files do not count.
     """
-    return _kept(function, fastmath=_FAST_MATH)
+    return _compile_with_cache(function, fastmath=_FAST_MATH)
 
 
 def exact_kernel(function: _Function) -> _Function:
     """As `kernel`, but each operation rounds separately, in the order in which it is written."""
-    return _kept(function, fastmath=False)
+    return _compile_with_cache(function, fastmath=False)
 
 
 def python_function(value: Any) -> Any:
-    """The function that this loop, ours or a user's, was compiled from by Numba; None if it is no such loop."""
+    """The function that this loop, ours or a user's, was compiled from by Numba; None if it is not such a loop."""
     return getattr(value, "py_func", None) if type(value).__module__.startswith("numba.") else None
 
 
-def _kept(function: _Function, *, fastmath: bool | set[str]) -> _Function:
+def _compile_with_cache(function: _Function, *, fastmath: bool | set[str]) -> _Function:
     import numba
 
     def compiled(*, cache: bool) -> _Function:

@@ -88,7 +88,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
     """Launches a kernel on the current stream. It waits for no other kernel's compilation, only for its own."""
     launches: list[Launch] | None = getattr(_thread, "launches", None)
     if launches is not None:
-        launches.append(described(kernel, arguments, constants))
+        launches.append(describe_launch(kernel, arguments, constants))
         if not _thread.runs:
             return
     with _locks.get(id(kernel)) or _lock_of(kernel):
@@ -96,7 +96,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
 
 
 @contextmanager
-def recorded(*, runs: bool) -> Iterator[list[Launch]]:
+def record_launches(*, runs: bool) -> Iterator[list[Launch]]:
     """Collects what this thread launches within the block.
 
     Args:
@@ -172,7 +172,7 @@ def distinct(launches: Sequence[Launch]) -> list[Launch]:
     return list({launch.form: launch for launch in reversed(launches)}.values())[::-1]
 
 
-def described(kernel: Any, arguments: Sequence[Any], constants: dict[str, Any]) -> Launch:
+def describe_launch(kernel: Any, arguments: Sequence[Any], constants: dict[str, Any]) -> Launch:
     """The launch of a kernel with these arguments; dtypes may stand for tensors."""
     plain = tuple(value.dtype if isinstance(value, torch.Tensor) else value for value in arguments)
     return Launch(kernel, plain, tuple(sorted(constants.items())))

@@ -58,7 +58,7 @@ def find_sides(class_names: Sequence[str]) -> Sides:
     by_key: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in class_names:
         words = _words(name)
-        sides = [place for place, word in enumerate(words) if word in _PARTNERS]
+        sides = [position for position, word in enumerate(words) if word in _PARTNERS]
         if len(sides) == 1:
             by_key[_key(words, sides[0])].append(name)
     pairs: list[Pair] = []
@@ -112,9 +112,9 @@ def _words(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def _key(words: Sequence[str], place: int) -> tuple[str, ...]:
+def _key(words: Sequence[str], position: int) -> tuple[str, ...]:
     """The name without its side, but with the way the side is written."""
-    return (*words[:place], "/".join(sorted((words[place], _PARTNERS[words[place]]))), *words[place + 1 :])
+    return (*words[:position], "/".join(sorted((words[position], _PARTNERS[words[position]]))), *words[position + 1 :])
 
 
 def _side(name: str) -> str:

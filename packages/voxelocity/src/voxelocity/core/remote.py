@@ -41,7 +41,7 @@ _LOST_BY_NAME = frozenset(
     ("ClientConnectionError", "ClientPayloadError", "HTTPClientError", "ConnectionClosedError", "SSHException",
      "gaierror", "IncompleteRead", "FSTimeoutError")
 )  # fmt: skip
-# For errors that are no lost connection, as far as one can tell: a server may be about to recover, or never.
+# For errors that do not look like a lost connection: a server may be about to recover, or never.
 _MOST_DOUBTFUL_S = 20.0
 
 
@@ -91,8 +91,8 @@ def _watched_redirects() -> Any:
     import aiohttp
 
     async def refuse(session: Any, context: Any, request: Any) -> None:
-        answer = request.response.headers
-        target = request.url.join(type(request.url)(answer.get("Location") or answer.get("URI") or ""))
+        headers = request.response.headers
+        target = request.url.join(type(request.url)(headers.get("Location") or headers.get("URI") or ""))
         depth, allowed = _nearness(target.host or ""), _nearness(request.url.host or "")
         if depth > allowed:
             raise PermissionError(
@@ -127,7 +127,7 @@ class ContentError(Exception):
     """A server sent something other than the file that it describes."""
 
 
-def tried(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callable[[float], None] = time.sleep) -> _T:
+def retry(attempt: Callable[[], _T], *, what: str, most_s: float, sleep: Callable[[float], None] = time.sleep) -> _T:
     """What the attempt returns, once it succeeds; waits longer and longer between attempts, and warns once.
 
     Only a lost connection is waited for. Other errors of a server get 20 s, because some servers recover.

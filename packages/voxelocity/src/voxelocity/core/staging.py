@@ -1,7 +1,7 @@
 """Files whose content is somewhere else until it is read: which local file has it. Knows no network.
 
 A folder of such files is registered with a function that brings the content of one of them here
-(`data.source.remote`). Whatever opens scans asks `staged` for the file to open.
+(`data.source.remote`). Whatever opens scans asks `stage` for the file to open.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NUM_AT_ONCE = 8
 _stages: dict[str, Stage] = {}
 
 
-def register(root: Path, stage: Stage) -> None:
-    """From now on, files below `root` are read where `stage` puts them."""
-    _stages[os.path.join(os.fspath(root), "")] = stage
+def register(root: Path, fetch: Stage) -> None:
+    """From now on, files below `root` are read where `fetch` puts them."""
+    _stages[os.path.join(os.fspath(root), "")] = fetch
 
 
 def is_registered(root: Path) -> bool:
@@ -38,7 +38,7 @@ def is_registered(root: Path) -> bool:
     return os.path.join(os.fspath(root), "") in _stages
 
 
-def staged(path: Path, *, is_whole: bool = True) -> Path:
+def stage(path: Path, *, is_whole: bool = True) -> Path:
     """The file or folder to read: `path` itself unless it lies below a registered folder.
 
     Args:
@@ -48,9 +48,9 @@ def staged(path: Path, *, is_whole: bool = True) -> Path:
     Raises:
         ScanError: its content cannot be brought here.
     """
-    for root, stage in _stages.items():
+    for root, fetch in _stages.items():
         if os.fspath(path).startswith(root):
-            return stage(path, is_whole)
+            return fetch(path, is_whole)
     return path
 
 
@@ -64,7 +64,7 @@ class StagingAhead:
 
     Args:
         groups: what is read together, in the order in which it is read. Files that are on this machine cost nothing.
-        is_whole: as for `staged`.
+        is_whole: as for `stage`.
     """
 
     def __init__(self, groups: Iterable[Sequence[Path]], *, is_whole: bool = True) -> None:
@@ -97,4 +97,4 @@ class StagingAhead:
         while (path := self._waiting.get()) is not None and not self._has_ended.is_set():
             # The reader of the file raises it again.
             with contextlib.suppress(ScanError):
-                staged(path, is_whole=self._is_whole)
+                stage(path, is_whole=self._is_whole)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from voxelocity.core.scan_formats import DICOM
-from voxelocity.core.staging import staged
+from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import (
     format_of,
@@ -60,7 +60,7 @@ def read_pair(
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
     """
     # The kind of a DICOM file shows only in its content, which a server may still have.
-    truth_path = staged(truth_path)
+    truth_path = stage(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := _names_in(file)) is not None}
     labels = labels or _found_labels(files, named, note)

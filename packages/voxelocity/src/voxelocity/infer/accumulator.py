@@ -63,7 +63,7 @@ class Accumulators:
                 return f"the memory of the device ({self._device})"
         return "main memory" if num_bytes <= available_memory_bytes() else f"a file in {self._folder}"
 
-    def moved_off_device(self, total: Values) -> Values:
+    def move_off_device(self, total: Values) -> Values:
         """The same sum in main memory or a file.
 
         Raises:

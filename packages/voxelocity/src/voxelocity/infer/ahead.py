@@ -66,7 +66,7 @@ def possible_launches(spec: PredictionSpec, device: torch.device) -> list[Launch
         return []
     import torch
 
-    from voxelocity.core.kernels import distinct, recorded
+    from voxelocity.core.kernels import distinct, record_launches
     from voxelocity.step.precision import compute_dtype
 
     precision = precision_on(spec.precision, device)
@@ -80,7 +80,7 @@ def possible_launches(spec: PredictionSpec, device: torch.device) -> list[Launch
     update = {"shape_voxel": (_SIDE, _SIDE, _SIDE), "reuse_constant": False, "sum_on": "auto"}
     window = spec.window.model_copy(update=update)
     swapped: Sequence[int] = () if spec.region_order else swapped_classes(spec.class_names, window.swap_pairs)
-    with recorded(runs=False) as launches, torch.inference_mode(False):
+    with record_launches(runs=False) as launches, torch.inference_mode(False):
         for shape, axes in itertools.product(_SHAPES, dict.fromkeys([window.mirror_axes, ()])):
             x, y, z = shape
             image = torch.empty((len(spec.channels), *shape), device=meta)

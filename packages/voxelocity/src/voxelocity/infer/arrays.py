@@ -40,7 +40,7 @@ def to_numpy(values: Values) -> npt.NDArray[Any]:
     return array
 
 
-def fetched(values: Values) -> npt.NDArray[Any]:
+def fetch(values: Values) -> npt.NDArray[Any]:
     """As `to_numpy`; from a CUDA device by way of page-locked memory, of which one piece is filled while one is read.
 
     Never shares memory that is page-locked, of which a system has little.

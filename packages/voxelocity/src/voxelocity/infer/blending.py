@@ -80,5 +80,5 @@ def weight_sums(weights: Values, starts: Sequence[Sequence[int]], shape: Sequenc
 
 
 def _bell(length: int, sigma: float, device: Device) -> Values:
-    places = np.arange(length, dtype=np.float32) - np.float32((length - 1) / 2.0)
-    return arrays.exp(arrays.moved(arrays.of_numpy(places * places, device), device) / (-2.0 * sigma**2))
+    offsets = np.arange(length, dtype=np.float32) - np.float32((length - 1) / 2.0)
+    return arrays.exp(arrays.moved(arrays.of_numpy(offsets * offsets, device), device) / (-2.0 * sigma**2))

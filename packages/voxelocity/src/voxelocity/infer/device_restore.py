@@ -80,4 +80,4 @@ class DeviceRestoration:
 
     def result(self) -> npt.NDArray[np.uint8]:
         """The classes, of the restoration's `shape`; 0 where nothing was filled."""
-        return arrays.fetched(self._labels)
+        return arrays.fetch(self._labels)

@@ -71,9 +71,9 @@ class Probabilities:
         Raises:
             OutputError: the file cannot be written.
         """
-        write_maps(path, self._restored(), len(self._kept), header.grid, scale=_SCALE, placement=header.placement)
+        write_maps(path, self._restore(), len(self._kept), header.grid, scale=_SCALE, placement=header.placement)
 
-    def _restored(self) -> Iterator[Array]:
+    def _restore(self) -> Iterator[Array]:
         for index, kept in enumerate(self._kept):
             # What was cropped away is background.
             is_background = index == 0 and not self._has_regions

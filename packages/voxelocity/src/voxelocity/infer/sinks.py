@@ -128,7 +128,7 @@ class ScanLabels:
     def result(self) -> ClassIndices:
         """(x, y, z) uint8, once all tiles were taken. Can be called once."""
         if self._restoration is None:
-            return restore_labels(arrays.fetched(self._classes.result()), self._trace)
+            return restore_labels(arrays.fetch(self._classes.result()), self._trace)
         if self._last is not None:
             self._last.result()
         return self._restoration.result(None if self._on_device is None else self._on_device.result())

@@ -161,7 +161,7 @@ class Stitched:
         on_device = [tile for tile, total in self._sums.items() if arrays.device_of(total).type != "cpu"]
         try:
             for tile in on_device:
-                self._sums[tile] = self._accumulators.moved_off_device(self._sums[tile])
+                self._sums[tile] = self._accumulators.move_off_device(self._sums[tile])
         except ScanError as error:
             self.fail(error)
         self._strip = None
@@ -203,7 +203,7 @@ class Stitched:
             if not is_out_of_memory(error):
                 raise
             self._strip = None
-            self._sums[tile] = self._accumulators.moved_off_device(self._sums[tile])
+            self._sums[tile] = self._accumulators.move_off_device(self._sums[tile])
             work()
 
     def _zeros(self, shape: tuple[int, ...]) -> Values:
@@ -263,10 +263,10 @@ class Stitched:
         axis = self._tiling.axes[0] if self._tiling.axes else 0
         depth = self._config.shape_voxel[axis]
         if self._strip is None or arrays.device_of(self._strip) != device:
-            around = [depth if each == axis else n for each, n in enumerate(self._tiling.shape)]
-            alone = [[0] if each == axis else places for each, places in enumerate(self._tiling.starts)]
+            around = [depth if number == axis else n for number, n in enumerate(self._tiling.shape)]
+            alone = [[0] if number == axis else starts for number, starts in enumerate(self._tiling.starts)]
             self._strip = weight_sums(self._importance(device), alone, around)
-        within = [slice(None) if each == axis else region.slices[each] for each in range(3)]
+        within = [slice(None) if number == axis else region.slices[number] for number in range(3)]
         strip, total = self._strip[*within], arrays.zeros_like(self._strip, region.shape)
         low, high = region.start[axis], region.stop[axis]
         for first in self._tiling.starts[axis]:
@@ -286,12 +286,12 @@ def _pad(image_cxyz: Values, shape: Index3) -> tuple[Values, Region]:
     inside = spatial_shape(image_cxyz)
     missing = [max(0, w - n) for n, w in zip(inside, shape, strict=True)]
     x, y, z = (n // 2 for n in missing)
-    place = Region.whole(inside).shifted((x, y, z))
+    inner = Region.whole(inside).shifted((x, y, z))
     if not any(missing):
-        return image_cxyz, place
+        return image_cxyz, inner
     padded = arrays.zeros_like(image_cxyz, (len(image_cxyz), *(n + m for n, m in zip(inside, missing, strict=True))))
-    padded[:, *place.slices] = image_cxyz
-    return padded, place
+    padded[:, *inner.slices] = image_cxyz
+    return padded, inner
 
 
 def _constant_value(window_cxyz: Values) -> tuple[float, ...] | None:

@@ -25,7 +25,7 @@ def switches_of(spec: PredictionSpec, devices: Sequence[Device]) -> Iterator[Non
         return
     from voxelocity.step import backend_as_found, set_backend
 
-    # The allocator keeps what it is told for good.
+    # The allocator keeps a setting for good.
     backend = spec.backend.model_copy(update={"cudnn_benchmark": False, "expandable_segments": False})
     with backend_as_found(on_cuda[0]):
         set_backend(backend, on_cuda[0])

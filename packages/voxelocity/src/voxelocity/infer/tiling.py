@@ -25,7 +25,7 @@ _WORTH_CUTTING = 0.1
 # Cuts are at least this share of a window apart; each tile holds one plane of the tile before on each cut axis.
 _LEAST_THICKNESS = 0.125
 
-_Places = list[list[int]]
+_Positions = list[list[int]]
 """Along an axis, the starts of the windows that move on together."""
 
 
@@ -60,7 +60,7 @@ class Tiling:
         starts: the first voxels of the windows along each axis.
         tiles: in the order in which they become complete. The tiles before a tile along the cut axes come before it.
         axes: that are cut, the one along which windows move last first.
-        places: along each of these axes.
+        positions: along each of these axes.
         peak_voxels: the most that are held at once.
         steps: windows move on from place to place; how many have been added at the end of each step.
         reached: the tiles that the windows of each step reach.
@@ -71,7 +71,7 @@ class Tiling:
     starts: Sequence[Sequence[int]]
     tiles: tuple[Tile, ...]
     axes: tuple[int, ...]
-    places: Sequence[_Places]
+    positions: Sequence[_Positions]
     peak_voxels: int
     steps: tuple[int, ...]
     reached: tuple[tuple[Tile, ...], ...]
@@ -82,7 +82,7 @@ class Tiling:
         dx, dy, dz = self.window
         return tuple(
             Region((x, y, z), (x + dx, y + dy, z + dz))
-            for chosen in itertools.product(*self.places)
+            for chosen in itertools.product(*self.positions)
             for x, y, z in itertools.product(*self._starts_at(chosen))
         )
 
@@ -119,36 +119,40 @@ def tiling_of(
     if 4 * num_outputs * single.peak_voxels <= _LARGE_BYTES:
         return single
     double = [
-        _cut(shape, window, starts, (first, second), [places, _each(starts[second])])
+        _cut(shape, window, starts, (first, second), [positions, _each(starts[second])])
         for first, second in itertools.permutations(range(3), 2)
-        for places in (_each(starts[first]), _last_two_as_one(starts[first]))
+        for positions in (_each(starts[first]), _last_two_as_one(starts[first]))
     ]
     best = min(double, key=lambda cut: cut.peak_voxels)
     return best if best.peak_voxels < (1.0 - _WORTH_CUTTING) * single.peak_voxels else single
 
 
-def _each(starts: Sequence[int]) -> _Places:
+def _each(starts: Sequence[int]) -> _Positions:
     return [[start] for start in starts]
 
 
-def _last_two_as_one(starts: Sequence[int]) -> _Places:
+def _last_two_as_one(starts: Sequence[int]) -> _Positions:
     """The last windows begin soon after those before them, so both leave tiles complete together."""
     return [*_each(starts[:-2]), list(starts[-2:])]
 
 
 def _cut(
-    shape: Index3, window: Index3, starts: Sequence[Sequence[int]], axes: tuple[int, ...], places: Sequence[_Places]
+    shape: Index3,
+    window: Index3,
+    starts: Sequence[Sequence[int]],
+    axes: tuple[int, ...],
+    positions: Sequence[_Positions],
 ) -> Tiling:
     """The tiling across these axes, along which windows move from one place to the next."""
     cuts = [_cuts(shape[axis], window[axis], starts[axis]) if axis in axes else (0, shape[axis]) for axis in range(3)]
-    num_beside = math.prod(len(each) for axis, each in enumerate(starts) if axis not in axes)
-    steps = list(itertools.accumulate(num_beside * math.prod(map(len, at)) for at in itertools.product(*places)))
+    num_beside = math.prod(len(along) for axis, along in enumerate(starts) if axis not in axes)
+    steps = list(itertools.accumulate(num_beside * math.prod(map(len, at)) for at in itertools.product(*positions)))
     tiles: list[Tile] = []
     reached: list[list[Tile]] = [[] for _ in steps]
     changes = [0] * (len(steps) + 1)
     for box in _boxes(cuts):
         numbers = [0]
-        for axis, along_axis in zip(axes, places, strict=True):
+        for axis, along_axis in zip(axes, positions, strict=True):
             near = [n for n, at in enumerate(along_axis) if _is_reached(box, axis, window[axis], at)]
             numbers = [number * len(along_axis) + n for number in numbers for n in near]
         before = [1 if axis in axes and box.start[axis] > 0 else 0 for axis in range(3)]
@@ -166,7 +170,7 @@ def _cut(
         window=window,
         tiles=tuple(tiles),
         axes=axes,
-        places=places,
+        positions=positions,
         peak_voxels=max(itertools.accumulate(changes)),
         steps=tuple(steps),
         reached=tuple(map(tuple, reached)),
@@ -177,14 +181,14 @@ def _cuts(num: int, side: int, starts: Sequence[int]) -> tuple[int, ...]:
     """Where an axis is cut: both ends, and where windows begin or end, not too close to each other."""
     least = max(1, int(_LEAST_THICKNESS * side))
     found = [0]
-    for place in sorted({*starts, *(start + side for start in starts)}):
-        if place - found[-1] >= least and num - place >= least:
-            found.append(place)
+    for position in sorted({*starts, *(start + side for start in starts)}):
+        if position - found[-1] >= least and num - position >= least:
+            found.append(position)
     return (*found, num)
 
 
 def _boxes(cuts: Sequence[Sequence[int]]) -> Iterator[Region]:
-    for (x0, x1), (y0, y1), (z0, z1) in itertools.product(*(itertools.pairwise(each) for each in cuts)):
+    for (x0, x1), (y0, y1), (z0, z1) in itertools.product(*(itertools.pairwise(cut) for cut in cuts)):
         yield Region((x0, y0, z0), (x1, y1, z1))
 
 

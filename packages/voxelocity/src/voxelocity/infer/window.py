@@ -32,7 +32,7 @@ _X = 2  # of (b, c, x, y, z)
 # A volume of more passes than this shares none with the next volume: two such sums at once would double peak memory,
 # and a few partly filled passes cost little among this many.
 _MOST_PASSES_SHARED = 4
-# Answers for constant windows: air and padding have two values; more would be chance.
+# Logits of constant windows: air and padding have two values; more would be chance.
 _MOST_KEPT, _MOST_KEPT_BYTES = 2, 256 << 20
 
 Forward = Callable[[Values], Values]
@@ -81,10 +81,10 @@ def stitch_volumes(
     accumulators = Accumulators(device, folder, warn, on_device=config.sum_on == "auto")
     passes = _Passes(forward, config, device, swapped_classes, warn)
 
-    def stitched(image: Values, sink: TileSink) -> Stitched:
+    def begin_volume(image: Values, sink: TileSink) -> Stitched:
         return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
 
-    windows = _windows(images, stitched, config, pending)
+    windows = _windows(images, begin_volume, config, pending)
     while batch := _next_batch(windows, passes):
         passes.run(batch, pending)
         del batch
@@ -117,76 +117,80 @@ class _Passes:
         swapped = arrays.of_numpy(np.asarray(swapped_classes, np.int64), device)
         self._swapped = arrays.moved(swapped, device) if len(swapped_classes) > 0 else None
         self._warn = WarnOnce(warn)
-        # Constant windows by their value, with the network's answer.
-        self._answered: dict[tuple[float, ...], Values] = {}
+        # Logits of constant windows by their value.
+        self._constant_logits: dict[tuple[float, ...], Values] = {}
 
-    def asked(self, batch: Iterable[_Window]) -> list[_Window]:
-        """The windows among these that the network must see: one of each constant value that was not answered yet."""
-        values = set(self._answered)
-        asked = []
+    def windows_to_run(self, batch: Iterable[_Window]) -> list[_Window]:
+        """The windows that the network must see: of those of a constant value, one whose logits are not known yet."""
+        values = set(self._constant_logits)
+        to_run = []
         for stitched, box in batch:
             value = stitched.constant_values.get(box)
             if value is None or value not in values:
-                asked.append((stitched, box))
+                to_run.append((stitched, box))
             if value is not None:
                 values.add(value)
-        return asked
+        return to_run
 
     def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
         """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
         batch = [window for window in batch if not window[0].has_failed]
-        asked = self.asked(batch)
+        to_run = self.windows_to_run(batch)
         start_s = system_clock()
-        logits = self._answers(asked) if asked else ()
-        for stitched, _ in asked:
-            stitched.seconds["network"] += (system_clock() - start_s) / len(asked)
+        logits = self._predict(to_run) if to_run else ()
+        for stitched, _ in to_run:
+            stitched.seconds["network"] += (system_clock() - start_s) / len(to_run)
         if logits is None:
-            self._run_again(batch, len(asked), pending)
+            self._run_again(batch, len(to_run), pending)
             return
-        answers = dict(zip(asked, logits, strict=True))
+        logits_by_window = dict(zip(to_run, logits, strict=True))
         constant = {
-            value: answer for (stitched, box), answer in answers.items() if (value := stitched.constant_values.get(box))
+            value: output
+            for (stitched, box), output in logits_by_window.items()
+            if (value := stitched.constant_values.get(box))
         }
         for stitched, box in batch:
             value = stitched.constant_values.get(box)
-            answer = answers.get((stitched, box))
-            if answer is None:
+            output = logits_by_window.get((stitched, box))
+            if output is None:
                 assert value is not None
-                answer = constant[value] if value in constant else self._answered[value]
-            stitched.add(answer, box)
-        for value, answer in constant.items():
-            self._keep(value, answer)
+                output = constant[value] if value in constant else self._constant_logits[value]
+            stitched.add(output, box)
+        for value, output in constant.items():
+            self._keep(value, output)
 
-    def _keep(self, value: tuple[float, ...], answer: Values | Mirrored) -> None:
-        if answer.nbytes > _MOST_KEPT_BYTES:
+    def _keep(self, value: tuple[float, ...], output: Values | Mirrored) -> None:
+        if output.nbytes > _MOST_KEPT_BYTES:
             return
-        if len(self._answered) == _MOST_KEPT:
-            del self._answered[next(iter(self._answered))]
+        if len(self._constant_logits) == _MOST_KEPT:
+            del self._constant_logits[next(iter(self._constant_logits))]
         # A copy: the output may be in a buffer that the next forward pass overwrites.
-        self._answered[value] = as_float32_copy(answer) if isinstance(answer, Mirrored) else arrays.copied(answer)
+        self._constant_logits[value] = (
+            as_float32_copy(output) if isinstance(output, Mirrored) else arrays.copied(output)
+        )
 
-    def _answers(self, batch: Sequence[_Window]) -> Values | Iterable[Mirrored] | None:
+    def _predict(self, batch: Sequence[_Window]) -> Values | Iterable[Mirrored] | None:
         """Logits (b, k, x, y, z); None if memory is full."""
         try:
             with arrays.without_gradients(self._device):
                 windows = arrays.stack([stitched.window(box) for stitched, box in batch])
-                return _mirrored(self._forward, windows, self._config, self._swapped)
+                return _predict_mirrored(self._forward, windows, self._config, self._swapped)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None
 
-    def _run_again(self, batch: Sequence[_Window], num_asked: int, pending: Iterable[Stitched]) -> None:
-        self._answered.clear()
+    def _run_again(self, batch: Sequence[_Window], num_run: int, pending: Iterable[Stitched]) -> None:
+        self._constant_logits.clear()
         if self._device.type == "cuda":
             import torch
 
             torch.cuda.empty_cache()
-        if num_asked > 1:
-            self.batch_size = min(self.batch_size, -(-num_asked // 2))
+        if num_run > 1:
+            self.batch_size = min(self.batch_size, -(-num_run // 2))
             self._warn(
                 f"batch {self.batch_size}",
-                f"infer: {num_asked} windows at once do not fit into the memory of the device ({self._device}); "
+                f"infer: {num_run} windows at once do not fit into the memory of the device ({self._device}); "
                 f"{self.batch_size} are predicted at once from here on; set window.batch_size to {self.batch_size} "
                 "next time",
             )
@@ -231,55 +235,55 @@ def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Win
     for window in windows:
         if window is not None:
             batch.append(window)
-        if len(passes.asked(batch)) == passes.batch_size or (window is None and batch):
+        if len(passes.windows_to_run(batch)) == passes.batch_size or (window is None and batch):
             break
     return batch
 
 
-def _mirrored(
+def _predict_mirrored(
     forward: Forward, windows: Values, config: WindowConfig, swapped: Values | None
 ) -> Values | Iterable[Mirrored]:
     """Logits (b, k, x, y, z), the mean over all combinations of mirrored axes."""
-    logits = _checked(forward(windows), windows)
+    logits = _check_logits(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
     mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
     if not mirrorings:
         return logits
     if arrays.has_kernels(logits):
-        return _mirrored_by_kernels(forward, windows, logits, mirrorings, swapped)
+        return _predict_mirrored_by_kernels(forward, windows, logits, mirrorings, swapped)
     # A copy: the output may be in a buffer that the next forward pass overwrites.
     total = arrays.float32_copy(logits)
     for mirrored in mirrorings:
-        answer = arrays.flip(_checked(forward(arrays.flip(windows, mirrored)), windows), mirrored)
+        output = arrays.flip(_check_logits(forward(arrays.flip(windows, mirrored)), windows), mirrored)
         # In a mirror image, what the network calls left is right.
-        total += answer if swapped is None or _X not in mirrored else answer[:, swapped]
+        total += output if swapped is None or _X not in mirrored else output[:, swapped]
     total /= len(mirrorings) + 1
     return total
 
 
-def _mirrored_by_kernels(
+def _predict_mirrored_by_kernels(
     forward: Forward, windows: Values, logits: Values, mirrorings: Sequence[tuple[int, ...]], swapped: Values | None
 ) -> list[Mirrored]:
-    """As `_mirrored`, from the logits of the windows themselves; the last mirroring is added with the weights."""
+    """As `_predict_mirrored`, from the logits of the windows themselves; the last one is added with the weights."""
     from voxelocity.infer import device_arrays
 
     total = arrays.copied(logits)
     for number, mirrored in enumerate(mirrorings, start=1):
-        answer = _checked(forward(arrays.flip(windows, mirrored)), windows)
+        output = _check_logits(forward(arrays.flip(windows, mirrored)), windows)
         axes = tuple(axis - _X for axis in mirrored)
         order = swapped if _X in mirrored else None
         if number == len(mirrorings):
-            pairs = zip(total, answer, strict=True)
+            pairs = zip(total, output, strict=True)
             return [Mirrored(first, last, axes, order, 1.0 / (number + 1)) for first, last in pairs]
         is_copy = number == 1
         sums = arrays.zeros(tuple(total.shape), arrays.device_of(total)) if is_copy else total
-        for target, first, last in zip(sums, total, answer, strict=True):
+        for target, first, last in zip(sums, total, output, strict=True):
             device_arrays.add(target, first, last, flipped=axes, swapped=order, overwrites=True)
         total = sums
     raise AssertionError("there is at least one mirroring")
 
 
-def _checked(logits: Values, windows: Values) -> Values:
+def _check_logits(logits: Values, windows: Values) -> Values:
     shape = tuple(logits.shape) if isinstance(logits, type(windows)) else type(logits).__name__
     if (
         not isinstance(shape, tuple)

@@ -102,8 +102,8 @@ def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) ->
     inside = indices[box] == index
     surface = np.argwhere(inside & ~_eroded(inside))
     start = np.array([axis.start for axis in box])
-    places: Points = (surface + start) * np.asarray(spacing_mm, dtype=np.float64)
-    return places
+    positions_mm: Points = (surface + start) * np.asarray(spacing_mm, dtype=np.float64)
+    return positions_mm
 
 
 def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

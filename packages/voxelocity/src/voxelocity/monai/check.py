@@ -16,7 +16,7 @@ from voxelocity.monai.chain import CompiledChain, as_compose, split
 from voxelocity.monai.chain.chain import FixedPart, text_table
 from voxelocity.monai.difference import Difference, differences_of
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Walker
 from voxelocity_observe.core.errors import ConfigError
 
@@ -110,7 +110,7 @@ def check(
     ours = [copy.deepcopy(transform) for transform in parts.random]
     prepared = copy.deepcopy(item)
     for row in rows[: len(parts.fixed)]:
-        prepared = row.fixed(prepared, parts.map_items)
+        prepared = row.compare_fixed(prepared, parts.map_items)
     begin = _now_s()
     prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(copy.deepcopy(item))
     seconds_fixed = _now_s() - begin
@@ -121,7 +121,7 @@ def check(
         for row in rows[len(parts.fixed) :]:
             data = row.random(data, parts.map_items)
         begin = _now_s()
-        made = finish(walker.sketch(prepared_ours))
+        made = finish(walker.defer(prepared_ours))
         seconds_drawn += _now_s() - begin
         whole.add(data, made)
     # The deterministic part ran once for all draws.
@@ -147,7 +147,7 @@ class _Row:
     num_calls: int = 0
     differences: list[Difference] = field(default_factory=list)
 
-    def fixed(self, data: Any, map_items: bool | int) -> Any:
+    def compare_fixed(self, data: Any, map_items: bool | int) -> Any:
         part = FixedPart([self.transform], map_items=map_items)
         self.how = "engine" if part.stages[0].engine is not None else "MONAI"
         return self._both(lambda given: _by_monai(self.transform, given, map_items), part, data)
@@ -178,12 +178,12 @@ class _Row:
         self.differences += differences_of(theirs, ours)
 
     def finished(self, tolerance: float) -> CheckRow:
-        words = {f"{one.key}: {one.words}": None for one in self.differences if one.words}
+        words = {f"{difference.key}: {difference.words}": None for difference in self.differences if difference.words}
         return CheckRow(
             stage="the whole chain" if self.transform is None else _name(self.transform),
             how="both" if self.transform is None else self.how,
-            largest=max((one.relative for one in self.differences), default=0.0),
-            labels=max((one.share for one in self.differences if one.is_whole), default=0.0),
+            largest=max((difference.relative for difference in self.differences), default=0.0),
+            labels=max((difference.share for difference in self.differences if difference.is_whole), default=0.0),
             words=tuple(words)[:5],
             metadata=self._metadata(),
             ms_monai=1e3 * self.seconds[0] / max(1, self.num_calls),

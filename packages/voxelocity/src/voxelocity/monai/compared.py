@@ -51,11 +51,11 @@ def why_not_readable(transform: object) -> str:
 
     Dictionary forms are checked with the array form that they hold. Names that only a draw sets are not checked.
     """
-    for one in (transform, *vars(transform).values()):
+    for holder in (transform, *vars(transform).values()):
         for kind, names in _READ.items():
-            missing = [name for name in names if isinstance(one, kind) and not hasattr(one, name)]
+            missing = [name for name in names if isinstance(holder, kind) and not hasattr(holder, name)]
             if missing:
-                return f"MONAI's {type(one).__name__} has no {missing[0]} here, unlike {COMPARED_VERSIONS[-1]}"
+                return f"MONAI's {type(holder).__name__} has no {missing[0]} here, unlike {COMPARED_VERSIONS[-1]}"
     return ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Mapping
@@ -57,9 +56,9 @@ class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
         Raises:
             InputError: `data` is neither an array nor a tensor, or not what the operation takes.
         """
-        return self._applied(data, np.random)
+        return self._apply(data, np.random)
 
-    def _applied(self, data: Any, draws: Draws) -> Any:
+    def _apply(self, data: Any, draws: Draws) -> Any:
         self._warn_of_whole_numbers(data)
         if isinstance(data, torch.Tensor):
             plain = data.as_tensor() if hasattr(data, "as_tensor") else data
@@ -120,7 +119,7 @@ class RandCuCIM(CuCIM, Randomizable):  # type: ignore[misc]
         """See `CuCIM`; where the operation is not called, `data` itself comes back."""
         if self.apply_prob < 1.0 and self.R.rand() >= self.apply_prob:
             return data
-        return self._applied(data, self.R)
+        return self._apply(data, self.R)
 
 
 class CuCIMd(MapTransform):  # type: ignore[misc]
@@ -188,9 +187,11 @@ def _dtype_name(data: Any) -> str:
 
 def _cucim() -> ModuleType | None:
     try:
-        return importlib.import_module("cucim.core.operations.expose.transform")
+        import cucim.core.operations.expose.transform as operations
     except ImportError:
         return None
+    module: ModuleType = operations
+    return module
 
 
 @functools.cache

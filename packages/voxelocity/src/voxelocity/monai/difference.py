@@ -54,8 +54,8 @@ def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference
     elif isinstance(theirs, list | tuple) and isinstance(ours, list | tuple):
         if len(theirs) != len(ours):
             yield _in_words(key, f"{len(theirs)} and {len(ours)} samples")
-        for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
-            yield from differences_of(one, other, _joined(key, number))
+        for number, (their_item, our_item) in enumerate(zip(theirs, ours, strict=False)):
+            yield from differences_of(their_item, our_item, _joined(key, number))
     elif isinstance(theirs, torch.Tensor | np.ndarray):
         yield _of_arrays(theirs, ours, key)
     elif type(theirs) is not type(ours) or not _is_same(theirs, ours):

@@ -50,8 +50,8 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
         parts.append(content.of({name: getattr(chain, name) for name in COMPOSE_OPTIONS}, "Compose"))
         chain = chain.transforms
     transforms = chain if isinstance(chain, (list, tuple)) else () if chain is None else (chain,)
-    for number, one in enumerate(transforms):
-        parts.append(content.of(one, f"transform {number} ({_short_name(one)})"))
+    for number, transform in enumerate(transforms):
+        parts.append(content.of(transform, f"transform {number} ({_short_name(transform)})"))
     return ChainFingerprint(digest(*parts).hex(), tuple(content.doubts))
 
 

@@ -90,14 +90,14 @@ class Novograd(Optimizer):
             with_grad = [parameter for parameter in group["params"] if parameter.grad is not None]
             together: dict[Any, _Tensors] = defaultdict(list)
             for index, parameter in enumerate(with_grad):
-                square = self._begun(parameter, group["amsgrad"])["exp_avg_sq"]
+                square = self._begin_step(parameter, group["amsgrad"])["exp_avg_sq"]
                 alone = None if self._foreach else index
                 together[parameter.device, parameter.dtype, square.dtype, alone].append(parameter)
             for parameters in together.values():
                 self._update(parameters, group)
         return loss
 
-    def _begun(self, parameter: torch.Tensor, amsgrad: bool) -> dict[str, Any]:
+    def _begin_step(self, parameter: torch.Tensor, amsgrad: bool) -> dict[str, Any]:
         """The parameter's state, in MONAI's layout, one step further."""
         assert parameter.grad is not None, "asked for only where there is one"
         if parameter.grad.is_sparse:

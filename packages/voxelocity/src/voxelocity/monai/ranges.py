@@ -82,7 +82,7 @@ class Range:
         if self.append_method_name is None:
             self.append_method_name = len(methods) > 1
         spans = tuple((m, f"{self.name}.{m}" if self.append_method_name else self.name) for m in methods)
-        return _decorated(obj, spans) if has_nvtx() else obj
+        return _decorate(obj, spans) if has_nvtx() else obj
 
     def __enter__(self) -> Range:
         if self.name is None:
@@ -135,7 +135,7 @@ def _gives(kind: type, method: str) -> bool:
     return any(method in vars(base) for base in kind.__mro__)
 
 
-def _decorated(obj: Any, spans: _Spans) -> Any:
+def _decorate(obj: Any, spans: _Spans) -> Any:
     if isinstance(obj, FunctionType | MethodType):
         return _spanned(obj, "__call__", spans[0][1])
     if isinstance(obj, GeneratorType):
@@ -188,14 +188,14 @@ def _spanned_class(owner: Any, spans: _Spans) -> type:
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         make, arguments, *rest = owner.__reduce_ex__(self, protocol)
         replaced = tuple(owner if argument is type(self) else argument for argument in arguments)
-        return (_restored, (make, replaced, spans), *rest)
+        return (_rebuild, (make, replaced, spans), *rest)
 
     body: dict[str, Any] = {method: _spanned(getattr(owner, method), method, name) for method, name in spans}
     names = {"__module__": owner.__module__, "__qualname__": owner.__qualname__, "__doc__": owner.__doc__}
     return type(owner.__name__, (owner,), {**body, **names, "__reduce_ex__": reduce, RANGED_CLASS: owner})
 
 
-def _restored(make: Callable[..., Any], arguments: tuple[Any, ...], spans: _Spans) -> Any:
+def _rebuild(make: Callable[..., Any], arguments: tuple[Any, ...], spans: _Spans) -> Any:
     obj = make(*arguments)
     if has_nvtx():
         obj.__class__ = _spanned_class(obj.__class__, spans)

@@ -127,11 +127,11 @@ class FolderFacts:
 def _facts_in(folder: str) -> list[str]:
     parent = os.path.realpath(folder)
     with os.scandir(parent) as found:
-        entries = [one for one in found if not one.name.startswith(".")]
-    if any(_DICOM_NAME.search(one.name) for one in entries):
+        entries = [entry for entry in found if not entry.name.startswith(".")]
+    if any(_DICOM_NAME.search(entry.name) for entry in entries):
         # Readers of series skip the rest or refuse it, so what is written next to the slices changes nothing.
-        entries = [one for one in entries if _may_be_dicom(one)]
-    return sorted(_entry_facts(one) for one in entries)
+        entries = [entry for entry in entries if _may_be_dicom(entry)]
+    return sorted(_entry_facts(entry) for entry in entries)
 
 
 def _may_be_dicom(entry: os.DirEntry[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Where sliding windows lie, what the predictor answers to them, and the sums that its answers are blended in.
+"""Where sliding windows lie, what the predictor returns for them, and the sums that its outputs are blended in.
 
 Windows are cut, called, processed and checked here. Knows no padding.
 """
@@ -53,16 +53,16 @@ class WindowGrid:
         axes = zip(self.starts, self.window, strict=True)
         return all(b - a >= side for starts, side in axes for a, b in itertools.pairwise(starts))
 
-    def places(self) -> Iterator[WindowPosition]:
+    def positions(self) -> Iterator[WindowPosition]:
         """Image after image, the last axis fastest."""
         for image in range(self.num_images):
             for start in itertools.product(*self.starts):
                 yield WindowPosition(image, start)
 
-    def slices(self, place: WindowPosition) -> list[slice]:
+    def slices(self, position: WindowPosition) -> list[slice]:
         """Slices of a batch with all its axes, as predictors that ask for coordinates get them."""
-        box = [slice(a, a + n) for a, n in zip(place.start, self.window, strict=True)]
-        return [slice(place.image, place.image + 1), slice(None), *box]
+        box = [slice(a, a + n) for a, n in zip(position.start, self.window, strict=True)]
+        return [slice(position.image, position.image + 1), slice(None), *box]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Slab:
             cls(image, axis, group, group[0], group[-1] + side) for image in range(grid.num_images) for group in groups
         ]
 
-    def places(self, grid: WindowGrid) -> list[WindowPosition]:
+    def positions(self, grid: WindowGrid) -> list[WindowPosition]:
         """Its windows, those that start first on the axis first."""
         found = []
         for along in self.starts:
@@ -96,21 +96,21 @@ class Slab:
         """Voxels on each spatial axis."""
         return (*grid.shape[: self.axis], self.stop - self.start, *grid.shape[self.axis + 1 :])
 
-    def box(self, grid: WindowGrid, place: WindowPosition) -> tuple[slice, ...]:
+    def box(self, grid: WindowGrid, position: WindowPosition) -> tuple[slice, ...]:
         """Where a window lies in the slab."""
-        starts = [a - self.start if axis == self.axis else a for axis, a in enumerate(place.start)]
+        starts = [a - self.start if axis == self.axis else a for axis, a in enumerate(position.start)]
         return tuple(slice(a, a + n) for a, n in zip(starts, grid.window, strict=True))
 
 
 class Canvas:
-    """The weighted sum of one of the predictor's answers over the windows of all images.
+    """The weighted sum of one of the predictor's outputs over the windows of all images.
 
-    Answers may be larger or smaller than their windows; places are scaled alike and rounded down.
+    Outputs may be larger or smaller than their windows; positions are scaled alike and rounded down.
 
     Args:
         grid: where windows lie on the inputs.
-        answer: the first answer (b, k, ...), for its channels and size.
-        weights: weights of an answer's voxels in the divisor, spatial axes only; None for 1 everywhere.
+        output: the first output (b, k, ...), for its channels and size.
+        weights: weights of an output's voxels in the divisor, spatial axes only; None for 1 everywhere.
         dtype: of the sum.
         device: where the sum is.
     """
@@ -118,22 +118,22 @@ class Canvas:
     def __init__(
         self,
         grid: WindowGrid,
-        answer: torch.Tensor,
+        output: torch.Tensor,
         weights: torch.Tensor | None,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         # A copy, because a process_fn may change the weights in later calls.
         self._grid, self._weights = grid, None if weights is None else weights.clone()
-        self._window = tuple(answer.shape[2:])
-        shape = grid.num_images, answer.shape[1], *self._scaled(grid.shape)
+        self._window = tuple(output.shape[2:])
+        shape = grid.num_images, output.shape[1], *self._scaled(grid.shape)
         self.sum = torch.zeros(shape, dtype=dtype, device=device)
 
-    def add(self, answer: torch.Tensor, place: WindowPosition, weights: torch.Tensor | None) -> None:
-        """Adds the answer (k, ...) to one window, times `weights` (spatial axes only)."""
-        start = self._scaled(place.start)
+    def add(self, output: torch.Tensor, position: WindowPosition, weights: torch.Tensor | None) -> None:
+        """Adds the output (k, ...) to one window, times `weights` (spatial axes only)."""
+        start = self._scaled(position.start)
         box = [slice(a, a + n) for a, n in zip(start, self._window, strict=True)]
-        add_weighted(self.sum[place.image][(slice(None), *box)], answer, weights)
+        add_weighted(self.sum[position.image][(slice(None), *box)], output, weights)
 
     def add_slab(self, total: torch.Tensor, slab: Slab, *, once: bool) -> None:
         """Adds a slab (k, ...) that is already weighted; with `once` no other slab has voxels in common with it."""
@@ -160,21 +160,21 @@ class Canvas:
         return [n * size // side for n, size, side in zip(voxels, self._window, self._grid.window, strict=True)]
 
 
-def add_weighted(target: torch.Tensor, answer: torch.Tensor, weights: torch.Tensor | None) -> None:
-    """Adds `answer * weights` to `target`, in one pass if all are on one device; `answer` does not change."""
-    answer = answer.to(target.dtype)
-    if weights is not None and answer.device != target.device:
+def add_weighted(target: torch.Tensor, output: torch.Tensor, weights: torch.Tensor | None) -> None:
+    """Adds `output * weights` to `target`, in one pass if all are on one device; `output` does not change."""
+    output = output.to(target.dtype)
+    if weights is not None and output.device != target.device:
         # Multiplied where the predictor runs, which is the faster of the two.
-        answer, weights = answer * weights, None
-    answer = answer.to(target.device)
+        output, weights = output * weights, None
+    output = output.to(target.device)
     if weights is None:
-        target.add_(answer)
+        target.add_(output)
     else:
-        target.addcmul_(answer, weights)
+        target.addcmul_(output, weights)
 
 
 @dataclass(frozen=True)
-class Answers:
+class PredictorOutputs:
     """What one call of the predictor returned."""
 
     tensors: tuple[torch.Tensor, ...]
@@ -187,7 +187,7 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorCall:
-    """Everything a call of the predictor needs, except the places of its windows."""
+    """Everything a call of the predictor needs, except the positions of its windows."""
 
     images: torch.Tensor
     condition: torch.Tensor | None
@@ -201,56 +201,56 @@ class PredictorCall:
     kwargs: dict[str, Any]
     device: torch.device
 
-    def __call__(self, places: Sequence[WindowPosition]) -> Answers:
+    def __call__(self, positions: Sequence[WindowPosition]) -> PredictorOutputs:
         """What the predictor returns for these windows.
 
-        The windows are copies, made for this call: the predictor may change them, keep them or answer with them.
+        The windows are copies, made for this call: the predictor may change them, keep them or return them.
 
         Raises:
-            InputError: the answer is not made of floating point tensors with one entry per window.
+            InputError: the output is not made of floating point tensors with one entry per window.
         """
-        slices = [self.grid.slices(place) for place in places]
+        slices = [self.grid.slices(position) for position in positions]
         windows = self._cut(self.images, slices)
         kwargs = self.kwargs
         if self.condition is not None:
             kwargs = {**kwargs, "condition": self._cut(self.condition, slices)}
         coordinates = (slices,) if self.with_coord else ()
-        said = self.predictor(windows, *coordinates, *self.args, **kwargs)
-        keys = tuple(sorted(said)) if isinstance(said, Mapping) else None
-        tensors = tuple(said[key] for key in keys) if keys is not None else _listed(said)
+        returned = self.predictor(windows, *coordinates, *self.args, **kwargs)
+        keys = tuple(sorted(returned)) if isinstance(returned, Mapping) else None
+        tensors = tuple(returned[key] for key in keys) if keys is not None else _listed(returned)
         weights = self.weights
         if self.process is not None:
             tensors, weights = self.process(tensors, windows, weights)
-        tensors = tuple(self._checked(tensor, len(places)) for tensor in tensors)
-        return Answers(tensors, self._fitted(weights, tensors), keys)
+        tensors = tuple(self._check(tensor, len(positions)) for tensor in tensors)
+        return PredictorOutputs(tensors, self._fit_weights(weights, tensors), keys)
 
     def _cut(self, images: torch.Tensor, slices: Sequence[list[slice]]) -> torch.Tensor:
-        return torch.cat([images[tuple(each)] for each in slices]).to(self.device)
+        return torch.cat([images[tuple(box)] for box in slices]).to(self.device)
 
-    def _checked(self, answer: Any, num_windows: int) -> torch.Tensor:
-        shape = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
+    def _check(self, output: Any, num_windows: int) -> torch.Tensor:
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         if not isinstance(shape, tuple) or len(shape) != self.images.ndim or shape[0] != num_windows:
             raise InputError(
                 f"{WHERE}: the predictor returned {shape} for {num_windows} windows of {self.grid.window}; it must "
                 f"return tensors of {self.images.ndim} axes, the first as long as the number of windows"
             )
-        if answer.dtype.is_complex > self.images.is_complex() or not (
-            answer.is_floating_point() or answer.is_complex()
+        if output.dtype.is_complex > self.images.is_complex() or not (
+            output.is_floating_point() or output.is_complex()
         ):
             raise InputError(
-                f"{WHERE}: the predictor returned {answer.dtype}, which cannot be blended in the inputs' "
+                f"{WHERE}: the predictor returned {output.dtype}, which cannot be blended in the inputs' "
                 f"{self.images.dtype}; let it return floating point, and take classes from the result"
             )
-        plain: torch.Tensor = answer.as_tensor() if isinstance(answer, MetaTensor) else answer
+        plain: torch.Tensor = output.as_tensor() if isinstance(output, MetaTensor) else output
         return plain
 
-    def _fitted(
+    def _fit_weights(
         self, weights: torch.Tensor | None, tensors: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor | None, ...]:
-        """The weights for each answer's size.
+        """The weights for each output's size.
 
-        As in MONAI, an answer of another size takes the nearest voxels of the previous answer's weights, not of the
-        window's own. An answer of the window's size always gets the window's own weights; MONAI fails there.
+        As in MONAI, an output of another size takes the nearest voxels of the previous output's weights, not of the
+        window's own. An output of the window's size always gets the window's own weights; MONAI fails there.
         """
         if weights is None:
             return (None,) * len(tensors)
@@ -266,8 +266,8 @@ class PredictorCall:
         return tuple(fitted)
 
 
-def _listed(said: Any) -> tuple[Any, ...]:
-    return tuple(said) if isinstance(said, Sequence) else (said,)
+def _listed(returned: Any) -> tuple[Any, ...]:
+    return tuple(returned) if isinstance(returned, Sequence) else (returned,)
 
 
 def as_spatial(weights: torch.Tensor, window: tuple[int, ...]) -> torch.Tensor:
@@ -286,7 +286,7 @@ def as_spatial(weights: torch.Tensor, window: tuple[int, ...]) -> torch.Tensor:
 
 
 def packed(outputs: Sequence[torch.Tensor], keys: tuple[Hashable, ...] | None) -> Prediction:
-    """The outputs in the form of the predictor's answers: a mapping, one tensor, or a tuple of several."""
+    """The outputs in the form in which the predictor returns them: a mapping, one tensor, or a tuple of several."""
     if keys is not None:
         return dict(zip(keys, outputs, strict=False))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

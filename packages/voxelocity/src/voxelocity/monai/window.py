@@ -86,7 +86,7 @@ def sliding_window_inference(
         device: where the result is put together; the inputs' device by default.
         progress: draw tqdm's bar.
         roi_weight_map: weights of a window's voxels, instead of `mode`.
-        process_fn: `(answers, windows, weights) -> (answers, weights)` after each call of the predictor. As in MONAI,
+        process_fn: `(outputs, windows, weights) -> (outputs, weights)` after each call of the predictor. As in MONAI,
             the divisor is made of the weights that the first call returns.
         buffer_steps: this many steps of windows along `buffer_dim` are summed on `sw_device` before they are moved.
             Only the first of several answers comes back then, as in MONAI.
@@ -107,7 +107,7 @@ def sliding_window_inference(
     images, like = _plain(inputs)
     window = tuple(int(n) for n in fall_back_tuple(roi_size, tuple(images.shape[2:])))
     ends = _ends(images.shape[2:], window)
-    pad = functools.partial(_padded, ends=ends, mode=padding_mode, value=cval)
+    pad = functools.partial(_pad, ends=ends, mode=padding_mode, value=cval)
     run_on, result_on = torch.device(sw_device or images.device), torch.device(device or images.device)
     padded, condition = pad(images), kwargs.pop("condition", None)
     grid = WindowGrid.of(len(padded), padded.shape[2:], window, overlaps)
@@ -236,45 +236,45 @@ _Outputs = tuple[list[torch.Tensor], tuple[Hashable, ...] | None]
 
 
 def _in_order(calls: PredictorCall, batch_size: int, device: torch.device, progress: bool) -> _Outputs:
-    """All answers, window after window and image after image."""
+    """All outputs, window after window and image after image."""
     canvases: list[Canvas] = []
     keys = None
-    for places in _shown([*_batches(calls.grid.places(), batch_size)], progress):
-        answers = calls(places)
-        pairs = list(zip(answers.tensors, answers.weights, strict=True))
+    for positions in _with_progress([*_batches(calls.grid.positions(), batch_size)], progress):
+        outputs = calls(positions)
+        pairs = list(zip(outputs.tensors, outputs.weights, strict=True))
         if not canvases:
             canvases = [Canvas(calls.grid, tensor, weights, calls.images.dtype, device) for tensor, weights in pairs]
-            keys = answers.keys
+            keys = outputs.keys
         for canvas, (tensor, weights) in zip(canvases, pairs, strict=True):
-            for answer, place in zip(tensor, places, strict=True):
-                canvas.add(answer, place, weights)
+            for output, position in zip(tensor, positions, strict=True):
+                canvas.add(output, position, weights)
     return [canvas.finish() for canvas in canvases], keys
 
 
 def _in_slabs(
     calls: PredictorCall, slabs: Sequence[Slab], batch_size: int, device: torch.device, progress: bool
 ) -> _Outputs:
-    """The first answer, summed up slab by slab where the predictor runs, then moved."""
+    """The first output, summed up slab by slab where the predictor runs, then moved."""
     dtype, grid = calls.images.dtype, calls.grid
     once = not any(a.image == b.image and b.start < a.stop for a, b in itertools.pairwise(slabs))
     canvas: Canvas | None = None
     keys = None
-    for slab in _shown(slabs, progress):
+    for slab in _with_progress(slabs, progress):
         total: torch.Tensor | None = None
-        for places in _batches(slab.places(grid), batch_size):
-            answers = calls(places)
-            tensor, weights = answers.tensors[0], answers.weights[0]
+        for positions in _batches(slab.positions(grid), batch_size):
+            outputs = calls(positions)
+            tensor, weights = outputs.tensors[0], outputs.weights[0]
             if tuple(tensor.shape[2:]) != grid.window:
                 raise InputError(
                     f"{WHERE}: with buffer_steps the predictor must return windows of {grid.window} at their own size, "
                     f"but it returned {tuple(tensor.shape[2:])}; leave buffer_steps out"
                 )
             if canvas is None:
-                canvas, keys = Canvas(grid, tensor, weights, dtype, device), answers.keys
+                canvas, keys = Canvas(grid, tensor, weights, dtype, device), outputs.keys
             if total is None:
                 total = torch.zeros((tensor.shape[1], *slab.shape(grid)), dtype=dtype, device=calls.device)
-            for answer, place in zip(tensor, places, strict=True):
-                add_weighted(total[(slice(None), *slab.box(grid, place))], answer, weights)
+            for output, position in zip(tensor, positions, strict=True):
+                add_weighted(total[(slice(None), *slab.box(grid, position))], output, weights)
         assert canvas is not None, "a slab has at least one window"
         assert total is not None, "a slab has at least one window"
         canvas.add_slab(total, slab, once=once)
@@ -282,13 +282,13 @@ def _in_slabs(
     return [canvas.finish()], keys
 
 
-def _batches(places: Iterable[WindowPosition], size: int) -> Iterator[list[WindowPosition]]:
-    rest = iter(places)
+def _batches(positions: Iterable[WindowPosition], size: int) -> Iterator[list[WindowPosition]]:
+    rest = iter(positions)
     while batch := list(itertools.islice(rest, size)):
         yield batch
 
 
-def _shown(steps: Sequence[_Step], progress: bool) -> Iterable[_Step]:
+def _with_progress(steps: Sequence[_Step], progress: bool) -> Iterable[_Step]:
     if not progress:
         return steps
     try:
@@ -369,9 +369,7 @@ def _ends(shape: Sequence[int], window: Sequence[int]) -> list[tuple[int, int]]:
     return [(n // 2, n - n // 2) for n in missing]
 
 
-def _padded(
-    images: torch.Tensor, ends: list[tuple[int, int]], mode: PytorchPadMode | str, value: float
-) -> torch.Tensor:
+def _pad(images: torch.Tensor, ends: list[tuple[int, int]], mode: PytorchPadMode | str, value: float) -> torch.Tensor:
     if not any(map(any, ends)):
         return images
     sides = [side for axis in reversed(ends) for side in axis]

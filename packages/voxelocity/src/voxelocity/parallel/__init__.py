@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.sharding import Sharding
-    from voxelocity.parallel.world import ALONE, World, joined, one_group
+    from voxelocity.parallel.world import ALONE, World, join_world, one_group
 
 __all__ = [
     "ALONE",
@@ -36,7 +36,7 @@ __all__ = [
     "auto_parallelize_model",
     "decide_by_measurement",
     "even_shares",
-    "joined",
+    "join_world",
     "launcher_job",
     "one_group",
     "read_place",
@@ -54,6 +54,6 @@ __getattr__ = first_use(
         "pipeline": ("PipelineParallelModule",),
         "modes": ("Mode", "shard"),
         "sharding": ("Sharding",),
-        "world": ("ALONE", "World", "joined", "one_group"),
+        "world": ("ALONE", "World", "join_world", "one_group"),
     },
 )

@@ -65,7 +65,7 @@ class FullySharded(Sharding):
             if whole.grad is not None:
                 shard.grad = whole.grad.to_local()
 
-    def gathered(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def gather_weights(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [self._whole(self._name_of[id(weight)], value) for weight, value in zip(weights, values, strict=True)]
 
     def part(self, weight: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

@@ -141,11 +141,11 @@ def decide_by_measurement(
 
     Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank. The model is left unchanged.
     """
-    segments = world.all_succeed(lambda: segments_of(model))
+    segments = world.run_on_all(lambda: segments_of(model))
     costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
     limit_bytes = free_bytes(sample.device) if limit_bytes is None else limit_bytes
     gathered = world.gather((costs, limit_bytes))
-    return world.led(
+    return world.run_on_leader(
         lambda: decide(
             [of_rank for of_rank, _ in gathered],
             [limit for _, limit in gathered],

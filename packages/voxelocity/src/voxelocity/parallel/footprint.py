@@ -64,7 +64,7 @@ def measure_segments(segments: Sequence[Segment], sample_bcxyz: torch.Tensor) ->
         start_s = _now(sample_bcxyz.device)
         backward(segment(inputs))
         seconds = _now(sample_bcxyz.device) - start_s
-        with peak_bytes(sample_bcxyz.device) as peak, _kept_bytes(exclude=parameters) as kept:
+        with peak_bytes(sample_bcxyz.device) as peak, _count_kept_bytes(exclude=parameters) as kept:
             outputs = segment(inputs)
             backward(outputs)
         for parameter in parameters:
@@ -97,7 +97,7 @@ def backward(stack: Stack) -> None:
 
 
 @contextmanager
-def _kept_bytes(*, exclude: Sequence[torch.Tensor]) -> Iterator[Callable[[], int]]:
+def _count_kept_bytes(*, exclude: Sequence[torch.Tensor]) -> Iterator[Callable[[], int]]:
     """Counts the bytes that autograd keeps for the backward pass, each storage once."""
     known = {tensor.untyped_storage().data_ptr() for tensor in exclude}
     held: dict[int, int] = {}

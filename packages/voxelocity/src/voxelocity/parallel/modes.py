@@ -77,13 +77,13 @@ def shard(
     if mode == "pipeline":
         from voxelocity.parallel.distributed import Pipelined
 
-        network = _formatted(network, memory_format)
+        network = _set_memory_format(network, memory_format)
         return Pipelined(network, world, device=device, cuts=cuts, num_microbatches=num_microbatches)
-    network = _formatted(network.to(device), memory_format)
+    network = _set_memory_format(network.to(device), memory_format)
     computed = CheckpointedSegments(network) if mode == "checkpointing" else None
     return Sharding(network, world, bucket_mb=bucket_mb, computed=computed)
 
 
-def _formatted(network: nn.Module, memory_format: torch.memory_format) -> nn.Module:
+def _set_memory_format(network: nn.Module, memory_format: torch.memory_format) -> nn.Module:
     to: Callable[..., nn.Module] = network.to
     return to(memory_format=memory_format)

@@ -41,7 +41,7 @@ class Sharding:
         self, network: nn.Module, world: World, *, bucket_mb: float = 25.0, computed: nn.Module | None = None
     ) -> None:
         self.own = network
-        self.module = world.wrapped(network if computed is None else computed, bucket_mb=bucket_mb)
+        self.module = world.wrap_network(network if computed is None else computed, bucket_mb=bucket_mb)
         self.is_plain = computed is None
         self._world = world
 
@@ -77,7 +77,7 @@ class Sharding:
         norms = torch._foreach_norm([weight.detach() for weight in self.own.parameters()])
         return torch.stack(norms).isfinite().all()
 
-    def gathered(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def gather_weights(self, weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Values of these weights of `own`, whole."""
         return list(values)
 

@@ -155,7 +155,7 @@ class Watchdog:
         pulse.limit_s, pulse.idle_limit_s, pulse.position_s = limit_s, idle_limit_s, self.clock()
         return before
 
-    def moved(self) -> None:
+    def advance(self) -> None:
         """This rank has come to another place in the code, and what comes next may wait for the others."""
         pulse = self._pulses[self.rank]
         pulse.position, pulse.position_s = pulse.position + 1, self.clock()
@@ -259,7 +259,7 @@ class Watchdog:
         waited = f"the others have waited for {names}" if limits else f"{names} have not continued"
         limit_s = min(limits or [pulse.limit_s for _, pulse in present])
         _say(
-            f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._place()}; check its disk and its "
+            f"{waited} for {limit_s:.0f} s; rank {self.rank} is at {self._location()}; check its disk and its "
             f"device; {_ADVICE}"
         )
         os._exit(1)
@@ -273,13 +273,13 @@ class Watchdog:
         process = self._pulses[number].process
         return f" (process {process.rpartition(' ')[2]} on {process.partition(' ')[0]})" if process else ""
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         """Where the watched thread is: the innermost place, and the innermost one in this package."""
         frames = list(_outward(sys._current_frames().get(self._watched)))
         folders = tuple(map(str, package_folders()))
         ours = next((frame for frame in frames if frame.f_code.co_filename.startswith(folders)), None)
-        places = [_place_of(frame) for frame in dict.fromkeys([*frames[:1], *([ours] if ours else [])])]
-        return ", called from ".join(places) or "an unknown place"
+        locations = [_location_of(frame) for frame in dict.fromkeys([*frames[:1], *([ours] if ours else [])])]
+        return ", called from ".join(locations) or "an unknown place"
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -288,7 +288,7 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _place_of(frame: FrameType) -> str:
+def _location_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 

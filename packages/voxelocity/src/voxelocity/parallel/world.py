@@ -34,8 +34,8 @@ _GLOO_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken 
 class World:
     """The ranks of a training. Each call of a method is made by all of them, in the same order.
 
-    In a world of one, nothing is exchanged. If another rank has ended, the block of `joined` ends in a RankLostError.
-    If it hangs, this process ends with a message.
+    In a world of one, nothing is exchanged. If another rank has ended, the block of `join_world` ends in a
+    RankLostError. If it hangs, this process ends with a message.
 
     Attributes:
         place: of this process.
@@ -58,7 +58,7 @@ class World:
         """The leader's value, on every rank."""
         if self.is_alone:
             return value
-        self.moved()
+        self.advance()
         carried = [value]
         dist.broadcast_object_list(carried, src=0)
         return carried[0]
@@ -66,7 +66,7 @@ class World:
     def tensor_from_leader(self, values: torch.Tensor) -> torch.Tensor:
         """The leader's values, written into the tensor of each rank, which has their shape and type."""
         if not self.is_alone:
-            self.moved()
+            self.advance()
             dist.broadcast(values, src=0)
         return values
 
@@ -74,7 +74,7 @@ class World:
         """The values of all ranks, by rank, on every rank."""
         if self.is_alone:
             return [value]
-        self.moved()
+        self.advance()
         values: list[Any] = [None] * self.place.size
         dist.all_gather_object(values, value)
         return values
@@ -91,13 +91,13 @@ class World:
 
     def _add_up(self, values: torch.Tensor) -> None:
         """Replaces the values by their sum over the ranks. Those on a GPU are waited for by its queue alone."""
-        self.moved()
+        self.advance()
         dist.all_reduce(values)
 
-    def moved(self) -> None:
+    def advance(self) -> None:
         """This rank has come to another place in the code, and what comes next may wait for the others."""
         if self.watchdog is not None:
-            self.watchdog.moved()
+            self.watchdog.advance()
 
     def set_silence(self, silence_s: float) -> None:
         """A rank that gives no sign of life for this long counts as stopped."""
@@ -105,7 +105,7 @@ class World:
             self.watchdog.silence_s = silence_s
 
     @contextlib.contextmanager
-    def limited(self, limit_s: float, *, idle_limit_s: float = math.inf) -> Iterator[None]:
+    def limit_waiting(self, limit_s: float, *, idle_limit_s: float = math.inf) -> Iterator[None]:
         """Within the block, a rank that this one waits for longer counts as hanging.
 
         Args:
@@ -121,7 +121,7 @@ class World:
         finally:
             self.watchdog.limit(*before)
 
-    def led(self, work: Callable[[], _T]) -> _T:
+    def run_on_leader(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on the leader, which alone does it, on every rank.
 
         Raises:
@@ -140,7 +140,7 @@ class World:
             raise RankLostError("parallel: rank 0 failed; its own message says why")
         return received[0]
 
-    def all_succeed(self, work: Callable[[], _T]) -> _T:
+    def run_on_all(self, work: Callable[[], _T]) -> _T:
         """What `work` returns on this rank, once it has succeeded on all of them.
 
         Raises:
@@ -163,17 +163,17 @@ class World:
         return made[0]
 
     def together(self, work: Callable[[], _T]) -> list[_T]:
-        """What `work` returns on each rank, by rank, on every rank. Errors as `all_succeed`."""
-        return self.gather(self.all_succeed(work))
+        """What `work` returns on each rank, by rank, on every rank. Errors as `run_on_all`."""
+        return self.gather(self.run_on_all(work))
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks. The gradient of a mean over ranks, as DDP takes it, is that of the sum.
 
-        Every rank must go on to compute the same loss from the sum; each then back-propagates through its own part.
+        Every rank must then compute the same loss from the sum; each then back-propagates through its own part.
         """
         return values if self.is_alone else _Total.apply(values, self)  # type: ignore[no-untyped-call]
 
-    def wrapped(self, network: torch.nn.Module, *, bucket_mb: float) -> torch.nn.Module:
+    def wrap_network(self, network: torch.nn.Module, *, bucket_mb: float) -> torch.nn.Module:
         """The network, whose backward pass averages gradients over the ranks while it still computes others."""
         if self.is_alone:
             return network
@@ -212,14 +212,14 @@ def _is_lost(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(place: Place) -> Iterator[World]:
+def _watch(place: Place) -> Iterator[World]:
     # torch has no public name for the store at which the ranks have met.
     with Watchdog(distributed_c10d._get_default_store(), place.rank, place.size) as watchdog:
         yield World(place, watchdog)
 
 
 def _meet(place: Place, *, uses_gpu: bool, timeout: timedelta) -> None:
-    """Forms the group of all ranks; errors as `joined`."""
+    """Forms the group of all ranks; errors as `join_world`."""
     if uses_gpu:
         num_gpus = torch.cuda.device_count()
         if place.local_rank >= num_gpus:
@@ -249,9 +249,9 @@ def _meet(place: Place, *, uses_gpu: bool, timeout: timedelta) -> None:
 
 @contextlib.contextmanager
 def one_group(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[None]:
-    """Within the block, `joined` can be entered several times: ranks find each other only once in a process.
+    """Within the block, `join_world` can be entered several times: ranks find each other only once in a process.
 
-    Arguments and errors as `joined`.
+    Arguments and errors as `join_world`.
     """
     place = read_place() if place is None else place
     # A program that joined its ranks itself keeps its own group.
@@ -272,7 +272,7 @@ def one_group(place: Place | None = None, *, uses_gpu: bool = False, timeout: ti
 
 
 @contextlib.contextmanager
-def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[World]:
+def join_world(place: Place | None = None, *, uses_gpu: bool = False, timeout: timedelta = _TIMEOUT) -> Iterator[World]:
     """The world of this process within the block; waits for all of its ranks.
 
     Each rank takes the GPU of its number on its machine, and its share of the cores.
@@ -292,7 +292,7 @@ def joined(place: Place | None = None, *, uses_gpu: bool = False, timeout: timed
         return
     with one_group(place, uses_gpu=uses_gpu, timeout=timeout):
         try:
-            with _watched(place) as world:
+            with _watch(place) as world:
                 yield world
         except VoxelocityError:
             raise

@@ -5,7 +5,7 @@
   `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `device_classes`), `precision_rule`,
   `cache_rule`, `memory_rule`.
 - `step_timing` measures, `tuned` has what `voxelocity tune` found.
-- `config` is the settled plan. `memory_estimate` and `library_memory` are `plan --memory`; `absent_classes` warns.
+- `config` is the settled plan. `memory_estimate` is `plan --memory`; `absent_classes` warns.
 """
 
 from voxelocity.core.requests.plan import DeviceChoice

@@ -75,7 +75,7 @@ class _Sizes:
         return int(_MEMORY_SHARE * self.machine.memory_bytes / (self.case_bytes * (1.0 + _REPLACE_RATE)))
 
     @property
-    def disk_room_bytes(self) -> int:
+    def disk_free_bytes(self) -> int:
         """Free, or taken by entries that belong to this data set or may be removed."""
         return self.machine.disk_bytes + self.machine.cache_bytes
 
@@ -141,7 +141,7 @@ def _tier(sizes: _Sizes) -> tuple[Tier, str]:
     fits_memory = sizes.total_bytes < _MEMORY_SHARE * machine.memory_bytes
     if fits_memory and sizes.build_s < _QUICK_BUILD_S:
         return "memory", f"{text} and about {sizes.build_s:.0f} s to make again in the next run"
-    if _BLOSC2_SHARE * sizes.total_bytes < _DISK_SHARE * sizes.disk_room_bytes:
+    if _BLOSC2_SHARE * sizes.total_bytes < _DISK_SHARE * sizes.disk_free_bytes:
         kept = f"{text} and about {sizes.build_s:.0f} s to make, so they are kept for the next run"
         if not sizes.are_many_and_small:
             return "disk", kept
@@ -171,7 +171,7 @@ def _tier(sizes: _Sizes) -> tuple[Tier, str]:
 
 def _format(sizes: _Sizes) -> tuple[str, str]:
     """How entries are stored, for the tiers on disk."""
-    share = sizes.total_bytes / max(1, sizes.disk_room_bytes)
+    share = sizes.total_bytes / max(1, sizes.disk_free_bytes)
     if share > _RAW_SHARE:
         return "blosc2", (
             f"uncompressed, they would take {share:.0%} of the free disk; Blosc2 reduces that to at most "
@@ -191,12 +191,12 @@ def _format(sizes: _Sizes) -> tuple[str, str]:
 
 def _folder_limit(sizes: _Sizes) -> tuple[int, str]:
     """The limit in bytes for all entries of the tier disk, and why."""
-    room = sizes.disk_room_bytes
+    free_bytes = sizes.disk_free_bytes
     needed = _FOLDER_SPARE * sizes.total_bytes
-    limit = max(1, int(min(max(_FOLDER_SHARE * room, needed), _DISK_SHARE * room)))
+    limit = max(1, int(min(max(_FOLDER_SHARE * free_bytes, needed), _DISK_SHARE * free_bytes)))
     return limit, (
-        f"{limit / max(1, room):.0%} of the disk space that is free or already used by the cache; beyond it, entries "
-        "that no run uses are removed, least recently used first"
+        f"{limit / max(1, free_bytes):.0%} of the disk space that is free or already used by the cache; beyond it, "
+        "entries that no run uses are removed, least recently used first"
     )
 
 

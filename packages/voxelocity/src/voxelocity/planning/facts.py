@@ -47,7 +47,7 @@ class PlanFacts:
         planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
         ran_out_of_memory: whether a trial of the planned step ran out of memory.
         window_bytes: device memory that a window of a validation is expected to take; 0 before the rule of the batch.
-        has_graph_room: whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a
+        fits_graph: whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a
             window next to it.
         forecast: what the run is expected to get done; None before its rule has run, and on a CPU.
         measures_again: whether the user asked for a measurement, however long it takes.
@@ -69,7 +69,7 @@ class PlanFacts:
     planned_bytes: int = 0
     window_bytes: int = 0
     ran_out_of_memory: bool = False
-    has_graph_room: bool = True
+    fits_graph: bool = True
     forecast: Forecast | None = None
     measures_again: bool = False
     settled: dict[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 
 from voxelocity.core.requests.plan import DeviceChoice
-from voxelocity.data.cache import disk_bytes_in, shared_room_bytes
+from voxelocity.data.cache import disk_bytes_in, shared_free_bytes
 from voxelocity.parallel import read_place
 from voxelocity_observe.core.device import freest_gpu
 from voxelocity_observe.core.errors import ConfigError
@@ -99,7 +99,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         fast_bfloat16=cpu_has_fast_bfloat16() if properties is None else properties.major >= 8,
         num_cpus=cpu_budget(),
         memory_bytes=available_memory_bytes(),
-        shared_bytes=shared_room_bytes(),
+        shared_bytes=shared_free_bytes(),
         disk_bytes=free_disk_bytes(cache_folder),
         has_lmdb=_has_lmdb(cache_folder),
         cache_bytes=disk_bytes_in(cache_folder),

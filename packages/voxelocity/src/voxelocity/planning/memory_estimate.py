@@ -1,15 +1,11 @@
 """What a run takes in memory, part by part, before it runs: `voxelocity plan --memory`.
 
 Tensors are counted (`memory_rule.count_tensors`), what libraries take is measured in a process of its own
-(`library_memory`), everything else follows from the plan and from headers.
+(`training.library_memory`), everything else follows from the plan and from headers.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -24,8 +20,7 @@ from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, StepTensors, count_tensors
 from voxelocity.step.fused_loss import MOST_REGIONS, has_kernels
 from voxelocity.step.graph import LARGE_SHARE
-from voxelocity_observe.core.environment import python_path
-from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import bytes_text
 from voxelocity_observe.document.blocks import Document, Section, Table
 
@@ -66,31 +61,6 @@ class MemoryEstimate:
         """The most that these activities take of "host" or "device", of all if none is named; 0 if nothing."""
         found: Mapping[str, Parts] = getattr(self, place)
         return max((sum(found[name].values()) for name in activities or found), default=0)
-
-
-def measure_libraries(planned: Planned) -> LibraryMemory:
-    """Main memory that libraries take on this machine, from a process of its own that computes tiny steps.
-
-    Raises:
-        InputError: it failed.
-    """
-    given = {
-        "plan": planned.plan.to_plain(),
-        "device": planned.machine.device,
-        "num_channels": planned.cases.num_channels,
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "voxelocity.planning.library_memory"],
-        input=json.dumps(given),
-        env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2]
-        raise InputError(
-            f"plan: the process that measures the memory of libraries ended with status {done.returncode}: {last}; "
-            "training on this machine would fail in the same way, so fix that, or leave out --memory"
-        )
-    return LibraryMemory(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def estimate_memory(
@@ -179,7 +149,7 @@ class _Scans:
         preparation = spec.preparation()
         scans = {ref.case_id: read_spec(ref) for ref in refs}
         effects = {case_id: preparation.describe(scan) for case_id, scan in scans.items()}
-        sizes = {name: one.spec.image_bytes + one.spec.grid.num_voxels for name, one in effects.items()}
+        sizes = {name: effect.spec.image_bytes + effect.spec.grid.num_voxels for name, effect in effects.items()}
         largest = max((ref.case_id for ref in validated), key=lambda name: sizes[name])
         return cls(
             largest=scan_memory(scans[largest], spec, preparation),
@@ -282,8 +252,8 @@ def _batch_bytes(planned: Planned) -> int:
 def _feed_bytes(planned: Planned, scans: _Scans) -> int:
     """Batches, and cases that are prepared in the feed because nothing keeps them."""
     data = planned.plan.data
-    making = data.feed.num_threads * scans.most_preparing_bytes if data.cache.tier == "none" else 0
-    return _num_batches(planned) * _batch_bytes(planned) + making
+    preparing = data.feed.num_threads * scans.most_preparing_bytes if data.cache.tier == "none" else 0
+    return _num_batches(planned) * _batch_bytes(planned) + preparing
 
 
 def _in_order(found: Mapping[str, Parts]) -> dict[str, dict[str, int]]:
@@ -304,7 +274,7 @@ def memory_document(estimates: Mapping[str, MemoryEstimate], *, free: Mapping[st
     ):  # fmt: skip
         if not first.peak_bytes(place):
             continue
-        tables = [_table(name, getattr(each, place)) for name, each in estimates.items()]
+        tables = [_table(name, getattr(estimate, place)) for name, estimate in estimates.items()]
         sections.append(Section(title=title, blocks=tables))
         peak = first.peak_bytes(place)
         verdicts.append(f"{bytes_text(peak)} of {words}, of which {bytes_text(free[place])} are free")
@@ -316,17 +286,17 @@ def memory_document(estimates: Mapping[str, MemoryEstimate], *, free: Mapping[st
         values={
             "free_bytes": dict(free),
             "estimates": {
-                name: {"host": each.host, "device": each.device} | {
-                    f"{place}_peak_bytes": each.peak_bytes(place) for place in ("host", "device")
+                name: {"host": estimate.host, "device": estimate.device} | {
+                    f"{place}_peak_bytes": estimate.peak_bytes(place) for place in ("host", "device")
                 }
-                for name, each in estimates.items()
+                for name, estimate in estimates.items()
             },
         },
     )  # fmt: skip
 
 
 def _table(name: str, found: Mapping[str, Parts]) -> Table:
-    parts = [part for part in PARTS if any(part in one for one in found.values())]
-    rows = [(part, *(bytes_text(one[part]) if part in one else "" for one in found.values())) for part in parts]
-    total = ("sum", *(bytes_text(sum(one.values())) for one in found.values()))
+    parts = [part for part in PARTS if any(part in sizes for sizes in found.values())]
+    rows = [(part, *(bytes_text(sizes[part]) if part in sizes else "" for sizes in found.values())) for part in parts]
+    total = ("sum", *(bytes_text(sum(sizes.values())) for sizes in found.values()))
     return Table(caption=name, heads=("Part", *found), rows=[*rows, total], has_total=True)

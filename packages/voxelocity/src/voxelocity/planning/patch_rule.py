@@ -182,7 +182,7 @@ def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector, most: StepSize)
         patch = given or fit.shape_voxel
         strides = fit.strides if given is None else strides_for(tuple(given), spacing, max_levels=len(GPU_WIDTHS))
         section = network_section(strides, widths, has_stem=most.has_stem)
-        if _needed_bytes(facts, section | facts.section("network"), patch, batch_size) <= _room_bytes(facts):
+        if _needed_bytes(facts, section | facts.section("network"), patch, batch_size) <= _free_device_bytes(facts):
             break
     return size
 
@@ -217,7 +217,7 @@ def _needed_bytes(facts: PlanFacts, network: dict[str, object], patch: Sequence[
     )
 
 
-def _room_bytes(facts: PlanFacts) -> int:
+def _free_device_bytes(facts: PlanFacts) -> int:
     """Free device memory besides the cases kept there; less if a trial has shown that it is not enough."""
     kept = int(facts.settled["data"]["cache"].get("device_max_bytes", 0))
     return min(facts.machine.device_free_bytes - kept, facts.room_bytes or facts.machine.device_free_bytes)
@@ -231,11 +231,11 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
     # More patches than cases would see one case twice in a step.
     most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.request.num_training))
     sizes = {n: _needed_bytes(facts, network, patch, math.ceil(n / num_ranks)) for n in range(least, most + 1)}
-    room = _room_bytes(facts)
-    batch = max((n for n, needed in sizes.items() if needed <= room), default=least)
+    free_bytes = _free_device_bytes(facts)
+    batch = max((n for n, needed in sizes.items() if needed <= free_bytes), default=least)
     shared = f", shared by {num_ranks} ranks," if num_ranks > 1 else ""
-    takes = f"{batch} patches{shared} take an estimated {sizes[batch] / _GIB:.1f} of the {room / _GIB:.1f} GiB"
-    if sizes[batch] > room:
+    takes = f"{batch} patches{shared} take an estimated {sizes[batch] / _GIB:.1f} of the {free_bytes / _GIB:.1f} GiB"
+    if sizes[batch] > free_bytes:
         reason = (
             f"does not fit: {takes} free on {facts.machine.device_name}, even at this size; training computes the "
             "patches one by one if that helps, and stops if it does not"
@@ -246,13 +246,13 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
         if batch == most and size.batch_size < MOST_BATCH:
             reason += f"; with more, fewer than {ENOUGH_STEPS} steps would fit into {sized_s(facts):.0f} s"
     facts.window_bytes = _window_bytes(facts, facts.section("window").get("shape_voxel", patch))
-    facts.has_graph_room = sizes[batch] + facts.window_bytes <= room
+    facts.fits_graph = sizes[batch] + facts.window_bytes <= free_bytes
     given_up = [f"{most - batch} of {most} patches"] if batch < most else []
     given_up += _given_up(facts, size, most_voxels)
     reason += f"; given up for memory: {listed(given_up, 5)}" if given_up else ""
     value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
     facts.planned_bytes = _needed_bytes(facts, network, patch, value)
-    facts.has_graph_room = facts.planned_bytes + facts.window_bytes <= room
+    facts.fits_graph = facts.planned_bytes + facts.window_bytes <= free_bytes
     _forecast(facts, network, patch, value)
 
 
@@ -263,7 +263,7 @@ def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
         found.append(f"patches of {size.max_voxels:,} voxels")
     if "network.widths" not in facts.overrides and widths[0] < GPU_WIDTHS[0]:
         found.append(f"{GPU_WIDTHS[0]} features at the finest level")
-    if not facts.has_graph_room:
+    if not facts.fits_graph:
         found.append("a CUDA graph of the step")
     return found
 
@@ -287,7 +287,7 @@ def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
     is_graph = facts.settled["precision"]["step_graph"]
     shape = facts.settled["window"]["shape_voxel"]
     held_bytes = facts.planned_bytes if is_graph else _needed_bytes(facts, facts.section("network"), shape, 0)
-    fit = max(1, (_room_bytes(facts) - held_bytes) // max(1, _window_bytes(facts, shape)))
+    fit = max(1, (_free_device_bytes(facts) - held_bytes) // max(1, _window_bytes(facts, shape)))
     if fit >= most:
         return most, ""
     return fit, f"; {most} would not fit {'next to a graph of the step' if is_graph else 'into its memory'}"

@@ -62,7 +62,7 @@ def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str
         "your own network may do work on the host, which a graph would not repeat": (
             facts.section("network").get("name") == "custom"
         ),
-        "the device has no memory for a graph of the step next to a validation": not facts.has_graph_room,
+        "the device has no memory for a graph of the step next to a validation": not facts.fits_graph,
     }
     reason = next((reason for reason, holds in why_not.items() if holds), "")
     if reason:

@@ -189,7 +189,7 @@ def time_steps(
     with torch.random.fork_rng(devices=[device.index] if on_cuda else []), backend_as_found(device):
         done: list[str] = []
         try:
-            times = _timed(task, ways, device, limit_s, clock, done)
+            times = _time_variants(task, ways, device, limit_s, clock, done)
         except torch.OutOfMemoryError:
             # Another way may take more than the planned one, as float32 does.
             ran_out = next(iter(ways)) not in done
@@ -203,7 +203,7 @@ def time_steps(
     return times
 
 
-def _timed(
+def _time_variants(
     task: StepTask, ways: Mapping[str, StepVariant], device: torch.device, limit_s: float, clock: Clock, done: list[str]
 ) -> Times:
     """Times by way; `done` names each step of the whole batch that finished."""
@@ -212,10 +212,10 @@ def _timed(
     with contextlib.ExitStack() as stack:
         steps = _steps(task, ways, device, stack)
         begin_s = begin_s if on_cuda else clock()
-        return _interleaved(task, steps, device, limit_s, clock, begin_s, done)
+        return _time_interleaved(task, steps, device, limit_s, clock, begin_s, done)
 
 
-def _interleaved(
+def _time_interleaved(
     task: StepTask,
     steps: Mapping[str, _Step],
     device: torch.device,
@@ -224,7 +224,7 @@ def _interleaved(
     begin_s: float,
     done: list[str],
 ) -> Times:
-    """Times by way of what `_timed` has built since the clock showed `begin_s`."""
+    """Times by way of what `_time_variants` has built since the clock showed `begin_s`."""
 
     def call(name: str) -> None:
         steps[name](whole)

@@ -46,8 +46,8 @@ def facts_of_run(folder: str | Path) -> Facts:
         status=0 if run.status == "finished" else -(run.signal_number or 0) or None,
         steps=steps,
         ranks=tuple(
-            RankFacts(rank=one.rank, num_steps=sum(record.num_steps for record in run.steps), parts=one.parts)
-            for one in run.ranks
+            RankFacts(rank=rank.rank, num_steps=sum(record.num_steps for record in run.steps), parts=rank.parts)
+            for rank in run.ranks
         ),
         passes=_passes(run, since_s=steps[0].start_s if steps else 0.0),
         loaders=(_feed(run.plan),),
@@ -99,14 +99,22 @@ def _parts(record: StepRecord) -> dict[str, float]:
 
 
 def _passes(run: RunFacts, *, since_s: float) -> Sequence[Pass]:
-    found = [Pass(kind="validation", start_s=one.time_s - one.seconds, seconds=one.seconds) for one in run.validations]
+    found = [
+        Pass(kind="validation", start_s=validation.time_s - validation.seconds, seconds=validation.seconds)
+        for validation in run.validations
+    ]
     found += [
         Pass(kind="validation", start_s=stage.time_s - stage.seconds, seconds=stage.seconds)
         for stage in run.stages
         if stage.name == "validate"
     ]
-    found += [Pass(kind="saving", start_s=one.time_s - one.seconds, seconds=one.seconds) for one in run.checkpoints]
-    return sorted((one for one in found if one.start_s >= since_s), key=lambda one: one.start_s)
+    found += [
+        Pass(kind="saving", start_s=checkpoint.time_s - checkpoint.seconds, seconds=checkpoint.seconds)
+        for checkpoint in run.checkpoints
+    ]
+    return sorted(
+        (interval for interval in found if interval.start_s >= since_s), key=lambda interval: interval.start_s
+    )
 
 
 def _feed(plan: Mapping[str, Any]) -> LoaderFacts:

@@ -45,12 +45,12 @@ def cut_slices(scan: Volume, prediction: Array, *, truth: Array | None = None) -
     foreground = prediction > 0 if truth is None else (truth > 0) | (prediction > 0)
     for plane, axes in _AXES.items():
         look = _Look(scan, axes)
-        places = look.places(foreground)
+        positions = look.positions(foreground)
         stack = SliceStack(
             plane=plane,
-            image=_to_uint8(look.slices(scan.image[0], places)),
-            truth=None if truth is None else look.slices(truth, places),
-            prediction=look.slices(prediction, places),
+            image=_to_uint8(look.slices(scan.image[0], positions)),
+            truth=None if truth is None else look.slices(truth, positions),
+            prediction=look.slices(prediction, positions),
             pixel_mm=look.pixel_mm,
         )
         stacks.append(stack)
@@ -97,7 +97,7 @@ def preview_png(stacks: Sequence[SliceStack]) -> bytes:
 def _true_to_scale(picture: Array, pixel_mm: tuple[float, float]) -> Array:
     """A picture (h, w, 3) whose longer side is `_PREVIEW_PIXELS`, with square pixels."""
     size_mm = [num * mm for num, mm in zip(picture.shape[:2], pixel_mm, strict=True)]
-    pixels = [max(1, round(_PREVIEW_PIXELS * each / max(size_mm))) for each in size_mm]
+    pixels = [max(1, round(_PREVIEW_PIXELS * extent_mm / max(size_mm))) for extent_mm in size_mm]
     rows, columns = (
         (np.arange(to) * (num / to)).astype(np.intp) for to, num in zip(pixels, picture.shape[:2], strict=True)
     )
@@ -142,20 +142,20 @@ class _Look:
         spacing_mm = [float(np.linalg.norm(matrix[:, axis])) for axis in self._axes]
         self.pixel_mm = (spacing_mm[1] * self._every, spacing_mm[2] * self._every)
 
-    def places(self, foreground: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    def positions(self, foreground: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
         """Indices of slices, evenly spaced through the foreground; through all of the volume if there is none."""
         found = np.flatnonzero(foreground.any(axis=tuple(axis for axis in range(3) if axis != self._axes[0])))
         low, high = (int(found[0]), int(found[-1])) if found.size else (0, foreground.shape[self._axes[0]] - 1)
         # The middles of equal parts: the first and the last slice of a structure show little of it.
         count = min(_NUM_SLICES, high - low + 1)
-        places = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
-        return places[::-1] if self._is_flipped[0] else places
+        positions = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
+        return positions[::-1] if self._is_flipped[0] else positions
 
-    def slices(self, volume: Array, places: npt.NDArray[np.intp]) -> Array:
+    def slices(self, volume: Array, positions: npt.NDArray[np.intp]) -> Array:
         """The slices (n, h, w), a fresh array."""
         # Slice by slice: `np.take` first copies a volume that is not in C order, 3 s for 512 x 512 x 300.
         across = volume.transpose(self._axes)
-        cut = np.stack([across[place, :: self._every, :: self._every] for place in places])
+        cut = np.stack([across[position, :: self._every, :: self._every] for position in positions])
         for axis in (1, 2):
             cut = np.flip(cut, axis) if self._is_flipped[axis] else cut
         return np.ascontiguousarray(cut)

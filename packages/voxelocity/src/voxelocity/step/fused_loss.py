@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from voxelocity.core.cases import MAX_CLASSES
-from voxelocity.core.kernels import Launch, described, launch
+from voxelocity.core.kernels import Launch, describe_launch, launch
 from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
 from voxelocity_observe.core.device import as_current
@@ -391,5 +391,5 @@ def possible_launches(form: LossForm, dtype: torch.dtype, *, num_voxels: int, is
     for name in ("loss_sums", summing, "loss_gradient"):
         kernel, constants = vars(triton_loss)[name], form.constants(name, num_voxels)
         arguments = [given.get(argument, torch.float32) for argument in kernel.arg_names if argument not in constants]
-        found.append(described(kernel, arguments, constants))
+        found.append(describe_launch(kernel, arguments, constants))
     return found

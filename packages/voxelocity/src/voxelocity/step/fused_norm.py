@@ -278,4 +278,4 @@ def _forms(width: int, unit: int, is_affine: bool, dtype: torch.dtype) -> Iterat
     for kernel in (kernels.norm_measure, kernels.norm_apply, kernels.norm_measure_back, kernels.norm_apply_back):
         own = constants if kernel is kernels.norm_measure else constants | {"IS_AFFINE": is_affine}
         tensors = [given.get(name, torch.float32) for name in kernel.arg_names if name not in own]
-        yield launches.described(kernel, tensors, own)
+        yield launches.describe_launch(kernel, tensors, own)

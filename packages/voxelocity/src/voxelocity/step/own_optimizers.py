@@ -123,7 +123,7 @@ class Muon(_Optimizer):
         torch._foreach_lerp_(means, slopes, 1.0 - group["momentum"])
         ahead = torch._foreach_lerp(slopes, means, group["momentum"])
         torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])
-        whole = ahead if self._sharding is None else self._sharding.gathered(weights, ahead)
+        whole = ahead if self._sharding is None else self._sharding.gather_weights(weights, ahead)
         steps = orthogonal([matrix.flatten(1) for matrix in whole])
         factors = [-_RMS * max(step.shape) ** 0.5 for step in steps]
         changes = [step.reshape(like.shape) for step, like in zip(steps, whole, strict=True)]

@@ -54,13 +54,13 @@ def reference_probabilities(
 def _mean_over_mirrorings(
     forward: Callable[[torch.Tensor], torch.Tensor], window_cxyz: torch.Tensor, mirror_axes: tuple[int, ...]
 ) -> FloatArray:
-    answers = []
+    outputs = []
     for choice in range(2 ** len(mirror_axes)):
         axes = [axis + 1 for bit, axis in enumerate(mirror_axes) if choice >> bit & 1]
         with torch.no_grad():
             logits = forward(torch.flip(window_cxyz, axes)[None])[0]
-        answers.append(torch.flip(logits, axes).double().numpy())
-    mean: FloatArray = np.mean(answers, axis=0)
+        outputs.append(torch.flip(logits, axes).double().numpy())
+    mean: FloatArray = np.mean(outputs, axis=0)
     return mean
 
 

@@ -8,6 +8,7 @@
 - `balancing`, `sharding`: how many patches each rank takes; how the network is distributed.
 - `validation`, `scoring`, `validation_cost`, `postprocessing`: on the way and at the end; cases scored while others are
   predicted; how long it takes; largest components.
+- `library_memory`: what libraries take in memory, from a small training in a process of its own.
 - `run_folder`, `checkpoint`: files of a run, its state on disk. `progress`, `results`: what the user sees.
 """
 

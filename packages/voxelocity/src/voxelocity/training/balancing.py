@@ -105,7 +105,7 @@ def measured_shares(
         return median(seconds for seconds, _ in each), max(num_bytes for _, num_bytes in each)
 
     few, many = 1, max(2, equal[0])
-    (few_s, few_bytes), (many_s, many_bytes) = world.all_succeed(lambda: (trials(few), trials(many)))
+    (few_s, few_bytes), (many_s, many_bytes) = world.run_on_all(lambda: (trials(few), trials(many)))
     item_s = max(1e-9, (many_s - few_s) / (many - few))
     most, item_bytes = sum(equal), (many_bytes - few_bytes) / (many - few)
     if item_bytes > 0:

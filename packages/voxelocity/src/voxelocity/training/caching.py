@@ -54,9 +54,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         InputError: cases may be left out, but are not all prepared before the training.
     """
     world = session.world
-    filled = world.all_succeed(
-        lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
-    )
+    filled = world.run_on_all(lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken))
     # Ranks may prepare different cases.
     broken = {case_id: error for of_rank in world.gather(filled.broken) for case_id, error in of_rank.items()}
     classes = {case_id: found for of_rank in world.gather(filled.classes) for case_id, found in of_rank.items()}

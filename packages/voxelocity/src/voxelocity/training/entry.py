@@ -22,7 +22,7 @@ from voxelocity.core.requests.train import TrainOptions, TrainRequest
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
-from voxelocity.parallel import World, joined, launcher_job
+from voxelocity.parallel import World, join_world, launcher_job
 from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.summary import score_text
@@ -113,9 +113,9 @@ def run_training(cases: Cases, request: TrainRequest, context: RunContext) -> Ru
     """What `train` does, for a request."""
     began_s = context.clock() - context.spent_s
     context = replace(context, sinks=[*context.sinks, *choose_sinks(request.log)])
-    with joined(uses_gpu=request.device != "cpu" and torch.cuda.is_available()) as world:
+    with join_world(uses_gpu=request.device != "cpu" and torch.cuda.is_available()) as world:
         request = _repeated(request, world)
-        session_plan = world.led(lambda: plan_session(cases, request, context, began_s=began_s))
+        session_plan = world.run_on_leader(lambda: plan_session(cases, request, context, began_s=began_s))
         with open_session(session_plan, request, world, context, began_s=began_s) as session:
             if session_plan.is_finished:
                 return _validate_again(session, session_plan.skipped)
@@ -153,7 +153,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
     checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
     world = session.world
     try:
-        first_step = world.led(lambda: _first_step(checkpoints))
+        first_step = world.run_on_leader(lambda: _first_step(checkpoints))
         cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
         begin_s, begin_cpu_s = session.clock(), time.process_time()
         with session.stage("network"):
@@ -166,7 +166,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         with session.stage("report"):
             learned = {"num_steps": state.step, "unlearned": unlearned_text(session, state.step)}
             trained, averaged = session.spec.model_copy(update=learned), training.averaged()
-            world.led(lambda: save_model(session.folder.path, averaged, trained))
+            world.run_on_leader(lambda: save_model(session.folder.path, averaged, trained))
         return _finish(session, training, state, validation)
     except StopAskedError:
         raise session.interrupted(checkpoints.latest_step()) from None
@@ -202,7 +202,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
         world=session.world,
     )
     like = {"loop": vars(LoopState()), "training": training.state()}
-    latest = session.world.led(lambda: checkpoints.load_latest(like=like))
+    latest = session.world.run_on_leader(lambda: checkpoints.load_latest(like=like))
     if latest is None:
         return training, LoopState()
     saved, path, damaged = latest
@@ -229,7 +229,7 @@ def _budget(
         return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
 
     with session.stage("rehearse validation"):
-        allotted = session.world.led(rehearsed)
+        allotted = session.world.run_on_leader(rehearsed)
     if planned := validation.differences():
         session.warn(
             f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
@@ -293,7 +293,7 @@ def _finish(session: Session, training: TrainingStep, state: LoopState, validati
     training.release_graphs()
     pictures = SlicePictures()
     final = validation.score(training.averaged(), pictures)
-    return session.world.led(lambda: _write_results(session, state, final, pictures))
+    return session.world.run_on_leader(lambda: _write_results(session, state, final, pictures))
 
 
 def _write_results(session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures) -> RunResult:

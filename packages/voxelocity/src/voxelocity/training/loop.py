@@ -207,7 +207,7 @@ class Loop:
             with span("wait", color="red"):
                 batch = next(self.feed)
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
-            self.session.world.moved()
+            self.session.world.advance()
             window.losses.append(self.training(batch, window.learning_rate))
         self._ahead.step_queued()
         self._step_s.append(self.clock() - start_s)
@@ -219,10 +219,10 @@ class Loop:
         """Within the block, a rank that takes much longer than the last steps, or than this, counts as hanging."""
         world, silence_s = self.session.world, self.plan.parallel.silence_s
         if usual_s is not None:
-            return world.limited(max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s), idle_limit_s=silence_s)
+            return world.limit_waiting(max(_TIMES_SILENCE * silence_s, _TIMES_A_STEP * usual_s), idle_limit_s=silence_s)
         # The first steps compile, and wait for cases.
         is_known = len(self._step_s) == _NUM_KNOWN_STEPS
-        return world.limited(max(silence_s, _TIMES_A_STEP * max(self._step_s))) if is_known else nullcontext()
+        return world.limit_waiting(max(silence_s, _TIMES_A_STEP * max(self._step_s))) if is_known else nullcontext()
 
     def _is_full(self, window: _Window) -> bool:
         if self.clock() - window.start_s >= _WINDOW_S or len(window.losses) >= _WINDOW_STEPS:
@@ -369,7 +369,7 @@ class Loop:
         self.validation.was_measured(seconds)
         if self.plan.train.time_budget_s:
             self.budget.end_at(
-                self.session.world.led(
+                self.session.world.run_on_leader(
                     lambda: self.validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s).end_s
                 )
             )
@@ -382,7 +382,7 @@ class Loop:
         with phase("checkpoint", color="grey"), self._limited(self._longest_save_s):
             # All ranks put it together, but only the leader may write.
             state = {"loop": dict(vars(self.state)), "training": self.training.state()}
-            path = self.session.world.led(lambda: self.checkpoints.save(self.state.step, state))
+            path = self.session.world.run_on_leader(lambda: self.checkpoints.save(self.state.step, state))
         self._saved_step, seconds = self.state.step, self.clock() - start
         self._longest_save_s = max(seconds, self._longest_save_s)
         self.session.log.write(

@@ -44,7 +44,7 @@ from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.monitor.samples import SampleEvents
 from voxelocity_observe.monitor.sampling import Sampler
 from voxelocity_observe.sinks import Outlets, RunStart, Sink
-from voxelocity_observe.spans import ended_span
+from voxelocity_observe.spans import report_ended_span
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
@@ -281,6 +281,6 @@ def _announce_session(
         for name, seconds in timings.items():
             log.write("stage", name=name, seconds=seconds)
             # For a monitor's timeline.
-            ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
+            report_ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
             start_s += seconds
         yield

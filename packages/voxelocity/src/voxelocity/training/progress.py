@@ -18,7 +18,7 @@ from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
-from voxelocity_observe.spans import ended_span
+from voxelocity_observe.spans import report_ended_span
 
 _LINE_PERIOD_S = 10.0
 _PICTURE_PERIOD_S = 60.0
@@ -192,4 +192,4 @@ class EpochPhases:
 
     def _report(self, now_s: float) -> None:
         name = f"epoch {self._first}" if self._first == self._last else f"epochs {self._first} to {self._last}"
-        ended_span(name, start_s=self._start_s, seconds=now_s - self._start_s, color="steelblue")
+        report_ended_span(name, start_s=self._start_s, seconds=now_s - self._start_s, color="steelblue")

@@ -30,12 +30,12 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
     """
     plan, world = session.plan, session.world
     mode, cuts, pieces = _mode(session, network)
-    world.led(lambda: _check_mode(mode, plan))
+    world.run_on_leader(lambda: _check_mode(mode, plan))
     if mode in ("fsdp", "pipeline", "checkpointing"):
         if plan.precision.compile != "none":
             session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
         _warn_of_balance(session, mode)
-    return world.all_succeed(
+    return world.run_on_all(
         lambda: shard(
             network,
             world,

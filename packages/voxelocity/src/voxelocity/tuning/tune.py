@@ -22,7 +22,7 @@ from voxelocity.core.requests.tune import Goal, TuneOptions, TuneRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.parallel import joined, read_place
+from voxelocity.parallel import join_world, read_place
 from voxelocity.planning import (
     Machine,
     Plan,
@@ -137,8 +137,8 @@ def run_tuning(cases: Cases, request: TuneRequest, context: TuneContext) -> Tuni
     """What `tune` does, for a request."""
     folder = (request.cache_folder or default_cache_folder()).expanduser()
     request = replace(request, cache_folder=folder)
-    with joined(timeout=_LONGEST) as world, world.limited(math.inf):
-        return world.led(lambda: _tune_alone(cases, request, context, folder))
+    with join_world(timeout=_LONGEST) as world, world.limit_waiting(math.inf):
+        return world.run_on_leader(lambda: _tune_alone(cases, request, context, folder))
 
 
 def _tune_alone(cases: Cases, request: TuneRequest, context: TuneContext, folder: Path) -> Tuning:

@@ -88,7 +88,7 @@ def launched(config, *, seed, patch=(9, 8, 12), resident=False, runs=False, imag
     else:
         source = Source(image=np.zeros((2, *shape), np.int16), label=np.zeros(shape, np.uint8), start=(0, 0, 0))
     region = Region((1, 1, 1), tuple(side + 1 for side in patch))
-    with kernels.recorded(runs=runs) as launches:
+    with kernels.record_launches(runs=runs) as launches:
         augment_batch([source, source], [region, region], params, image, label)
     return {launch.form for launch in launches}
 

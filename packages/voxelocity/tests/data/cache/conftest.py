@@ -27,7 +27,7 @@ def sized_volume():
 
 @pytest.fixture
 def memory_place(tmp_path):
-    """A folder of this test alone in main memory, or on disk where that is not to be had."""
+    """A folder of this test alone in main memory, or on disk where that is not available."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return

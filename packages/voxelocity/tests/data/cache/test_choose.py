@@ -38,30 +38,32 @@ def test_none_keeps_nothing_and_disk_is_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("tier", ["disk", "lmdb"])
-def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_path, monkeypatch, sized_volume, tier):
+def test_a_disk_that_is_full_from_the_start_is_reported_and_memory_takes_over(
+    tmp_path, monkeypatch, sized_volume, tier
+):
     monkeypatch.setattr(Path, "mkdir", raising(OSError(errno.ENOSPC, "No space left on device")))
     monkeypatch.setattr(choose, "memory_folder", lambda *, min_free_bytes: (None, "none"))
-    told = []
-    memory = open_cache(config(tier, tmp_path), told.append)
+    messages = []
+    memory = open_cache(config(tier, tmp_path), messages.append)
     memory.put("a", sized_volume(3))
     assert (memory.get("a").load().image == 3).all()
-    assert told[0] == (
+    assert messages[0] == (
         f"cache.{tier}: no space in {tmp_path / 'disk'} (No space left on device); free some space or set "
         "data.cache.folder to another disk; continuing in memory, up to data.cache.max_bytes; the next run prepares "
         "those cases again"
     )
-    told.clear()
-    assert not open_cache(config(tier, tmp_path, max_bytes=0), told.append).put("a", sized_volume(3))
-    assert len(told) == 1
-    assert f"cache.{tier}: no space in" in told[0]
-    assert told[0].endswith("continuing without a cache: cases are prepared again each time they are used")
+    messages.clear()
+    assert not open_cache(config(tier, tmp_path, max_bytes=0), messages.append).put("a", sized_volume(3))
+    assert len(messages) == 1
+    assert f"cache.{tier}: no space in" in messages[0]
+    assert messages[0].endswith("continuing without a cache: cases are prepared again each time they are used")
 
 
-def test_an_lmdb_file_that_finds_no_space_is_told_as_a_full_disk(tmp_path, monkeypatch):
+def test_an_lmdb_file_that_finds_no_space_is_reported_as_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(lmdb, "open", raising(lmdb.DiskError("entries.lmdb: No space left on device")))
-    told = []
-    open_cache(config("lmdb", tmp_path, max_bytes=0), told.append)
-    assert re.match(r"cache\.lmdb: no space in .* \(entries\.lmdb: No space left on device\)", told[0])
+    messages = []
+    open_cache(config("lmdb", tmp_path, max_bytes=0), messages.append)
+    assert re.match(r"cache\.lmdb: no space in .* \(entries\.lmdb: No space left on device\)", messages[0])
 
 
 def test_memory_is_shared_between_processes_where_a_file_system_in_memory_has_the_room(
@@ -74,14 +76,16 @@ def test_memory_is_shared_between_processes_where_a_file_system_in_memory_has_th
     assert (second.get("a").load().image == 3).all()
 
 
-def test_memory_that_cannot_be_shared_is_told_with_its_price_and_used_all_the_same(tmp_path, memory_at, sized_volume):
+def test_memory_that_cannot_be_shared_is_reported_with_its_price_and_used_all_the_same(
+    tmp_path, memory_at, sized_volume
+):
     memory_at(None, "/dev/shm has 64 MB of the 1000 MB budget free")
-    told = []
-    tier = open_cache(config("memory", tmp_path), told.append)
+    messages = []
+    tier = open_cache(config("memory", tmp_path), messages.append)
     assert isinstance(tier._tiers[0], MemoryTier)
     tier.put("a", sized_volume(3))
     assert (tier.get("a").load().image == 3).all()
-    assert told == [
+    assert messages == [
         "cache: prepared cases cannot be shared between processes (/dev/shm has 64 MB of the 1000 MB budget free): "
         "each training process on this machine keeps its own copy; nothing changes for one process, otherwise enlarge "
         "/dev/shm (docker run --shm-size)"
@@ -93,20 +97,20 @@ def test_shared_folder_of_somebody_else_is_passed_over(tmp_path, memory_at, monk
     (tmp_path / "open").chmod(0o777)
     memory_at(tmp_path)
     monkeypatch.setattr(choose, "memory_folder_in", lambda place: place / "open")
-    told = []
-    assert isinstance(open_cache(config("memory", tmp_path), told.append)._tiers[0], MemoryTier)
-    assert "belongs to another user, or others may write in it" in told[0]
+    messages = []
+    assert isinstance(open_cache(config("memory", tmp_path), messages.append)._tiers[0], MemoryTier)
+    assert "belongs to another user, or others may write in it" in messages[0]
 
 
-def test_memory_goes_on_in_the_cache_folder_if_there_is_one(tmp_path, memory_at, sized_volume):
+def test_memory_continues_in_the_cache_folder_if_there_is_one(tmp_path, memory_at, sized_volume):
     memory_at(None)
-    told = []
-    tier = open_cache(config("memory", tmp_path, max_bytes=15_000), told.append)
+    messages = []
+    tier = open_cache(config("memory", tmp_path, max_bytes=15_000), messages.append)
     for number in range(3):
         tier.put(f"k{number}", sized_volume(number))
     assert all(tier.get(f"k{number}") is not None for number in range(3))
     assert (tmp_path / "disk").is_dir()
-    alone = open_cache(config("memory", tmp_path, max_bytes=15_000, folder=""), told.append)
+    alone = open_cache(config("memory", tmp_path, max_bytes=15_000, folder=""), messages.append)
     for number in range(3):
         alone.put(f"k{number}", sized_volume(number))
     assert [alone.get(f"k{number}") is None for number in range(3)] == [True, True, False]

@@ -289,9 +289,11 @@ def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_pat
     assert_same(got, make_volume())
 
 
-def limited(folder, told=None, num_entries=3):
+def limited(folder, messages=None, num_entries=3):
     size = entry_file(folder, "first").stat().st_size
-    return DiskTier(folder, max_bytes=int((num_entries + 0.5) * size), warn=None if told is None else told.append)
+    return DiskTier(
+        folder, max_bytes=int((num_entries + 0.5) * size), warn=None if messages is None else messages.append
+    )
 
 
 def test_entries_that_nobody_uses_make_room_at_the_limit_of_the_folder_the_one_used_longest_ago_first(tmp_path):
@@ -302,14 +304,14 @@ def test_entries_that_nobody_uses_make_room_at_the_limit_of_the_folder_the_one_u
     gc.collect()
     for age, key in enumerate(("second", "first", "third")):
         os.utime(entry_file(tmp_path, key), (1000 + age, 1000 + age))
-    told = []
-    tier = limited(tmp_path, told)
+    messages = []
+    tier = limited(tmp_path, messages)
     tier.put("new", make_volume(7))
     assert tier.keys() == ["first", "new", "third"]
     assert tier.get("first") is not None
     tier.put("newer", make_volume(8))
     assert tier.keys() == ["first", "new", "newer"]
-    (text,) = told
+    (text,) = messages
     assert str(tmp_path) in text
     assert "data.cache.folder_max_bytes" in text
 

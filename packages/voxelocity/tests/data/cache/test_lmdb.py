@@ -201,12 +201,12 @@ def test_file_that_is_damaged_as_a_whole_is_removed_and_made_again_and_that_is_s
     (entry,) = CacheContents(tmp_path).entries()
     assert (entry.state, entry.key) == ("damaged", "entries.lmdb")
     assert str(path) in entry.problem
-    told = []
-    tier = LmdbTier(tmp_path, warn=told.append)
+    messages = []
+    tier = LmdbTier(tmp_path, warn=messages.append)
     assert tier.keys() == []
     tier.put(KEY, example_volume())
     assert_same(tier.get(KEY), example_volume())
-    (text,) = told
+    (text,) = messages
     assert str(path) in text
     assert "its cases are prepared again" in text
 

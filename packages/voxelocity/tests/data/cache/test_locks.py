@@ -54,22 +54,22 @@ def test_a_process_that_holds_a_lock_and_is_stopped_is_not_waited_for_without_en
     tmp_path, memory_place, monkeypatch, kind
 ):
     monkeypatch.setattr(locks, "_MAX_WAIT_S", 0.0)
-    told = []
+    messages = []
     if kind == "key":
         folder = tmp_path
-        hold, path = KeyLocks(folder, warn=told.append).hold, tmp_path / "locks" / "a.lock"
+        hold, path = KeyLocks(folder, warn=messages.append).hold, tmp_path / "locks" / "a.lock"
     elif kind == "passing":
         folder = tmp_path
-        hold, path = PassingLocks(folder, warn=told.append).hold, tmp_path / ".a.lock"
+        hold, path = PassingLocks(folder, warn=messages.append).hold, tmp_path / ".a.lock"
     else:
         folder = memory_place / "cache"
-        tier = SharedMemoryTier(folder, 2**20, warn=told.append)
+        tier = SharedMemoryTier(folder, 2**20, warn=messages.append)
         hold, path = tier.lock, folder / ".a.lock"
     with FileLock(path):
         for _ in range(2):
             with hold("a"):
                 pass
         assert path.exists(), "the lock of another process was removed"
-    assert len(told) == 1
-    assert str(folder) in told[0]
-    assert "is prepared here too" in told[0]
+    assert len(messages) == 1
+    assert str(folder) in messages[0]
+    assert "is prepared here too" in messages[0]

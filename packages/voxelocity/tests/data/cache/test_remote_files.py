@@ -114,10 +114,10 @@ def test_an_entry_that_is_damaged_on_the_server_is_dropped_there(machines):
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    told = []
-    tier = machines(warn=told.append)
+    messages = []
+    tier = machines(warn=messages.append)
     assert tier.get(KEY) is None
-    assert "is damaged" in told[0]
+    assert "is damaged" in messages[0]
     assert not path.exists()
 
 
@@ -141,13 +141,13 @@ def test_what_is_brought_here_keeps_to_the_limit(machines):
 
 def test_the_configuration_takes_a_url(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told = []
-    cache = open_cache(CacheConfig(tier="disk", folder="memory://scans/cache"), told.append)
+    messages = []
+    cache = open_cache(CacheConfig(tier="disk", folder="memory://scans/cache"), messages.append)
     volume = example_volume(shape=(1, 8, 8, 8))
     cache.put(KEY, volume)
     assert MemoryFileSystem().ls("/scans/cache", detail=False) == [f"/scans/cache/{KEY}.safetensors"]
     np.testing.assert_array_equal(cache.get(KEY).load().image, volume.image)
-    assert told == []
+    assert messages == []
 
 
 def test_what_cannot_be_a_cache_is_said(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_a_seed_shuffles_the_cases_once():
 
 
 class Volumes:
-    """Prepares cases as told, keeps them, and writes down what was prepared and dropped."""
+    """Prepares cases as asked, keeps them, and writes down what was prepared and dropped."""
 
     def __init__(self, sized_volume):
         self.prepared, self.dropped, self.failing, self.kept = [], [], {}, {}
@@ -194,7 +194,7 @@ def test_a_case_that_leaves_while_it_is_in_work_is_dropped_again_when_the_work_e
     volumes.held_back[4] = threading.Event()
     cache = volumes.cache(num_cases=9, num_cached=4, replace_rate=0.25)
     cache.begin(0)
-    while not cache._works[4]._making.locked():
+    while not cache._works[4]._preparing.locked():
         threading.Event().wait(0.001)
     cache.begin(8)
     assert 4 in volumes.dropped

@@ -200,7 +200,7 @@ def test_key_that_could_leave_the_folder_is_refused(memory_place, sized_volume, 
 
 def test_a_lock_that_cannot_be_had_is_done_without(memory_place, monkeypatch):
     tier = SharedMemoryTier(memory_place / "cache", 2**20)
-    monkeypatch.setattr(shared.SharedFolder, "locked", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(shared.SharedFolder, "lock", raising(OSError(28, "No space left on device")))
     with tier.lock("a"):
         assert tier.get("a") is None
 
@@ -267,7 +267,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="PSS is told by Linux only")
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux reports PSS")
 def test_two_processes_over_one_cache_take_the_memory_of_one_copy(memory_place, run_python):
     processes = [run_python(MEASURE, memory_place / "cache") for _ in range(2)]
     for process in processes:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from voxelocity.data.cache import shared_folder
-from voxelocity.data.cache.shared_folder import SharedFolder, memory_folder, shared_room_bytes
+from voxelocity.data.cache.shared_folder import SharedFolder, memory_folder, shared_free_bytes
 from voxelocity_observe.core.memory_folders import memory_folder_in, memory_places
 
 
@@ -45,11 +45,11 @@ def test_room_is_the_largest_budget_that_finds_a_place(tmp_path, monkeypatch):
     free = {"small": 1000, "large": 5000, "disk": 10**9}
     monkeypatch.setattr(shared_folder, "free_bytes_in", lambda place: free[place.name])
     names = ["missing", "disk", "small", "large"]
-    room = shared_room_bytes(candidates=[tmp_path / name for name in names], mounts=table)
+    room = shared_free_bytes(candidates=[tmp_path / name for name in names], mounts=table)
     assert room == 5000
     assert look(tmp_path, table, *names, min_free_bytes=room)[0] == tmp_path / "large"
     assert look(tmp_path, table, *names, min_free_bytes=room + 1)[0] is None
-    assert shared_room_bytes(candidates=[tmp_path / "disk"], mounts=table) == 0
+    assert shared_free_bytes(candidates=[tmp_path / "disk"], mounts=table) == 0
 
 
 def test_place_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):

@@ -45,9 +45,7 @@ def test_dropping_many_entries_does_not_look_at_each_of_those_that_stay(memory_p
     assert sorted(tier._mapped) == sorted(f"k{number}" for number in range(30, 60)), "what is dropped is let go"
 
 
-def test_only_so_many_entries_stay_mapped_as_a_process_may_have_so_many_mappings(
-    memory_place, sized_volume, monkeypatch
-):
+def test_no_more_entries_stay_mapped_than_a_process_may_have_mappings(memory_place, sized_volume, monkeypatch):
     monkeypatch.setattr(shared, "_MAX_MAPPED", 4)
     tier = SharedMemoryTier(memory_place / "cache", 2**20)
     for number in range(10):

@@ -14,12 +14,12 @@ SIZE = 10_000
 
 
 class Machine:
-    """Memory that is free, the clock, and what was told."""
+    """Memory that is free, the clock, and what was reported."""
 
     def __init__(self):
         self.free_bytes = 10**9
         self.now_s = 0.0
-        self.told = []
+        self.messages = []
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def cache(machine, tmp_path):
             lambda: MemoryTier(max_bytes) if front is None else front,
             behinds.get(behind, behind),
             second_name="the disk tier in X",
-            warn=machine.told.append,
+            warn=machine.messages.append,
             floor_bytes=50_000,
             free_bytes=lambda: machine.free_bytes,
             clock=lambda: machine.now_s,
@@ -53,16 +53,16 @@ def values(cache, keys):
     return {key: None if volume is None else int(volume.load().image[0, 0, 0, 0]) for key, volume in found.items()}
 
 
-def test_while_memory_lasts_no_disk_is_touched_and_nothing_is_told(cache, machine, sized_volume, tmp_path):
+def test_while_memory_lasts_no_disk_is_touched_and_nothing_is_reported(cache, machine, sized_volume, tmp_path):
     tier = cache()
     for number in range(10):
         tier.put(f"k{number}", sized_volume(number))
     assert values(tier, ["k0", "k9"]) == {"k0": 0, "k9": 9}
     assert not (tmp_path / "disk").exists()
-    assert machine.told == []
+    assert machine.messages == []
 
 
-def test_when_the_budget_is_used_up_the_cache_goes_on_behind_it_and_says_so_once(
+def test_when_the_budget_is_used_up_the_cache_continues_behind_it_and_says_so_once(
     cache, machine, sized_volume, tmp_path
 ):
     tier = cache(max_bytes=2 * SIZE)
@@ -70,7 +70,7 @@ def test_when_the_budget_is_used_up_the_cache_goes_on_behind_it_and_says_so_once
         tier.put(f"k{number}", sized_volume(number))
     assert values(tier, [f"k{n}" for n in range(5)]) == {f"k{n}": n for n in range(5)}
     assert on_disk(tmp_path) == ["k2", "k3", "k4"]
-    assert machine.told == [
+    assert machine.messages == [
         "cache: the memory tier has no room for case 'case_2' (0.0 MB); the cache continues in the disk tier in X, "
         "which is slower to read"
     ]
@@ -84,7 +84,7 @@ def test_when_memory_runs_low_new_entries_go_behind_and_old_ones_move_there(cach
     tier.put("k4", sized_volume(4))
     assert on_disk(tmp_path) == ["k0", "k1", "k4"]
     assert values(tier, [f"k{n}" for n in range(5)]) == {f"k{n}": n for n in range(5)}
-    assert machine.told == [
+    assert machine.messages == [
         "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; 0.0 MB of prepared cases moved "
         "to the disk tier in X, and more may follow",
         "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; the cache continues in the "
@@ -106,7 +106,7 @@ def test_memory_that_runs_low_later_is_noticed_while_cases_are_read(cache, machi
     machine.now_s += 1.0
     assert values(tier, ["k0"]) == {"k0": 0}
     assert len(on_disk(tmp_path)) == 2
-    assert len(machine.told) == 1
+    assert len(machine.messages) == 1
 
 
 def test_floor_counts_with_the_entry_that_is_to_come(cache, machine, sized_volume, tmp_path):
@@ -123,23 +123,27 @@ def test_without_a_tier_behind_low_memory_refuses_new_entries_with_a_cure(cache,
     tier.put("a", sized_volume())
     machine.free_bytes = 55_000
     assert not tier.put("b", sized_volume(1))
-    assert re.search(r"memory runs low: .* so case 'case_1' is not kept; free some, or set", machine.told[0])
+    assert re.search(r"memory runs low: .* so case 'case_1' is not kept; free some, or set", machine.messages[0])
     assert values(tier, ["a", "b"]) == {"a": 0, "b": None}
 
 
-def test_without_a_tier_behind_entries_are_dropped_when_memory_runs_low_and_it_is_told(cache, machine, sized_volume):
+def test_without_a_tier_behind_entries_are_dropped_when_memory_runs_low_and_it_is_reported(
+    cache, machine, sized_volume
+):
     tier = cache(behind="none")
     for number in range(3):
         tier.put(f"k{number}", sized_volume(number))
     machine.free_bytes, machine.now_s = 35_000, 1.0
     assert values(tier, ["k0", "k1", "k2"]) == {"k0": None, "k1": None, "k2": 2}
-    assert machine.told == [
+    assert machine.messages == [
         "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; 0.0 MB of prepared cases were "
         "dropped and are prepared again when they are used"
     ]
 
 
-def test_front_that_is_full_for_a_reason_of_its_own_is_told_with_that_reason(cache, machine, sized_volume, tmp_path):
+def test_front_that_is_full_for_a_reason_of_its_own_is_reported_with_that_reason(
+    cache, machine, sized_volume, tmp_path
+):
     class Full(MemoryTier):
         def put(self, key, volume):
             raise CacheFullError("cache.shared: no space in /dev/shm")
@@ -148,7 +152,7 @@ def test_front_that_is_full_for_a_reason_of_its_own_is_told_with_that_reason(cac
     tier.put("a", sized_volume(3))
     assert on_disk(tmp_path) == ["a"]
     assert values(tier, ["a"]) == {"a": 3}
-    assert machine.told == [
+    assert machine.messages == [
         "cache.shared: no space in /dev/shm; the cache continues in the disk tier in X, which is slower to read"
     ]
 
@@ -160,10 +164,10 @@ def test_disk_that_cannot_be_used_is_reported_only_when_it_is_needed(cache, mach
     tier = cache(max_bytes=SIZE, behind=unusable)
     assert tier.put("a", sized_volume())
     assert not tier.put("b", sized_volume(1))
-    assert "folder /x cannot be used (Permission denied); continuing without more" in machine.told[-1]
+    assert "folder /x cannot be used (Permission denied); continuing without more" in machine.messages[-1]
     machine.free_bytes, machine.now_s = 0, 1.0
     assert values(tier, ["a"]) == {"a": None}
-    assert machine.told[-1].endswith(
+    assert machine.messages[-1].endswith(
         "were dropped and are prepared again when they are used: cache.disk: folder /x cannot be used "
         "(Permission denied)"
     )
@@ -185,7 +189,7 @@ def test_the_floor_is_a_share_of_the_memory_there_is():
 
 
 class SmallDisk(DiskTier):
-    """A disk with room for so many entries."""
+    """A disk with space for this many entries."""
 
     num_free = 0
 
@@ -206,7 +210,7 @@ class TestFilesFirstOnAFullDisk(TierContract):
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
@@ -218,16 +222,16 @@ def disk(tmp_path):
 
 
 @pytest.fixture
-def files_first(disk, told):
-    return TieredCache(lambda: disk, partial(MemoryTier, 2**20), warn=told.append)
+def files_first(disk, messages):
+    return TieredCache(lambda: disk, partial(MemoryTier, 2**20), warn=messages.append)
 
 
-def test_entries_that_find_no_space_go_to_memory_which_is_told_once(files_first, disk, told, sized_volume):
+def test_entries_that_find_no_space_go_to_memory_which_is_reported_once(files_first, disk, messages, sized_volume):
     for number in range(5):
         files_first.put(f"k{number}", sized_volume(number))
     assert [int(files_first.get(f"k{number}").load().image[0, 0, 0, 0]) for number in range(5)] == list(range(5))
     assert disk.keys() == ["k0", "k1"]
-    assert told == [
+    assert messages == [
         "cache.disk: no space in X; continuing in memory, up to data.cache.max_bytes; the next run prepares those "
         "cases again"
     ]
@@ -257,9 +261,9 @@ def test_dropped_entries_leave_both(files_first, disk, sized_volume):
 
 
 @pytest.mark.parametrize("error", [EntryTooLargeError("too large"), CacheError("not allowed")])
-def test_other_errors_of_the_disk_do_not_fill_memory(files_first, disk, told, sized_volume, monkeypatch, error):
+def test_other_errors_of_the_disk_do_not_fill_memory(files_first, disk, messages, sized_volume, monkeypatch, error):
     monkeypatch.setattr(disk, "put", raising(error))
     assert not files_first.put("a", sized_volume())
-    assert len(told) == 1
-    assert told[0].startswith(f"{error}; ")
-    assert "continuing in memory" not in told[0]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{error}; ")
+    assert "continuing in memory" not in messages[0]

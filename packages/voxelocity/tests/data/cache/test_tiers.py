@@ -1,4 +1,4 @@
-"""The contract of every tier, and what a tier alone must do beside it."""
+"""The contract of every tier, and what a tier alone must do in addition."""
 
 from functools import partial
 

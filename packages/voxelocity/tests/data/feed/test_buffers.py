@@ -41,7 +41,7 @@ def test_memory_is_kept_while_a_view_or_a_graph_holds_it():
     assert (weight.grad == 3.0).all()
 
 
-def test_kinds_do_not_mix_and_only_so_many_are_kept():
+def test_kinds_do_not_mix_and_only_a_limited_number_is_kept():
     ring = BufferRing(max_free=1)
     held = [ring.take((3,), torch.uint8) for _ in range(3)] + [ring.take((3,), torch.float32)]
     del held

@@ -107,7 +107,7 @@ def test_no_more_items_are_made_ahead_than_allowed(num_threads):
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
-def test_error_surfaces_at_its_item_with_its_traceback_and_the_rest_goes_on(num_threads):
+def test_error_surfaces_at_its_item_with_its_traceback_and_the_rest_continues(num_threads):
     def fails_for_two(index):
         if index == 2:
             raise ValueError("item two")

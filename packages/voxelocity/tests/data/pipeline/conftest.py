@@ -79,7 +79,7 @@ def data_config(tmp_path):
     return make
 
 
-# A process that does as it is told, line by line, and answers in lines. It writes down each case that it prepares.
+# A process that takes commands, one a line, and answers in lines. It writes down each case that it prepares.
 _WORKER = """
 import itertools, json, os, sys
 from pathlib import Path

@@ -139,9 +139,9 @@ def test_a_flipped_bit_in_the_voxels_is_found_before_they_are_used_and_the_entry
     cases = NotedCases(blob_refs, config)
     assert_whole(cases, wanted)
     assert cases.prepared == ["case_2"]
-    (told,) = cases.warnings
-    assert held._keys[2] in told
-    assert f"the {part} of case 'case_2' has changed" in told
+    (messages,) = cases.warnings
+    assert held._keys[2] in messages
+    assert f"the {part} of case 'case_2' has changed" in messages
     assert [found.state for found in contents.entries(full=True)] == ["whole"] * 5
 
 

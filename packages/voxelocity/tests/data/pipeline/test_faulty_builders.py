@@ -73,7 +73,7 @@ Path(disk, "ballast").write_bytes(bytes(40960))
 
 @pytest.fixture
 def tiny_disk(start_worker, tmp_path):
-    """A folder on a file system of 100 KB that only the worker beside it sees, 40 KB of it in the file `ballast`."""
+    """A folder on a file system of 100 KB that only its worker sees, 40 KB of it in the file `ballast`."""
     disk = tmp_path / "tiny"
     disk.mkdir()
     command = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tiny", disk]
@@ -84,11 +84,11 @@ def tiny_disk(start_worker, tmp_path):
 
 
 @pytest.mark.parametrize("tier", ON_DISK)
-def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_holds(
+def test_a_disk_that_gets_full_while_building_is_reported_once_and_keeps_what_it_holds(
     blob_refs, data_config, tiny_disk, place, tier
 ):
     disk, worker = tiny_disk
-    # Without a budget for memory to go on in: `test_full.py` has that.
+    # Without a budget for memory to continue in: `test_full.py` has that.
     config = data_config(tier, cache={"folder": str(disk / "cache"), "max_bytes": 0})
     worker.ask(config, blob_refs, place, num_threads=1)
     first = worker.hear()
@@ -102,11 +102,11 @@ def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_hol
     worker.ask(config, blob_refs, place, num_steps=6)
     assert worker.hear()["digests"] == drawn(NotedCases(blob_refs, data_config("none")), config)
     worker.ask(config, blob_refs[3:], place, num_threads=1, remove=str(disk / "ballast"))
-    assert worker.hear()["num_kept"] > 0, "the cache goes on where space is free again"
+    assert worker.hear()["num_kept"] > 0, "the cache continues where space is free again"
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_a_file_system_in_memory_that_gets_full_goes_on_behind_or_without_more(
+def test_a_file_system_in_memory_that_gets_full_continues_behind_or_without_more(
     blob_refs, data_config, tiny_disk, has_folder
 ):
     disk, worker = tiny_disk

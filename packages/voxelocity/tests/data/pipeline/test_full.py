@@ -17,7 +17,7 @@ NUM_KEPT = 2
 
 @pytest.fixture
 def full_after(monkeypatch):
-    """From now on, so many entries find space; every further write of voxels fails as on a full disk."""
+    """From now on, this many entries find space; every further write of voxels fails as on a full disk."""
 
     def limit(tier, num_entries):
         left = iter(range(num_entries))
@@ -42,7 +42,7 @@ def full_after(monkeypatch):
 
 
 class FullEnvironment:
-    """An LMDB file that takes so many entries."""
+    """An LMDB file that takes this many entries."""
 
     def __init__(self, file, left):
         self._environment, self._left = file._environment, left
@@ -75,13 +75,13 @@ def take(refs, config, count, full=None):
         ("memory", {"folder": ""}, ["cache.shared: no space for case", "continuing without more"], NUM_KEPT),
     ],
 )
-def test_a_place_that_gets_full_is_told_and_the_batches_stay_the_same(
+def test_a_place_that_gets_full_is_reported_and_the_batches_stay_the_same(
     blob_refs, data_config, full_after, tier, changes, said, num_kept
 ):
-    reference, told, _ = take(blob_refs, data_config("memory"), 6)
-    assert told == []
-    batches, told, kept = take(blob_refs, data_config(tier, num_threads=2, cache=changes), 6, full_after)
+    reference, messages, _ = take(blob_refs, data_config("memory"), 6)
+    assert messages == []
+    batches, messages, kept = take(blob_refs, data_config(tier, num_threads=2, cache=changes), 6, full_after)
     assert_equal_batches(batches, reference)
     assert kept == num_kept
-    assert len(told) == 1
-    assert all(words in told[0] for words in said)
+    assert len(messages) == 1
+    assert all(words in messages[0] for words in said)

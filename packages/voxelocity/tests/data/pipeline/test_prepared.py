@@ -69,7 +69,7 @@ def test_a_case_larger_than_the_budget_leaves_the_others_their_cache(blob_refs, 
     assert "cases as large as this are prepared again" in warnings[0]
 
 
-def test_an_entry_that_cannot_be_read_is_told_and_the_case_prepared(blob_refs, data_config, monkeypatch):
+def test_an_entry_that_cannot_be_read_is_reported_and_the_case_prepared(blob_refs, data_config, monkeypatch):
     config = data_config("disk")
     fill(prepared(blob_refs, config))
     monkeypatch.setattr(DiskTier, "get", raising(CacheError("cache: entry x cannot be read (Input/output error)")))
@@ -132,7 +132,7 @@ def test_a_part_shares_the_cache_of_the_whole(blob_refs, data_config):
     assert part[0].image is whole[4].image
 
 
-def test_when_memory_is_low_filling_goes_on_behind_it_and_says_so_once(blob_refs, data_config, monkeypatch):
+def test_when_memory_is_low_filling_continues_behind_it_and_says_so_once(blob_refs, data_config, monkeypatch):
     monkeypatch.setattr("voxelocity.data.cache.choose.memory_floor_bytes", lambda: 2**60)
     warnings, config = [], data_config("memory")
     cases = prepared(blob_refs, config, warnings)
@@ -171,10 +171,10 @@ def test_sources_for_their_owner_alone_in_a_cache_for_a_group_are_reported_once(
         image = Path(shutil.copy(ref.images[0], tmp_path / f"{number}.nii.gz"))
         image.chmod(source_mode)
         refs.append(VolumeRef(case_id=ref.case_id, images=(image,), label=ref.label))
-    told = []
-    fill(prepared(refs, config, told))
-    assert len(told) == (source_mode == 0o600)
-    assert all(str(folder) in text and "only their owner may read" in text for text in told)
+    messages = []
+    fill(prepared(refs, config, messages))
+    assert len(messages) == (source_mode == 0o600)
+    assert all(str(folder) in text and "only their owner may read" in text for text in messages)
 
 
 def test_work_waits_for_room_and_work_larger_than_the_budget_for_all_of_it(monkeypatch):

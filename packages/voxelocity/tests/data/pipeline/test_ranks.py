@@ -1,4 +1,4 @@
-"""The same patches for one training process or four, whoever caches what."""
+"""The same patches for one training process or four, in any cache."""
 
 import itertools
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_rank_needs_its_own_parts_before_it_begins_and_draws_from_these_alone(
             assert {draw.case for draw in rank.draws(step)} <= own
 
 
-def test_the_size_of_a_case_is_told_by_its_headers_before_it_is_prepared(blob_refs, parted):
+def test_the_size_of_a_case_is_known_from_its_headers_before_it_is_prepared(blob_refs, parted):
     cases = prepared(blob_refs, parted(4))
     sizes = [cases.most_bytes(index) for index in range(5)]
     assert DiskTier(Path(parted(4).cache.folder)).keys() == []

@@ -47,35 +47,35 @@ def take(refs, config, count):
 
 @pytest.mark.parametrize(("tier", "num_threads"), [("memory", 3), ("disk blosc2", 0), ("lmdb", 2), ("none", 0)])
 def test_batches_from_the_device_are_those_from_the_tier_behind_it(blob_refs, in_front, tier, num_threads):
-    ours, feed, told = take(blob_refs, in_front(2**20, tier, num_threads), 6)
-    assert told == []
+    ours, feed, messages = take(blob_refs, in_front(2**20, tier, num_threads), 6)
+    assert messages == []
     assert_equal_batches(ours, take(blob_refs, in_front(0), 6)[0])
     assert all(isinstance(feed._supply._front._tier.get(str(case)), ResidentVolume) for case in range(5))
 
 
 def test_a_device_that_was_meant_to_hold_some_cases_changes_no_batch_and_needs_no_word(blob_refs, in_front):
     # Any two of the five cases fit (17,280 to 21,120 bytes), no three do: whichever thread is first.
-    ours, feed, told = take(blob_refs, in_front(45_000, num_threads=2), 9)
+    ours, feed, messages = take(blob_refs, in_front(45_000, num_threads=2), 9)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
     assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 2
-    assert told == []
+    assert messages == []
 
 
 def test_a_device_that_holds_nearly_all_cases_says_so_once(blob_refs, in_front):
     # Any four of the five.
-    ours, feed, told = take(blob_refs, in_front(84_500, num_threads=2), 9)
+    ours, feed, messages = take(blob_refs, in_front(84_500, num_threads=2), 9)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
     assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 4
-    assert len(told) == 1
+    assert len(messages) == 1
     assert re.fullmatch(
         r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.1 MB are left; raise "
         r"data\.cache\.device_max_bytes; cases that are not there yet are copied from the tier behind it for each "
         r"batch",
-        told[0],
+        messages[0],
     )
 
 
-def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_refs, in_front, monkeypatch):
+def test_a_device_without_that_much_memory_is_reported_and_the_tier_takes_over(blob_refs, in_front, monkeypatch):
     with monkeypatch.context() as patched:
         exhausted = raising(torch.OutOfMemoryError("CUDA out of memory"))
         patched.setattr("voxelocity.data.cache.device.torch.empty", exhausted)
@@ -105,8 +105,8 @@ class Cases:
     """Volumes of a tier, which writes down who is asked for."""
 
     def __init__(self, *dtypes):
-        self.told, self.asked = [], []
-        self.warn = self.told.append
+        self.messages, self.asked = [], []
+        self.warn = self.messages.append
         self._dtypes = dtypes
 
     def __getitem__(self, case):
@@ -127,7 +127,7 @@ def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
         kinds = [isinstance(volume, ResidentVolume) for volume in supply.take(0, draws_of(0, 1, 2, 3))]
         assert kinds == [True, False, False, True]
     assert cases.asked == [0, 1, 2, 3, 1, 2]
-    assert cases.told == [
+    assert cases.messages == [
         "cache.device: case 'case_1' is stored as <u2, a device keeps int16, uint8, float16, float32; set "
         "data.prepare.dtype to one of them; cases like this one are copied from the tier behind it for each batch"
     ]

@@ -74,14 +74,14 @@ def test_order_in_memory_does_not_matter(make_volume, oblique: np.ndarray) -> No
 )
 def test_description_agrees_with_the_result_or_is_larger_for_a_crop(make_volume, oblique, changes: dict) -> None:
     scan, preparation = _scan(make_volume, oblique), Preparation(PrepareConfig.parse(changes))
-    told, made = preparation.describe(scan.spec), preparation(scan)
-    assert told.spec.dtype == made.spec.dtype
-    assert told.spec.num_channels == made.spec.num_channels
-    assert told.scratch_bytes > 0
+    described, made = preparation.describe(scan.spec), preparation(scan)
+    assert described.spec.dtype == made.spec.dtype
+    assert described.spec.num_channels == made.spec.num_channels
+    assert described.scratch_bytes > 0
     if changes.get("crop", "none") == "none":
-        assert told.spec == made.spec
+        assert described.spec == made.spec
     else:
-        assert all(a >= b for a, b in zip(told.spec.grid.shape, made.spec.grid.shape, strict=True))
+        assert all(a >= b for a, b in zip(described.spec.grid.shape, made.spec.grid.shape, strict=True))
 
 
 def test_fingerprint_is_the_same_for_equal_values_and_in_another_process_which_imports_neither_torch_nor_decode() -> (
@@ -94,8 +94,8 @@ def test_fingerprint_is_the_same_for_equal_values_and_in_another_process_which_i
         "print(Preparation(PrepareConfig(spacing_mm=(1.0, 1.0, 2.0))).fingerprint());"
         "print([name for name in ('torch', 'voxelocity.data.decode') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines() == [own, "[]"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [own, "[]"]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_slab_by_slab_is_as_from_the_whole(shape, spacing, axis, cuts, num_threa
         start = 0
         for stop in [*sorted(cut for cut in cuts if cut < num), num]:
             slab = scores.take(range(start, stop), axis=1 + axis)
-            restoration.add(slab, start=tuple(start if each == axis else 0 for each in range(3)))
+            restoration.add(slab, start=tuple(start if number == axis else 0 for number in range(3)))
             start = stop - 1
         assert np.array_equal(restoration.result(), whole)
 

@@ -402,7 +402,7 @@ def test_a_mirror_that_cannot_be_written_is_refused_in_words(server, is_whole):
     for name in (".content/imagesTr", ".start"):
         (cases.root / name).write_text("in the way")
     with pytest.raises(ScanError, match=r"cannot be kept in .*XDG_CACHE_HOME"):
-        staging.staged(cases.refs[0].images[0], is_whole=is_whole)
+        staging.stage(cases.refs[0].images[0], is_whole=is_whole)
 
 
 @pytest.mark.filterwarnings("ignore:source. .* cannot be reached now")

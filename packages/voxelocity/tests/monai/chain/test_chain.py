@@ -118,7 +118,7 @@ def test_a_chain_tells_of_each_transform_where_it_runs_and_why() -> None:
     assert chain.plan().notes == ["Run unchanged, sample by sample: RandLambdad, _blurred."]
 
 
-def test_costs_are_told_once_there_are_some() -> None:
+def test_costs_are_reported_once_there_are_some() -> None:
     chain = compile([Lambdad("a", _blurred), RandFlipd("a", 1.0), _blurred])
     chain({"a": torch.rand(1, 8, 8)})
     assert all(row.ms is not None and row.ms >= 0 for row in chain.plan().rows)

@@ -66,8 +66,8 @@ def _chain() -> Compose:
 
 def _worst(theirs: Any, ours: Any) -> float:
     found = list(differences_of(theirs, ours))
-    assert [one.words for one in found if one.words] == []
-    return max(one.relative for one in found)
+    assert [difference.words for difference in found if difference.words] == []
+    return max(difference.relative for difference in found)
 
 
 def _plus_one(value: Any) -> Any:
@@ -90,8 +90,8 @@ def test_items_are_those_of_monai_for_the_same_seed(place: str, files: list[dict
 
 def test_items_of_files_are_kept_for_later_runs(files: list[dict[str, str]], tmp_path: Path) -> None:
     first, later = (compile(_chain(), cache=tmp_path / "kept") for _ in range(2))
-    made = [first.prepared(item) for item in files]
-    found = [later.prepared(item) for item in files]
+    made = [first.prepare(item) for item in files]
+    found = [later.prepare(item) for item in files]
     assert (_calls(first), _calls(later)) == (3, 0)
     assert _worst(made, found) == 0.0
     assert isinstance(found[0]["image"].meta["pixdim"], np.ndarray)
@@ -111,9 +111,9 @@ def test_a_data_set_finds_its_items_in_the_cache_of_the_chain(names: str, files:
 
 def test_a_changed_file_is_prepared_again(files: list[dict[str, str]]) -> None:
     chain = compile(_chain())
-    before = chain.prepared(files[0])["label"].sum()
+    before = chain.prepare(files[0])["label"].sum()
     nibabel.save(nibabel.Nifti1Image(np.ones((9, 9, 9), np.int16), np.eye(4)), files[0]["label"])
-    assert chain.prepared(files[0])["label"].sum() == 729 != before
+    assert chain.prepare(files[0])["label"].sum() == 729 != before
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_decides_on_a_kept_item_gives_another_entry(
     first = compile(Compose([Lambdad("a", lambda x: x + 1)]), cache=tmp_path)
     same = compile(Compose([Lambdad("a", lambda x: x + 1)]), cache=tmp_path)
     for chain in (first, same, other(tmp_path)):
-        chain.prepared(item)
+        chain.prepare(item)
     assert (_calls(first), _calls(same)) == (1, 0)
     assert len(list(tmp_path.glob("*.pt"))) == 2
 
@@ -197,13 +197,13 @@ def test_a_chain_that_logs_is_refused() -> None:
         compile(Compose([RandFlipd("a")], log_stats=True))
 
 
-def test_what_cannot_be_read_is_told_and_never_kept_for_other_runs(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_never_kept_for_other_runs(tmp_path: Path) -> None:
     numbers = (number for number in range(9))
     chain = Compose([Lambdad("a", lambda x: x + next(numbers))])
-    with pytest.warns(UserWarning, match="for this run alone") as told:
+    with pytest.warns(UserWarning, match="for this run alone") as messages:
         compiled = compile(chain, cache=tmp_path / "kept")
-    assert len(told) == 1
-    text = str(told[0].message)
+    assert len(messages) == 1
+    text = str(messages[0].message)
     assert text.startswith(
         "voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in "
         f"{tmp_path / 'kept'}, because another run could not tell whether they are still valid: transform 0 (Lambdad)"
@@ -242,4 +242,4 @@ def test_lists_from_a_crop_are_prepared_one_by_one() -> None:
     chain = compile(Compose([CropForegroundd("a", "a"), RandFlipd("a", 1.0, spatial_axis=0)]))
     items = [{"a": torch.arange(1.0, 10).reshape(1, 3, 3)} for _ in range(2)]
     made = chain(items)
-    assert [float(one["a"][0, 0, 0]) for one in made] == [7.0, 7.0]
+    assert [float(item["a"][0, 0, 0]) for item in made] == [7.0, 7.0]

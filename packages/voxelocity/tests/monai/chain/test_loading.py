@@ -21,8 +21,8 @@ from shared.lowered import metadata_tracked
 from shared.small_lowerings import SMALL
 from voxelocity.monai.chain.loading import Batches, batches, start_batch
 from voxelocity.monai.difference import differences_of
-from voxelocity.monai.lower import Lowerings, Sketch, lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower import Lowerings, PendingTensor, lowerings
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Walker
 
 
@@ -35,11 +35,11 @@ class Numbers:
         self.drawn: list[int] = []
         self.num_made = 0
 
-    def sketch(self, index: int) -> Sketch:
+    def defer(self, index: int) -> PendingTensor:
         self.drawn.append(index)
         if index in self._bad:
             raise ValueError(f"scan {index} is broken")
-        return Sketch.of(torch.full((1, 2, 2), float(index)))
+        return PendingTensor.of(torch.full((1, 2, 2), float(index)))
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((1, 2, 2), float(index))
@@ -64,7 +64,7 @@ def _numbers(epoch: Iterator[torch.Tensor]) -> list[list[float]]:
 
 
 def _threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("voxelocity-patches")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("voxelocity-patches")]
 
 
 @pytest.mark.parametrize("num_ahead", [0, 1, 5])
@@ -114,10 +114,10 @@ def test_nothing_is_drawn_ahead_unless_asked_for() -> None:
 
 def test_an_interrupt_leaves_no_thread() -> None:
     class Interrupted(Numbers):
-        def sketch(self, index: int) -> Sketch:
+        def defer(self, index: int) -> PendingTensor:
             if index == 5:
                 raise KeyboardInterrupt
-            return super().sketch(index)
+            return super().defer(index)
 
     def train() -> None:
         for _ in _batches(Interrupted(20), 1, batch_size=2):
@@ -139,7 +139,7 @@ def test_a_closed_epoch_gives_no_more() -> None:
 def test_two_epochs_at_once_are_each_whole() -> None:
     dataset = Numbers(6)
     pairs = list(zip(_batches(dataset, 1, batch_size=2), _batches(dataset, 1, batch_size=2), strict=True))
-    assert [torch.equal(one, other) for one, other in pairs] == [True] * 3
+    assert [torch.equal(first, second) for first, second in pairs] == [True] * 3
     assert dataset.num_made == 12
 
 
@@ -159,10 +159,10 @@ def _both(transforms: list[Any], items: list[Any], known: Lowerings = SMALL) -> 
     chain = Compose(transforms)
     walker = Walker(chain.transforms, lowerings=known)
     chain.set_random_state(3)
-    theirs = list_data_collate([finish(walker.sketch(item)) for item in items])
+    theirs = list_data_collate([finish(walker.defer(item)) for item in items])
     chain.set_random_state(3)
     with ThreadPoolExecutor(2) as pool:
-        ours = start_batch([walker.sketch(item) for item in items], pool).result()
+        ours = start_batch([walker.defer(item) for item in items], pool).result()
     return theirs, ours
 
 
@@ -175,7 +175,7 @@ def test_a_batch_is_what_monai_collates(is_tracked: bool) -> None:
     with metadata_tracked(is_tracked):
         theirs, ours = _both(_turns(), _items(5))
     assert type(theirs["image"]) is type(ours["image"]) is (MetaTensor if is_tracked else torch.Tensor)
-    assert [(one.largest, one.words) for one in differences_of(theirs, ours)] == [(0.0, "")] * 3
+    assert [(difference.largest, difference.words) for difference in differences_of(theirs, ours)] == [(0.0, "")] * 3
     if is_tracked:
         assert ours["image"].is_batch
         assert ours["image"].spatial_ndim == theirs["image"].spatial_ndim
@@ -186,42 +186,45 @@ def test_samples_of_several_items_stand_one_after_the_other() -> None:
     crops = RandSpatialCropSamplesd(["image", "label"], 2, 3, random_size=False)
     theirs, ours = _both([crops, *_turns()], _items(2))
     assert ours["image"].shape == (6, 2, 2, 2, 2)
-    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+    assert all(difference.largest == 0.0 and not difference.words for difference in differences_of(theirs, ours))
 
 
 def test_intensities_are_those_of_the_items_if_the_batch_has_another_dtype() -> None:
     chain = [*_turns(), ScaleIntensityd("image"), EnsureTyped("image", dtype=torch.float64)]
     theirs, ours = _both(chain, _items(3), lowerings())
     assert ours["image"].dtype == torch.float64
-    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+    assert all(difference.largest == 0.0 and not difference.words for difference in differences_of(theirs, ours))
 
 
 def test_values_that_no_transform_takes_stay_what_they_are() -> None:
     items = [{**item, "plain": torch.ones(1, 4, 4, 4)} for item in _items(2)]
     theirs, ours = _both([RandSpatialCropSamplesd("image", 2, 3, random_size=False)], items, lowerings())
     assert type(ours["plain"]) is type(theirs["plain"]) is torch.Tensor
-    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+    assert all(difference.largest == 0.0 and not difference.words for difference in differences_of(theirs, ours))
 
 
 def test_bare_tensors_are_collated_too() -> None:
     items = [item["image"] for item in _items(3)]
     with ThreadPoolExecutor(2) as pool:
-        ours = start_batch([Sketch.of(item) for item in items], pool).result()
-    assert all(one.largest == 0.0 and not one.words for one in differences_of(list_data_collate(items), ours))
+        ours = start_batch([PendingTensor.of(item) for item in items], pool).result()
+    assert all(
+        difference.largest == 0.0 and not difference.words
+        for difference in differences_of(list_data_collate(items), ours)
+    )
 
 
 def test_items_that_nobody_lowered_are_collated_as_monai_does() -> None:
     theirs, ours = _both([EnsureTyped(["image", "label"])], _items(3))
-    assert all(one.largest == 0.0 and not one.words for one in differences_of(theirs, ours))
+    assert all(difference.largest == 0.0 and not difference.words for difference in differences_of(theirs, ours))
 
 
 def test_an_error_in_making_is_raised_where_the_batch_is_asked_for() -> None:
-    sketch = Sketch.of(_items(1)[0]["image"])
-    sketch.steps.append("no step")  # type: ignore[arg-type]
+    pending = PendingTensor.of(_items(1)[0]["image"])
+    pending.steps.append("no step")  # type: ignore[arg-type]
     with ThreadPoolExecutor(2) as pool:
-        pending = start_batch([{"image": sketch}], pool)
+        batch = start_batch([{"image": pending}], pool)
         with pytest.raises(AttributeError):
-            pending.result()
+            batch.result()
 
 
 def test_until_the_loops_are_compiled_torch_makes_a_batch_unless_monai_is_to_be_deterministic(
@@ -234,7 +237,7 @@ def test_until_the_loops_are_compiled_torch_makes_a_batch_unless_monai_is_to_be_
     )
     theirs, ours = _both(_turns(), _items(5))
     assert len(meanwhile) == 5
-    assert [(one.largest, one.words) for one in differences_of(theirs, ours)] == [(0.0, "")] * 3
+    assert [(difference.largest, difference.words) for difference in differences_of(theirs, ours)] == [(0.0, "")] * 3
     set_determinism(4)
     try:
         _both(_turns(), _items(2))

@@ -109,7 +109,7 @@ def test_batches_are_repeated_as_the_same_object(sets):
     assert isinstance(loader, torch.utils.data.DataLoader)
 
 
-def test_refused_arguments_are_told_with_the_cure(sets):
+def test_refused_arguments_are_reported_with_the_cure(sets):
     with pytest.raises(ConfigError, match=r"ThreadBuffer: timeout = -1 is not valid: use 0 or more seconds"):
         sets.ThreadBuffer([], timeout=-1)
     with pytest.raises(ConfigError, match=r"repeats = 0 gives no batches; use 1 or more"):

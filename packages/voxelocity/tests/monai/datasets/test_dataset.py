@@ -13,7 +13,7 @@ PLUS, TIMES = Lambda(lambda x: x + 1), RandLambda(lambda x: x * 10)
 
 def _run(chain, item, **part):
     kept = chain.fixed(item, end=part.get("start"))
-    return chain.make(chain.sketch(kept, **part))
+    return chain.make(chain.defer(kept, **part))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_two_parts_together_are_the_whole(transforms, log_stats):
 def test_parts_may_be_cut_elsewhere():
     chain = DataChain(Compose([PLUS, TIMES, PLUS]))
     assert _run(chain, ONE, start=2) == 21
-    assert [one for one in chain.fixed_content(end=2) if not isinstance(one, dict)] == [PLUS, TIMES]
+    assert [part for part in chain.fixed_content(end=2) if not isinstance(part, dict)] == [PLUS, TIMES]
     assert chain.fixed_content()[-1]["map_items"] is True
 
 

@@ -37,7 +37,10 @@ def test_all_items_are_prepared_at_once_and_found_by_the_next_run(sets, tmp_path
 
 def test_a_changed_chain_is_never_served_an_old_entry(sets, tmp_path):
     image = [torch.arange(8.0).reshape(1, 2, 2, 2)]
-    results = [lmdb_set(sets, image, [one], tmp_path)[0].flatten().tolist() for one in (Identity(), Flip(0), Flip(1))]
+    results = [
+        lmdb_set(sets, image, [transform], tmp_path)[0].flatten().tolist()
+        for transform in (Identity(), Flip(0), Flip(1))
+    ]
     assert len({tuple(result) for result in results}) == 3
 
 
@@ -74,7 +77,7 @@ print(int(sum(float(item[0, 0, 0, 0]) for item in dataset)))
 
 def test_processes_that_write_at_once_take_their_turn(tmp_path):
     running = [ForkedPython(_WRITER, [tmp_path]) for _ in range(2)]
-    assert [one.communicate()[0].strip() for one in running] == ["190", "190"]
+    assert [process.communicate()[0].strip() for process in running] == ["190", "190"]
 
 
 def test_other_data_replace_its_own_entries_and_leave_other_files(sets, filled, tmp_path):
@@ -98,13 +101,13 @@ def test_a_chain_that_cannot_be_fingerprinted_leaves_nothing_behind(sets, tmp_pa
     assert open_lmdb_file(path).keys() == []
 
 
-def test_a_full_disk_is_told_once_and_other_data_find_it_free_again(sets, filled, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_once_and_other_data_find_it_free_again(sets, filled, tmp_path, monkeypatch):
     full = raising(CacheFullError("cache.lmdb: no space in x"))
     monkeypatch.setattr("voxelocity.data.cache.LmdbFile.write", full)
     with pytest.warns(UserWarning, match="no space") as caught:
         dataset = lmdb_set(sets, [1, 2], [filled()], tmp_path)
     assert first_values(dataset) == [1, 2]
-    assert [str(one.message) for one in caught] == [
+    assert [str(warning.message) for warning in caught] == [
         "LMDBDataset: cache.lmdb: no space in x. Items that do not fit are prepared again in every epoch"
     ]
     monkeypatch.undo()
@@ -117,7 +120,7 @@ def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_p
         lmdb_set(sets, [{"scan": Path("scan")}], [Identity()], tmp_path)[0]
 
 
-def test_refused_arguments_and_foreign_files_are_told(sets, filled, tmp_path):
+def test_refused_arguments_and_foreign_files_are_reported(sets, filled, tmp_path):
     with pytest.raises(ConfigError, match="cache_dir must be given"):
         lmdb_set(sets, [1], [filled()], "")
     with pytest.raises(ConfigError, match="lock = False is not possible: two processes that write would destroy"):
@@ -127,8 +130,8 @@ def test_refused_arguments_and_foreign_files_are_told(sets, filled, tmp_path):
         lmdb_set(sets, [1], [filled()], tmp_path, db_name="other")
 
 
-def test_an_entry_that_cannot_be_loaded_is_told(sets, filled, tmp_path, monkeypatch):
+def test_an_entry_that_cannot_be_loaded_is_reported(sets, filled, tmp_path, monkeypatch):
     dataset = lmdb_set(sets, [1], [filled()], tmp_path)
-    monkeypatch.setattr(dataset, "_stored", lambda item: b"no archive")
+    monkeypatch.setattr(dataset, "_get_or_make", lambda item: b"no archive")
     with pytest.raises(CacheError, match=r"(?s)an entry of .*monai_cache\.lmdb cannot be loaded .*; remove the file"):
         dataset[0]

@@ -54,14 +54,14 @@ def _made(names: ModuleType, name: str, folder: Any, transform: Any = None) -> A
 
 def _worst(theirs: Any, ours: Any) -> float:
     found = list(differences_of(theirs, ours))
-    assert [one.words for one in found if one.words] == []
-    assert all(one.largest == 0.0 for one in found if one.is_whole)
-    return max(one.relative for one in found)
+    assert [difference.words for difference in found if difference.words] == []
+    assert all(difference.largest == 0.0 for difference in found if difference.is_whole)
+    return max(difference.relative for difference in found)
 
 
 def _threads() -> list[str]:
     gc.collect()
-    return [one.name for one in threading.enumerate() if one.name.startswith("voxelocity")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("voxelocity")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,7 +144,7 @@ def test_an_error_comes_where_its_batch_would_have_come(sets: ModuleType, loader
 
 
 @pytest.mark.parametrize("loader", ["DataLoader", "ThreadDataLoader"])
-def test_a_loop_that_is_left_leaves_no_thread_and_begins_anew(sets: ModuleType, loader: str) -> None:
+def test_a_loop_that_is_left_leaves_no_thread_and_begins_again(sets: ModuleType, loader: str) -> None:
     made = getattr(sets, loader)(_made(sets, "CacheDataset", None), batch_size=2)
     for _ in range(3):
         for batch in made:

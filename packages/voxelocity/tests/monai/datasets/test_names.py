@@ -34,7 +34,7 @@ def test_names_order_and_defaults_of_the_arguments_are_monais(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(("Dataset", "Loader"))])
-def test_whoever_asks_for_monais_class_or_torchs_gets_yes(name):
+def test_monais_class_and_torchs_are_both_answered_with_yes(name):
     ours = getattr(voxelocity.monai, name)
     assert issubclass(ours, getattr(monai.data, name))
     assert issubclass(ours, (torch.utils.data.Dataset, torch.utils.data.DataLoader))

@@ -42,7 +42,7 @@ def test_a_file_that_changes_is_read_again(sets, tmp_path):
     assert found == [1, 2]
 
 
-def test_another_transform_in_its_place_is_read_anew(sets, filled, tmp_path):
+def test_another_transform_in_its_place_is_read_again(sets, filled, tmp_path):
     dataset = sets.PersistentDataset([1], Compose([filled()]), tmp_path)
     assert first_values(dataset) == [1]
     dataset.transform = Compose([filled(), Lambda(lambda x: -x)])
@@ -159,7 +159,7 @@ print([float(item[0, 0, 0, 0]) for item in dataset])
 def test_two_processes_on_one_folder_make_each_item_once(tmp_path):
     cache = tmp_path / "cache"
     running = [ForkedPython(_WRITER, [cache, tmp_path]) for _ in range(2)]
-    assert [one.communicate()[0].strip() for one in running] == [str([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])] * 2
+    assert [process.communicate()[0].strip() for process in running] == [str([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])] * 2
     assert sorted((tmp_path / "calls.txt").read_text().split()) == list("012345")
     assert all(path.suffix in (".pt", ".ok") for path in cache.iterdir())
     assert len(entries(cache)) == 6
@@ -183,7 +183,7 @@ def test_a_chain_that_cannot_be_fingerprinted_is_kept_for_this_data_set_alone(se
     cache = tmp_path / "cache"
     with pytest.warns(UserWarning, match="for this run alone") as caught:
         dataset = sets.PersistentDataset([1, 2], chain, cache)
-    (text,) = [str(one.message) for one in caught]
+    (text,) = [str(warning.message) for warning in caught]
     assert text.startswith(
         "PersistentDataset: prepared items are kept for this run alone, because another run could not tell"
     )
@@ -239,7 +239,7 @@ def test_without_a_folder_nothing_is_kept(sets, filled):
     assert first_values(dataset) == [2]
 
 
-def test_a_folder_that_cannot_be_used_is_told(sets, filled, tmp_path):
+def test_a_folder_that_cannot_be_used_is_reported(sets, filled, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cache_dir .*file is a file; give a folder"):
         sets.PersistentDataset([1], Compose([filled()]), tmp_path / "file")

@@ -91,7 +91,7 @@ def test_waiting_for_an_item_takes_no_processor_time(sets):
     dataset.shutdown()
 
 
-def test_after_a_shutdown_the_window_goes_on_where_the_cache_stands(sets):
+def test_after_a_shutdown_the_window_continues_where_the_cache_stands(sets):
     dataset = smart(sets, list("12345"), replace_rate=0.25, cache_num=4)
     assert epochs(dataset, 3)[-1] == "3451"
     dataset.shutdown()
@@ -134,7 +134,7 @@ def test_a_cache_that_holds_all_items_replaces_nothing_and_says_so(sets):
     dataset.shutdown()
 
 
-def test_refused_arguments_are_told_with_the_cure(sets):
+def test_refused_arguments_are_reported_with_the_cure(sets):
     with pytest.raises(ConfigError, match=r"replace_rate = 0 would never replace anything; give a number above 0"):
         smart(sets, list("123"), replace_rate=0)
     with pytest.raises(ConfigError, match=r"runtime_cache = 'threads' is not possible: .*leave it False, or use"):

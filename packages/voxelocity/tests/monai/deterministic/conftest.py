@@ -32,8 +32,8 @@ def _assert_same(ours: Any, theirs: Any, *, rtol: float = 0.0, atol: float = 0.0
             _assert_same(ours[key], value, rtol=rtol, atol=atol, where=f"{where}[{key!r}]")
     elif isinstance(theirs, (list, tuple)):
         assert len(ours) == len(theirs), where
-        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            _assert_same(one, other, rtol=rtol, atol=atol, where=f"{where}[{index}]")
+        for index, (our_item, their_item) in enumerate(zip(ours, theirs, strict=True)):
+            _assert_same(our_item, their_item, rtol=rtol, atol=atol, where=f"{where}[{index}]")
     else:
         assert ours == theirs or (isinstance(theirs, float) and math.isnan(theirs) and math.isnan(ours)), where
 

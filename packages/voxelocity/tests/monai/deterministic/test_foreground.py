@@ -77,7 +77,7 @@ def test_errors_are_those_of_monai(make_image, options):
     assert str(ours.value) == str(theirs.value)
 
 
-def test_which_crops_are_left_to_monai_is_told_in_words():
+def test_which_crops_are_left_to_monai_is_reported_in_words():
     assert why_not(CropForegroundd("a", "a", select_fn=lambda x: x != 0)) == (
         "its select_fn is not `x > number`, so the whole mask is needed"
     )
@@ -127,7 +127,7 @@ def test_the_dictionary_form_of_indices_adds_its_keys(assert_same, make_image, c
         assert_same(ours, transform(copied(item)))
 
 
-def test_which_indices_are_left_to_monai_is_told_in_words():
+def test_which_indices_are_left_to_monai_is_reported_in_words():
     transform = FgBgToIndicesd("label", image_threshold=torch.tensor(1.0))
     assert why_not(transform) == "image_threshold=tensor(1.) is not a plain number"
 

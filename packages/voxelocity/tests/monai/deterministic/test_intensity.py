@@ -90,13 +90,13 @@ def test_nan_stays_nan(make_image):
     assert torch.isnan(faster(ScaleIntensityRange(0, 1, 0, 1, clip=True))(image)).sum() == 1
 
 
-def test_a_wrong_number_of_channels_is_told_by_monai(make_image):
+def test_a_wrong_number_of_channels_is_reported_by_monai(make_image):
     transform = NormalizeIntensity([1, 2, 3], channel_wise=True)
     with pytest.raises(ValueError, match="img has 2 channels, but subtrahend has 3 components"):
         faster(transform)(make_image((2, 3, 3, 3)))
 
 
-def test_what_is_left_to_monai_is_told_in_words():
+def test_what_is_left_to_monai_is_reported_in_words():
     assert why_not(ScaleIntensityRanged("a", 3, 3)) == "a_min and a_max are both 3"
     assert why_not(ScaleIntensityRange(np.float32(1), 3)) == "a_min=np.float32(1.0) is not a plain number"
     assert why_not(NormalizeIntensity(np.zeros(3))) == (

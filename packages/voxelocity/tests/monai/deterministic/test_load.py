@@ -66,7 +66,7 @@ def test_several_files_of_one_key_are_stacked(tmp_path, assert_same, stored):
     assert_same(ours, loader(paths))
 
 
-def test_the_dictionary_form_keeps_metadata_beside_the_image(tmp_path, assert_same):
+def test_the_dictionary_form_keeps_metadata_next_to_the_image(tmp_path, assert_same):
     item = {"image": str(_write(tmp_path / "a.nii.gz", (4, 5, 6), "int16", scaling=(2.0, 1.0))), "id": 3}
     transform = LoadImaged("image", image_only=False)
     assert_same(faster(transform)(item), transform(item))
@@ -101,7 +101,7 @@ def test_other_files_and_readers_given_at_the_call_are_left_to_monai(tmp_path, a
     assert_same(faster(loader)(tmp_path / "a.npy", NumpyReader()), loader(tmp_path / "a.npy", NumpyReader()))
 
 
-def test_what_is_left_to_monai_is_told_in_words():
+def test_what_is_left_to_monai_is_reported_in_words():
     class Mine(NibabelReader):
         pass
 

@@ -132,7 +132,7 @@ def test_an_image_without_metadata_and_one_of_two_axes_are_left_to_monai(make_im
     assert_same(faster(transform)(copied(flat)), transform(flat))
 
 
-def test_what_is_left_to_monai_is_told_in_words():
+def test_what_is_left_to_monai_is_reported_in_words():
     assert why_not(Spacing((1, 1, 1), mode=3, padding_mode="nearest")) == "mode=3 is neither 'bilinear' nor 'nearest'"
     assert why_not(Spacingd("a", (1, 1, 1), padding_mode="wrap")) == (
         "padding_mode='wrap' is not one of 'zeros', 'border', 'reflection'"

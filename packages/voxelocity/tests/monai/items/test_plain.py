@@ -47,7 +47,9 @@ def _image() -> MetaTensor:
 def test_what_is_written_is_read_with_every_type(value: Any) -> None:
     back = _through_a_file(value)
     assert _types(back) == _types(value)
-    assert [one.words for one in differences_of([value], [back]) if one.words or one.largest] == []
+    assert [
+        difference.words for difference in differences_of([value], [back]) if difference.words or difference.largest
+    ] == []
 
 
 def _types(value: Any) -> Any:

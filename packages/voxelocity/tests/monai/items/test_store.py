@@ -1,4 +1,4 @@
-"""Prepared items by key: made once, found again, and told where they cannot be kept."""
+"""Prepared items by key: made once, found again, and reported where they cannot be kept."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ def test_an_item_that_cannot_be_made_is_tried_again(store: ItemStore) -> None:
     assert store.get_or_make(KEY, lambda: 5) == 5
 
 
-def test_a_full_memory_is_told_once_and_items_are_made_anew() -> None:
-    told: list[str] = []
-    store = MemoryItems(max_bytes=500, warn=told.append)
+def test_a_full_memory_is_reported_once_and_items_are_made_again() -> None:
+    messages: list[str] = []
+    store = MemoryItems(max_bytes=500, warn=messages.append)
     makers = {name: Maker(lambda: torch.zeros(100)) for name in ("a", "b", "c")}
     for _ in range(2):
         for name, make in makers.items():
             store.get_or_make(name, make)
     assert [make.num_calls for make in makers.values()] == [1, 2, 2]
-    assert told == [
+    assert messages == [
         "voxelocity.monai: 1 prepared items fill the 0.0 GB that the cache may take in memory; the others are prepared "
         "again each time they are used. Raise cache_max_bytes, or set cache to a folder"
     ]
@@ -151,15 +151,15 @@ def test_a_change_of_a_found_item_does_not_reach_its_file(tmp_path: Path) -> Non
     assert torch.equal(store.get_or_make(KEY, _image), torch.zeros(9))
 
 
-def test_an_item_that_holds_an_object_is_told_once_and_not_kept(tmp_path: Path) -> None:
-    told: list[str] = []
-    store = FolderItems(tmp_path, warn=told.append)
+def test_an_item_that_holds_an_object_is_reported_once_and_not_kept(tmp_path: Path) -> None:
+    messages: list[str] = []
+    store = FolderItems(tmp_path, warn=messages.append)
     make = Maker(lambda: {"reader": threading.Event()})
     for _ in range(3):
         store.get_or_make(KEY, make)
     assert make.num_calls == 3
     assert list(tmp_path.iterdir()) == []
-    assert told == [
+    assert messages == [
         f"voxelocity.monai: prepared items are not kept in {tmp_path}, but prepared again each time they are used: "
         "item['reader'] is a threading.Event, and files hold only plain data. Make such values after the first random "
         "transform, or use cache='memory'"
@@ -208,7 +208,7 @@ def _bytes_read() -> int:
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "one bit", "emptied", "replaced"])
-def test_a_damaged_file_is_told_and_made_again(tmp_path: Path, how: str) -> None:
+def test_a_damaged_file_is_reported_and_made_again(tmp_path: Path, how: str) -> None:
     store = FolderItems(tmp_path, warn=_never)
     store.get_or_make(KEY, _image)
     path = tmp_path / f"voxelocity-{KEY}.pt"
@@ -235,12 +235,12 @@ def test_a_folder_that_is_removed_is_filled_again(tmp_path: Path) -> None:
     assert store.get_or_make(KEY, lambda: 6) == 5
 
 
-def test_a_full_disk_is_told_once_and_the_items_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_once_and_the_items_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FolderItems(tmp_path, warn=_never)
     monkeypatch.setattr("os.replace", raising(OSError(28, "No space left on device")))
-    with pytest.warns(UserWarning, match="cannot be written") as told:
+    with pytest.warns(UserWarning, match="cannot be written") as messages:
         assert [store.get_or_make(KEY, lambda number=number: number) for number in range(3)] == [0, 1, 2]
-    assert [str(one.message) for one in told] == [
+    assert [str(message.message) for message in messages] == [
         f"voxelocity.monai.compile: items cannot be written to {tmp_path} (No space left on device); the missing "
         "ones are prepared again in every epoch"
     ]

@@ -17,7 +17,7 @@ from parity.case import item_of
 from shared.lowered import assert_equal, both, metadata_tracked
 from voxelocity.monai.lower import lowerings
 from voxelocity.monai.lower.items import is_exact
-from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish
 
 LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
@@ -112,7 +112,7 @@ def test_common_casts_make_nothing_before_the_end() -> None:
     item = item_of(0, shape=(5, 4, 3), dtype=np.int16)
     _, ours = both(chain, item)
     for key in KEYS:
-        assert isinstance(ours[key], Sketch)
+        assert isinstance(ours[key], PendingTensor)
         assert ours[key].source.data_ptr() == item[key].data_ptr()
         assert finish(ours)[key].dtype == torch.float32
 
@@ -159,7 +159,7 @@ def test_items_have_the_values_that_monai_leaves_them_and_no_voxel_is_touched(tr
     item = item_of(0, shape=(5, 4, 3), kind=kind) | {"meta": {"size": 3, "by": [1]}}
     theirs = transform(FLIP(copy.deepcopy(item)))
     ours = LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flipd].apply(FLIP, item))
-    assert isinstance(ours["image"], Sketch)
+    assert isinstance(ours["image"], PendingTensor)
     assert_equal(theirs, ours)
     assert_equal(transform(copy.deepcopy(item)), LOWERINGS[type(transform)].apply(transform, item))
 

@@ -28,9 +28,9 @@ from parity.table import cases, row_of
 from shared.lowered import check_lowered_alike
 from voxelocity.monai.chain.chain import Chain
 from voxelocity.monai.difference import differences_of
-from voxelocity.monai.lower import Sketch, lowerings, on_device
-from voxelocity.monai.lower.crop import kept, places
-from voxelocity.monai.lower.sketch import why_not_sketched
+from voxelocity.monai.lower import PendingTensor, lowerings, on_device
+from voxelocity.monai.lower.crop import kept, positions
+from voxelocity.monai.lower.pending import why_not_pending
 from voxelocity.monai.lower.spatial import sampling
 from voxelocity.monai.lower.walk import Walker
 
@@ -115,7 +115,7 @@ def test_each_case_is_as_equal_on_the_gpu_as_on_the_cpu(number: int) -> None:
     case, lowering = ALL[number]
     if case.is_seeded:
         pytest.skip("compared in distribution, on the CPU")
-    item = {key: one.cuda() if isinstance(one, torch.Tensor) else one for key, one in case.item(3).items()}
+    item = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in case.item(3).items()}
     exact = set(case.label_keys)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # type: ignore[no-untyped-call]
         theirs, ours = case.made(3)(dict(item)), Walker([case.made(3)], lowerings={case.transform: lowering})(item)
@@ -193,57 +193,59 @@ def _guide_batches(is_ours: bool, device: str, side: int) -> list[Any]:
 
 def _check_equal(theirs: list[Any], ours: list[Any]) -> None:
     assert len(theirs) == len(ours) == 4
-    for one, other in zip(theirs, ours, strict=True):
-        assert torch.equal(one["label"].as_tensor(), other["label"].as_tensor())
-        assert one["image"].device == other["image"].device
-        torch.testing.assert_close(one["image"].as_tensor(), other["image"].as_tensor(), rtol=0, atol=1e-4)
-        assert torch.allclose(one["image"].affine, other["image"].affine)
+    for expected, actual in zip(theirs, ours, strict=True):
+        assert torch.equal(expected["label"].as_tensor(), actual["label"].as_tensor())
+        assert expected["image"].device == actual["image"].device
+        torch.testing.assert_close(expected["image"].as_tensor(), actual["image"].as_tensor(), rtol=0, atol=1e-4)
+        assert torch.allclose(expected["image"].affine, actual["image"].affine)
 
 
 def _near(value: Any) -> Any:
     if isinstance(value, list):
-        return [_near(one) for one in value]
+        return [_near(item) for item in value]
     if isinstance(value, dict):
-        return {key: _near(one) for key, one in value.items()}
+        return {key: _near(item) for key, item in value.items()}
     return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
-def test_places_of_a_far_label_are_found_once_while_it_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_of_a_far_label_are_found_once_while_it_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_device, "is_far", lambda device: True)
     found: list[int] = []
-    plain = places._binary_places
-    monkeypatch.setattr(places, "_binary_places", lambda *a, **k: (found.append(1), plain(*a, **k))[1])
+    plain = positions._binary_positions
+    monkeypatch.setattr(positions, "_binary_positions", lambda *a, **k: (found.append(1), plain(*a, **k))[1])
     label = torch.zeros((1, 4, 5, 6), dtype=torch.int16)
     label[0, 1, 2, 3] = 1
-    foreground, background = places.binary_places(label, None, 0.0)
+    foreground, background = positions.binary_positions(label, None, 0.0)
     assert [foreground[number] for number in range(len(foreground))] == [1 * 30 + 2 * 6 + 3]
     assert len(background) == 119
-    again, _ = places.binary_places(label.as_subclass(torch.Tensor).view(1, 4, 5, 6), None, 0.0)
+    again, _ = positions.binary_positions(label.as_subclass(torch.Tensor).view(1, 4, 5, 6), None, 0.0)
     assert (again is foreground, len(found)) == (True, 1)
-    places.binary_places(label, None, 0.5)
-    places.binary_places(label, label.float(), 0.0)
+    positions.binary_positions(label, None, 0.5)
+    positions.binary_positions(label, label.float(), 0.0)
     assert len(found) == 3
     label[0, 0, 0, 0] = 1
-    assert len(places.binary_places(label, None, 0.0)[0]) == 2
-    assert len(kept._kept) == 2, "the older places of the label are gone, and those of the image that is gone"
+    assert len(positions.binary_positions(label, None, 0.0)[0]) == 2
+    assert len(kept._kept) == 2, "the older positions of the label are gone, and those of the image that is gone"
     del label
-    places.binary_places(torch.ones((1, 2, 2, 2)), None, 0.0)
+    positions.binary_positions(torch.ones((1, 2, 2, 2)), None, 0.0)
     assert len(kept._kept) == 1
     with torch.inference_mode():
-        places.binary_places(torch.ones((1, 2, 2, 2)), None, 0.0)
+        positions.binary_positions(torch.ones((1, 2, 2, 2)), None, 0.0)
     assert len(kept._kept) == 1
 
 
 @pytest.mark.parametrize("num_classes", [1, 4])
-def test_places_of_a_far_label_are_those_of_a_near_one(monkeypatch: pytest.MonkeyPatch, num_classes: int) -> None:
+def test_positions_of_a_far_label_are_those_of_a_near_one(monkeypatch: pytest.MonkeyPatch, num_classes: int) -> None:
     rng = np.random.default_rng(0)
     label = torch.from_numpy(rng.integers(0, 3, (1, 5, 6, 7)).astype(np.int16))
     image = torch.from_numpy(rng.normal(size=(2, 5, 6, 7)).astype(np.float32))
-    near = [*places.binary_places(label, image, 0.1), *places.class_places(label, num_classes, image, 0.1)]
+    near = [*positions.binary_positions(label, image, 0.1), *positions.class_positions(label, num_classes, image, 0.1)]
     monkeypatch.setattr(on_device, "is_far", lambda device: True)
-    far = [*places.binary_places(label, image, 0.1), *places.class_places(label, num_classes, image, 0.1)]
-    for one, other in zip(near, far, strict=True):
-        assert [one[number] for number in range(len(one))] == [other[number] for number in range(len(other))]
+    far = [*positions.binary_positions(label, image, 0.1), *positions.class_positions(label, num_classes, image, 0.1)]
+    for near_list, far_list in zip(near, far, strict=True):
+        assert [near_list[number] for number in range(len(near_list))] == [
+            far_list[number] for number in range(len(far_list))
+        ]
 
 
 class _OnCuda(torch.Tensor):
@@ -254,26 +256,26 @@ class _OnCuda(torch.Tensor):
 
 def test_what_lies_on_a_cuda_device_is_lowered_unless_that_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.zeros((1, 4, 4, 4)).as_subclass(_OnCuda)
-    assert why_not_sketched(tensor) == ""
+    assert why_not_pending(tensor) == ""
     monkeypatch.setenv("VOXELOCITY_MONAI_CUDA", "0")
-    assert why_not_sketched(tensor) == "it was on cuda:0, where nothing is lowered"
+    assert why_not_pending(tensor) == "it was on cuda:0, where nothing is lowered"
     assert not on_device.is_lowered_on(torch.device("xpu"))
 
 
 def test_what_cannot_be_equalled_on_a_device_runs_by_monai_and_the_plan_says_why() -> None:
     known, device = lowerings(), torch.device("cuda:0")
-    sketch = Sketch.of(torch.zeros((1, 4, 4, 4)))
-    sketch.source = sketch.source.as_subclass(_OnCuda)
+    pending = PendingTensor.of(torch.zeros((1, 4, 4, 4)))
+    pending.source = pending.source.as_subclass(_OnCuda)
     elastic = mt.Rand3DElasticd("image", (1, 2), (1, 2))
-    reason = known[mt.Rand3DElasticd].why_not_data(elastic, {"image": sketch})
+    reason = known[mt.Rand3DElasticd].why_not_data(elastic, {"image": pending})
     assert reason == f"its deformation is smoothed and turned on {device}, where sums round in another order"
-    assert known[mt.RandFlipd].why_not_data(mt.RandFlipd("image"), {"image": sketch}) == ""
+    assert known[mt.RandFlipd].why_not_data(mt.RandFlipd("image"), {"image": pending}) == ""
     assert known[mt.RandFlipd].why_not_data(mt.RandFlipd("image"), {"image": torch.zeros(3)}) != ""
 
 
 def test_the_plan_names_each_transform_that_ran_by_monai() -> None:
     chain = Chain(mt.Compose([mt.RandShiftIntensityd("image", 0.5, prob=1.0), mt.RandFlipd("label", 1.0, 0)]))
-    chain.make(chain.sketch({"image": torch.ones((1, 4)), "label": torch.ones((1, 4, 4, 4))}))
+    chain.make(chain.defer({"image": torch.ones((1, 4)), "label": torch.ones((1, 4, 4, 4))}))
     (note,) = [note for note in chain.plan().notes if "by MONAI" in note]
     assert note == (
         "RandShiftIntensityd ran by MONAI on some data: it was not a dense array of channels and two or three spatial "
@@ -314,7 +316,7 @@ def test_batches_of_a_far_device_are_made_at_once_and_as_by_monai(monkeypatch: p
     plain = loading.run_soon
     monkeypatch.setattr(loading, "run_soon", lambda pieces: (calls.append(len(pieces)), plain(pieces))[1])
     chain = [mt.RandSpatialCropSamplesd(("image", "label"), (4, 4, 4), 2, random_size=False)]
-    items = [Walker([one.set_random_state(1) for one in chain], lowerings=lowerings()).sketch(_items(8)[0])]
+    items = [Walker([transform.set_random_state(1) for transform in chain], lowerings=lowerings()).defer(_items(8)[0])]
     with ThreadPoolExecutor(1) as pool:
         made = loading.start_batch(items, pool).result()
     wanted = list_data_collate([chain[0].set_random_state(1)(_items(8)[0])][0])

@@ -19,7 +19,7 @@ from monai.transforms import (
 )
 
 from shared.small_lowerings import SMALL
-from voxelocity.monai.lower import Sketch, lowerings
+from voxelocity.monai.lower import PendingTensor, lowerings
 from voxelocity.monai.lower.walk import Walker
 
 
@@ -43,7 +43,7 @@ CHAINS = {
     "random order": lambda: Compose([RandomOrder([_flip(), _turn(), _turn()])]),
     "some of": lambda: Compose([SomeOf([_flip(), _turn(), _flip()], num_transforms=(0, 3), replace=True)]),
     "nested": lambda: Compose([Compose([_flip(), OneOf([Compose([_turn(), _flip()]), _turn()])])]),
-    "with one that runs as it is": lambda: Compose([_flip(), RandShiftIntensityd("image", 0.5, prob=0.8), _turn()]),
+    "with one that runs unchanged": lambda: Compose([_flip(), RandShiftIntensityd("image", 0.5, prob=0.8), _turn()]),
     "several samples": lambda: Compose([RandSpatialCropSamplesd("image", 2, 3, random_size=False), _flip(), _turn()]),
 }
 
@@ -56,8 +56,8 @@ def test_a_walk_gives_what_monai_gives_for_the_same_seed(name: str) -> None:
     theirs = [chain(copy.deepcopy(item)) for _ in range(12)]
     chain.set_random_state(11)
     ours = [walker(item) for _ in range(12)]
-    for one, other in zip(theirs, ours, strict=True):
-        for expected, made in zip(*(x if isinstance(x, list) else [x] for x in (one, other)), strict=True):
+    for their_value, our_value in zip(theirs, ours, strict=True):
+        for expected, made in zip(*(x if isinstance(x, list) else [x] for x in (their_value, our_value)), strict=True):
             assert torch.equal(expected["image"].as_tensor(), made["image"].as_tensor())
             assert torch.allclose(expected["image"].affine, made["image"].affine)
             assert expected["image"].meta["a"] == made["image"].meta["a"] == 1
@@ -83,9 +83,9 @@ def test_walking_lowered_transforms_makes_no_voxels() -> None:
     walker = Walker([_flip(), _turn()], lowerings=SMALL)
     assert walker.is_lowered
     item = _item()
-    sketch = walker.sketch(item)["image"]
-    assert isinstance(sketch, Sketch)
-    assert sketch.source.data_ptr() == item["image"].data_ptr()
+    pending = walker.defer(item)["image"]
+    assert isinstance(pending, PendingTensor)
+    assert pending.source.data_ptr() == item["image"].data_ptr()
 
 
 def test_stages_say_why_they_are_not_lowered() -> None:
@@ -128,7 +128,7 @@ def test_stages_count_their_calls_and_their_time() -> None:
         torch.arange(8.0).reshape(1, 2, 2, 2).to_sparse().coalesce(),
     ],
 )
-def test_what_no_sketch_can_hold_goes_to_monai_as_a_copy(image: torch.Tensor) -> None:
+def test_what_cannot_be_pending_goes_to_monai_as_a_copy(image: torch.Tensor) -> None:
     item = {"image": image, "name": "case"}
     walker = Walker([RandShiftIntensityd("image", 0.5, prob=1.0)], lowerings=lowerings())
     kept = image.clone()

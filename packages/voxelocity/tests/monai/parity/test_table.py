@@ -14,7 +14,7 @@ from monai.transforms import MapTransform
 
 from parity.case import ParityCase, item_of
 from parity.table import SMALLEST_P, ParityRow, cases, row_of
-from voxelocity.monai.lower import Lowering, Sketch, lowerings
+from voxelocity.monai.lower import Lowering, PendingTensor, lowerings
 
 ALL = list(cases(side=24))
 """With images and sizes of a quarter of the table's."""
@@ -31,7 +31,7 @@ def _small(seed: int) -> dict[str, Any]:
 
 
 def _names(known: Iterable[Any]) -> Iterator[Any]:
-    return (one for one in known if issubclass(one, MapTransform))
+    return (transform for transform in known if issubclass(transform, MapTransform))
 
 
 @pytest.mark.parametrize("exact_noise", [True, False])
@@ -82,11 +82,11 @@ def test_noise_of_the_engines_own_is_compared_in_distribution(strength: float, i
     assert (row.smallest_p > SMALLEST_P) == row.is_equal == is_equal
 
 
-def test_a_difference_is_told_with_the_labels_counted() -> None:
+def test_a_difference_is_reported_with_the_labels_counted() -> None:
     def wrong(transform: Any, data: dict[str, Any]) -> dict[str, Any]:
         label = data["label"].clone()
         label[0, 0] = 9
-        return {**data, "image": Sketch.of(data["image"] + 50), "label": label}
+        return {**data, "image": PendingTensor.of(data["image"] + 50), "label": label}
 
     case = ParityCase(transform=mt.Identityd, arguments={"keys": "image"}, item=_small)
     row = row_of(case, Lowering(apply=wrong), num_draws=2)
@@ -97,7 +97,7 @@ def test_a_difference_is_told_with_the_labels_counted() -> None:
     assert row.words == ""
 
 
-def test_what_differs_beside_the_voxels_is_told_in_words() -> None:
+def test_what_differs_besides_the_voxels_is_reported_in_words() -> None:
     case = ParityCase(transform=mt.Flipd, arguments={"keys": "image", "spatial_axis": 0}, item=_small)
     row = row_of(case, Lowering(apply=lambda transform, data: {**data, "image": data["image"].flip(1)}), num_draws=1)
     assert row.words.startswith("affines ")

@@ -12,7 +12,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew() -> None:
+def _asked_again() -> None:
     engine._launches.cache_clear()
 
 
@@ -28,7 +28,7 @@ def test_each_device_has_its_fastest_engine_and_torch_is_the_off_switch(monkeypa
     assert [step_engine("auto", device) for device in (CPU, CUDA)] == ["torch", "torch"]
 
 
-def test_where_triton_cannot_compile_torch_makes_the_patches_and_that_is_told_once(
+def test_where_triton_cannot_compile_torch_makes_the_patches_and_that_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(device: torch.device) -> None:

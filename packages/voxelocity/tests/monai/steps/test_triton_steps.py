@@ -48,18 +48,18 @@ def source_of(rng, num_channels, shape, dtype):
     return memory.permute(0, *(np.argsort(turned) + 1).tolist())
 
 
-def draw_places(rng, shape, source_shape, *, is_tied=False, **told):
+def draw_positions(rng, shape, source_shape, *, is_tied=False, **options):
     theta = (np.eye(3, 4) + rng.normal(scale=0.3, size=(3, 4))).astype(np.float32)
     theta[:, 3] = rng.normal(scale=2.0, size=3)
     if is_tied:
-        # Many places lie halfway between two voxels.
+        # Many positions lie halfway between two voxels.
         theta = (np.eye(3, 4) + rng.choice([0.0, 0.5], size=(3, 4))).astype(np.float32)
-    told = {"is_wide": True, "is_fused": True, "order": (0, 1, 2), **told}
+    options = {"is_wide": True, "is_fused": True, "order": (0, 1, 2), **options}
     return SamplingGrid(
         lines=tuple((np.arange(side) - (side - 1) / 2).astype(np.float32) for side in shape),
         theta=theta,
         scale=2.0 / np.maximum(2, np.array(source_shape)),
-        **told,
+        **options,
     )
 
 
@@ -129,8 +129,8 @@ def test_nearest_voxels_are_those_of_torch_one_by_one(beyond, align_corners, is_
         source = source_of(rng, 1, shape, "int16")
         flags["order"] = (0, 1, 2) if seed % 2 else (2, 1, 0)
         flags["shifts"] = rng.normal(size=(3, 4, 6, 5)).astype(np.float32) if seed == 2 else None
-        places = draw_places(rng, (4, 6, 5), shape, is_tied=seed in (0, 3), **flags)
-        warp = Warp(places=places, shape=(4, 6, 5), interpolation="nearest", beyond=beyond, matrix=np.eye(4))
+        positions = draw_positions(rng, (4, 6, 5), shape, is_tied=seed in (0, 3), **flags)
+        warp = Warp(positions=positions, shape=(4, 6, 5), interpolation="nearest", beyond=beyond, matrix=np.eye(4))
         ((ours, plain),) = by_both([source], [[warp, *draw_moves(rng, 2)]], torch.float32)
         assert torch.equal(ours, plain)
 
@@ -144,8 +144,8 @@ def test_voxels_in_between_agree_after_moves_and_before_them(beyond, num_channel
         rng = np.random.default_rng(10 + seed)
         source = source_of(rng, num_channels, shape, ["float32", "uint8", "int16", "float16"][seed])
         first = draw_moves(rng, seed)
-        places = draw_places(rng, (4, 6, 5), after(shape, first), is_wide=bool(seed % 2), align_corners=seed > 1)
-        warp = Warp(places=places, shape=(4, 6, 5), interpolation="linear", beyond=beyond, matrix=np.eye(4))
+        positions = draw_positions(rng, (4, 6, 5), after(shape, first), is_wide=bool(seed % 2), align_corners=seed > 1)
+        warp = Warp(positions=positions, shape=(4, 6, 5), interpolation="linear", beyond=beyond, matrix=np.eye(4))
         ((ours, plain),) = by_both([source], [[*first, warp, *draw_moves(rng, 2)]], torch.float32)
         torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
 
@@ -168,9 +168,9 @@ def test_axes_are_resampled_by_tables_whatever_moved_before_and_after():
 def test_a_batch_of_several_passes_with_gains_is_made_at_once():
     rng = np.random.default_rng(30)
     sources = [source_of(rng, 2, (6, 5, 7), dtype) for dtype in ("float32", "uint8", "float32")]
-    places = draw_places(rng, (6, 5, 7), (6, 5, 7))
+    positions = draw_positions(rng, (6, 5, 7), (6, 5, 7))
     warps = [
-        Warp(places=places, shape=(6, 5, 7), interpolation=kind, beyond="border", matrix=np.eye(4))
+        Warp(positions=positions, shape=(6, 5, 7), interpolation=kind, beyond="border", matrix=np.eye(4))
         for kind in ("linear", "nearest", "linear")
     ]
     zoom = Resize(tables=tuple(draw_table(rng, side, 2) for side in (6, 5, 7)), matrix=np.eye(4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from voxelocity_lab.bench.comparison import BenchSide, Once
 from voxelocity_lab.bench.streams import OpenStream, Work, batches_per_s, fastest
+from voxelocity_observe.core.first_use import value_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,6 @@ def best_side(
         return BenchSide(name=name, once=None, note=why)
     module, function = PEERS[peer].streams.split(".")
     # Imports the peer.
-    streams: dict[str, OpenStream] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(work, chain)
+    streams: dict[str, OpenStream] = value_of(f"{__name__}.{module}", function)(work, chain)
     best, stream = fastest(streams, num_batches)
     return BenchSide(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches), note=f"{note}{best}")

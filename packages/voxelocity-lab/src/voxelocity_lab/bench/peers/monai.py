@@ -77,7 +77,7 @@ def dataset(name: str, refs: Sequence[VolumeRef], chain: Sequence[Any], **option
     return getattr(monai.data, name)(items(refs), list(chain), **{**_SETTINGS[name], **options})
 
 
-def cached(refs: Sequence[VolumeRef], kind: Kind, random: Sequence[Any], **options: Any) -> Any:
+def make_cached(refs: Sequence[VolumeRef], kind: Kind, random: Sequence[Any], **options: Any) -> Any:
     """A CacheDataset of prepared cases, filled now or when it is first used, that applies `random` to them."""
     return dataset("CacheDataset", refs, [*preparing(kind), *random], **options)
 
@@ -88,7 +88,7 @@ def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int
     With `indices` it keeps the voxels on which `RandCropByPosNegLabeld` centers patches, as MONAI's fast training
     guide advises.
     """
-    kept = cached(refs, kind, [mt.FgBgToIndicesd(keys="label", image_key="image")] if indices else [])
+    kept = make_cached(refs, kind, [mt.FgBgToIndicesd(keys="label", image_key="image")] if indices else [])
     return sum(int(value.nbytes) for item in kept for value in item.values() if hasattr(value, "nbytes"))
 
 
@@ -123,7 +123,7 @@ def augmenting(patch: Index3) -> list[Any]:
 def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     """Batches of a CacheDataset, cut and for "affine" augmented, by the settings of its loader."""
     random = augmenting(work.patch) if chain == "affine" else cropping(work.patch)
-    return loaders(cached(work.refs, work.phantoms.kind, random), work)
+    return loaders(make_cached(work.refs, work.phantoms.kind, random), work)
 
 
 def loaders(dataset: Any, work: Work) -> dict[str, OpenStream]:

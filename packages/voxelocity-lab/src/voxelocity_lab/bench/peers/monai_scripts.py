@@ -5,7 +5,6 @@ The chains are those of `examples/monai`, unchanged.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +44,13 @@ class TumourRegionsd(mt.MapTransform):  # type: ignore[misc]
 
 def names(module: Names) -> Any:
     """The module: `CacheDataset`, `ThreadDataLoader` and so on are its attributes."""
-    return importlib.import_module(module)
+    if module == "monai.data":
+        import monai.data
+
+        return monai.data
+    import voxelocity.monai
+
+    return voxelocity.monai
 
 
 def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
@@ -119,23 +124,23 @@ def whole(chain: ChainName, patch: Index3) -> list[Any]:
     return [*preparing(chain), *augmenting(chain, patch)]
 
 
-def cached(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
+def make_cached(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A CacheDataset of every case, filled, with its default settings."""
     return names(module).CacheDataset(items(refs), mt.Compose(chain), progress=False)
 
 
-def persistent(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
+def make_persistent(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
     """A PersistentDataset in this folder, each of its cases made."""
-    return _used(names(module).PersistentDataset(items(refs), mt.Compose(chain), cache_dir=folder))
+    return _take_every_item(names(module).PersistentDataset(items(refs), mt.Compose(chain), cache_dir=folder))
 
 
-def compiled(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
+def make_compiled(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A Dataset of the compiled chain, each of its cases in the chain's memory cache."""
     fast = names("voxelocity.monai").compile(mt.Compose(chain), cache="memory")
-    return _used(names(module).Dataset(items(refs), fast))
+    return _take_every_item(names(module).Dataset(items(refs), fast))
 
 
-def _used(dataset: Any) -> Any:
+def _take_every_item(dataset: Any) -> Any:
     for index in range(len(dataset)):
         dataset[index]
     return dataset
@@ -148,7 +153,7 @@ def stream(
     return endless(getattr(names(module), loader), dataset, seed=0, batch_size=batch_size, num_workers=num_workers)
 
 
-def checked(ours: OpenStream, theirs: OpenStream, what: str) -> str:
+def check_same(ours: OpenStream, theirs: OpenStream, what: str) -> str:
     """How the first batches drawn from one seed differ, in words.
 
     Raises:
@@ -163,7 +168,7 @@ def checked(ours: OpenStream, theirs: OpenStream, what: str) -> str:
 
 
 def check_batches(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> str:
-    """Like `checked`, for batches already at hand."""
+    """Like `check_same`, for batches already at hand."""
     for key in KEYS:
         if ours[key].shape != theirs[key].shape:
             raise VoxelocityError(

@@ -62,7 +62,7 @@ def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     options = {"batch_size": work.batch_size, "num_classes": work.phantoms.num_classes}
     return {
         f"{number} processes": functools.partial(
-            opened, folder, work.patch, augmented=chain == "nnU-Net", num_workers=number, **options
+            open_batches, folder, work.patch, augmented=chain == "nnU-Net", num_workers=number, **options
         )
         for number in work.workers
     }
@@ -140,7 +140,7 @@ class LoadedPatches(RandomBoxes, torch.utils.data.Dataset[dict[str, torch.Tensor
         image, label = self.cut(index)
         gaps = [side - n for side, n in zip(self.shape, image.shape[1:], strict=True)]
         # Of the last axis first.
-        pads = [each for gap in reversed(gaps) for each in (gap // 2, gap - gap // 2)]
+        pads = [side for gap in reversed(gaps) for side in (gap // 2, gap - gap // 2)]
         return torch.nn.functional.pad(image, pads), torch.nn.functional.pad(label, pads)
 
 
@@ -160,18 +160,18 @@ def write_cases(volumes: Sequence[Volume], folder: Path, patch: Index3) -> None:
             blocks, chunks = comp_blosc2_params(image.shape, patch, image.itemsize)
             blocks_seg, chunks_seg = comp_blosc2_params(label.shape, patch, label.itemsize)
             # Places (n, 4) of some voxels of each class, channel first.
-            places = {
+            locations = {
                 value: rng.permutation(np.argwhere(label == value))[:_MAX_LOCATIONS]
                 for value in np.unique(label[label > 0]).tolist()
             }
             nnUNetDatasetBlosc2.save_case(
-                image, label, {"class_locations": places}, str(folder / volume.case_id),
+                image, label, {"class_locations": locations}, str(folder / volume.case_id),
                 chunks=chunks, blocks=blocks, chunks_seg=chunks_seg, blocks_seg=blocks_seg,
             )  # fmt: skip
 
 
 @contextlib.contextmanager
-def opened(
+def open_batches(
     folder: Path, patch: Index3, *, batch_size: int, num_classes: int, augmented: bool, num_workers: int
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Batches of nnU-Net's workers: "data" (b, c, x, y, z) float32 and "target" (b, 1, x, y, z) int16.

@@ -29,7 +29,7 @@ def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     dataset = AugmentedPatches(work.volumes, work.patch)
     found = monai.loaders(dataset, work)
     if TAKES_BATCHES:
-        found["a whole batch at once"] = functools.partial(batched, dataset, work.batch_size)
+        found["a whole batch at once"] = functools.partial(open_batches, dataset, work.batch_size)
     return found
 
 
@@ -42,7 +42,7 @@ class AugmentedPatches(RandomBoxes, torch.utils.data.Dataset[dict[str, torch.Ten
 
 
 @contextlib.contextmanager
-def batched(patches: RandomBoxes, batch_size: int) -> Iterator[Iterator[dict[str, torch.Tensor]]]:
+def open_batches(patches: RandomBoxes, batch_size: int) -> Iterator[Iterator[dict[str, torch.Tensor]]]:
     """Batches changed as a whole, on torch's own threads. Version 2 only."""
     yield _batches(patches, batch_size)
 

@@ -162,7 +162,7 @@ class SteppedTrainer:
         import numpy as np
 
         by_class: list[list[float]] = [[] for _ in range(1, self.job["num_classes"])]
-        for logits, truth, _ in self._predicted():
+        for logits, truth, _ in self._predict():
             found = logits.argmax(0).numpy()
             for index, dice in enumerate(by_class, start=1):
                 a, b = found == index, truth == index
@@ -176,7 +176,7 @@ class SteppedTrainer:
 
         trainer = self.trainer
         folder.mkdir(parents=True, exist_ok=True)
-        for number, (logits, _, properties) in enumerate(self._predicted()):
+        for number, (logits, _, properties) in enumerate(self._predict()):
             export_prediction_from_logits(
                 logits,
                 properties,
@@ -186,7 +186,7 @@ class SteppedTrainer:
                 str(folder / f"{number:03d}"),
             )
 
-    def _predicted(self) -> Iterator[tuple[Any, Any, Any]]:
+    def _predict(self) -> Iterator[tuple[Any, Any, Any]]:
         import torch
 
         self.trainer.set_deep_supervision_enabled(False)

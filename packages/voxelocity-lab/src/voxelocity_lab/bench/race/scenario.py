@@ -299,7 +299,7 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
         command=settings.command,
         environment=machine,
         settings=asdict(settings),
-        comparisons=tuple(one for one in [outcome.comparison(task.words)] if one is not None),
+        comparisons=tuple(comparison for comparison in [outcome.comparison(task.words)] if comparison is not None),
         details=outcome.to_plain() | {"plan": plan},
         page=page,
     )

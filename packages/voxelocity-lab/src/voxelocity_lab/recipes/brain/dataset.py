@@ -112,7 +112,7 @@ def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
         label = f"labelsTr/{name}.nii.gz"
         cases[name] = {"images": images, "label": label}
         if not (folder / label).exists():
-            channels, classes = _drawn(grid, number)
+            channels, classes = _draw_case(grid, number)
             for image, values in zip(images, channels, strict=True):
                 (folder / image).parent.mkdir(parents=True, exist_ok=True)
                 write_scan(folder / image, values, grid)
@@ -131,7 +131,7 @@ def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
     return folder
 
 
-def _drawn(grid: Grid, number: int) -> tuple[list[Array], Array]:
+def _draw_case(grid: Grid, number: int) -> tuple[list[Array], Array]:
     """Four contrasts int16, and the classes uint8: 1 necrotic core, 2 edema, 3 enhancing rim."""
     numbers = generator(0, stage="brains", case=number)
     half = np.array(grid.shape) / 2.0

@@ -135,8 +135,13 @@ def class_means(dice: Sequence[Mapping[str, float | None]]) -> dict[str, ClassMe
 def score_table(dice: Sequence[Mapping[str, float | None]], *, num_held_out: int | None = None) -> Table:
     """What `class_means` finds, as it is printed; with how many of the held-out cases have scores, if not all have."""
     rows = [
-        (name, "n/a" if one.dice is None else f"{one.dice:.3f}", f"{one.dice_of_challenge:.3f}", str(one.num_without))
-        for name, one in class_means(dice).items()
+        (
+            name,
+            "n/a" if mean.dice is None else f"{mean.dice:.3f}",
+            f"{mean.dice_of_challenge:.3f}",
+            str(mean.num_without),
+        )
+        for name, mean in class_means(dice).items()
     ]
     heads = ("class", "Dice", "Dice by BraTS' rule", "cases with neither")
     part = "" if num_held_out in (None, len(dice)) else f"{len(dice)} of "

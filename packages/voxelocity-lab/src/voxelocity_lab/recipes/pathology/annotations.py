@@ -77,13 +77,13 @@ class Annotation:
             return self._read_mask(self._mask, box, level)
         rows = np.floor((np.arange(box.height) + box.y + 0.5) * ratio).astype(int)
         columns = np.floor((np.arange(box.width) + box.x + 0.5) * ratio).astype(int)
-        around = Box(
+        outer = Box(
             y=int(rows[0]),
             x=int(columns[0]),
             height=int(rows[-1] - rows[0]) + 1,
             width=int(columns[-1] - columns[0]) + 1,
         )
-        return self._read_mask(self._mask, around, level)[np.ix_(rows - rows[0], columns - columns[0])]
+        return self._read_mask(self._mask, outer, level)[np.ix_(rows - rows[0], columns - columns[0])]
 
     def _read_mask(self, mask: Slide, box: Box, level: int) -> Mask:
         """False outside of the slide."""
@@ -104,7 +104,7 @@ def read_outlines(path: Path) -> tuple[list[Outline], list[Outline]]:
     try:
         text = path.read_text()
         tumor, holes = _of_json(text) if path.suffix.lower() == ".json" else _of_xml(text)
-        outlines = [[np.asarray(one, np.float64).reshape(-1, 2) for one in each] for each in (tumor, holes)]
+        outlines = [[np.asarray(points, np.float64).reshape(-1, 2) for points in group] for group in (tumor, holes)]
     except FileNotFoundError:
         raise InputError(f"pathology: the annotation {path} does not exist") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError) as error:
@@ -132,18 +132,19 @@ def _of_json(text: str) -> tuple[Sequence[Sequence[object]], Sequence[Sequence[o
 def _of_xml(text: str) -> tuple[list[list[list[float]]], list[list[list[float]]]]:
     tumor: list[list[list[float]]] = []
     holes: list[list[list[float]]] = []
-    for one in ElementTree.fromstring(text).iter("Annotation"):
-        group, kind = one.get("PartOfGroup", "").strip(), one.get("Type", "").strip()
+    for element in ElementTree.fromstring(text).iter("Annotation"):
+        group, kind = element.get("PartOfGroup", "").strip(), element.get("Type", "").strip()
         if group.lower() not in _TUMOR | _HOLES:
             raise ValueError(
-                f"annotation {one.get('Name')!r} is in the group {group!r}, of which nobody knows whether it is tumor; "
-                f"name groups {listed(sorted(_TUMOR - {''}))} for tumor, {listed(sorted(_HOLES))} for what is not"
+                f"annotation {element.get('Name')!r} is in the group {group!r}, of which nobody knows whether it is "
+                f"tumor; name groups {listed(sorted(_TUMOR - {''}))} for tumor, "
+                f"{listed(sorted(_HOLES))} for what is not"
             )
         if kind.lower() not in _AREAS:
             raise ValueError(
-                f"annotation {one.get('Name')!r} is a {kind}, which has no area; remove it or draw a polygon"
+                f"annotation {element.get('Name')!r} is a {kind}, which has no area; remove it or draw a polygon"
             )
-        points = sorted(one.iter("Coordinate"), key=lambda point: int(point.get("Order", "0")))
+        points = sorted(element.iter("Coordinate"), key=lambda point: int(point.get("Order", "0")))
         outline = [[float(point.attrib["X"]), float(point.attrib["Y"])] for point in points]
         (holes if group.lower() in _HOLES else tumor).append(outline)
     return tumor, holes

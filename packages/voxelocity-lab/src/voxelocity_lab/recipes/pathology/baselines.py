@@ -42,10 +42,10 @@ class Baselines:
     def add(self, heat: HeatMap, slide: Slide, annotation: Annotation, box: Box) -> None:
         """Rates the patches of a piece, and at most 1,000 squares of its heat map; the same by each baseline."""
         where: dict[str, Any] = self._where
-        places, is_tumor = squares_of(heat, annotation, self._config)
+        boxes, is_tumor = squares_of(heat, annotation, self._config)
         for name, rating in self._ratings.items():
             self._of_patches[name].append(patch_scores(rating, slide, annotation, self._config, box=box, **where))
-            self._of_squares[name].append((scores_at(places, rating, slide, self._config, **where), is_tumor))
+            self._of_squares[name].append((scores_at(boxes, rating, slide, self._config, **where), is_tumor))
 
     @property
     def is_darker(self) -> bool:
@@ -105,8 +105,8 @@ def squares_of(heat: HeatMap, annotation: Annotation, config: PathologyConfig) -
     side, factor = config.patch.side, heat.step / SQUARE
     margin = (side - SQUARE) // 2
     top, left = round(heat.box.y / factor) - margin, round(heat.box.x / factor) - margin
-    places = [
+    boxes = [
         Box(y=top + int(row) * SQUARE, x=left + int(column) * SQUARE, height=side, width=side)
         for row, column in where[chosen]
     ]
-    return places, is_tumor[chosen]
+    return boxes, is_tumor[chosen]

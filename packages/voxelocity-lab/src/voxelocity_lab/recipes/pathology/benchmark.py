@@ -123,7 +123,7 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
             seed = next(seeds)
             batches = PatchBatches(opened, Blocks(config.cache_bytes), chosen, seed=seed)
             with OrderedPrefetch(batches, num_threads=1, num_ahead=4) as made:
-                pairs = ((one.image, one.label) for one in made)
+                pairs = ((batch.image, batch.label) for batch in made)
                 return _seconds_to_auc(pairs, held, config, call.device, seed=seed, num_makers=1)
 
         return once
@@ -134,7 +134,7 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
         def once() -> float:
             seed = next(seeds)
             batches = _monai_batches(opened, config, seed, True, num_workers, num_batches=2000)
-            pairs = (((one["image"].as_tensor() + 1.0) / 2.0, one["label"].float()) for one in batches)
+            pairs = (((batch["image"].as_tensor() + 1.0) / 2.0, batch["label"].float()) for batch in batches)
             return _seconds_to_auc(pairs, held, config, call.device, seed=seed, num_makers=num_workers)
 
         return once
@@ -226,7 +226,7 @@ def _monai_batches(
     batches = PatchBatches(opened, Blocks(0), config, seed=seed)
     items = []
     for number in range(num_batches):
-        draws, boxes, is_tumor = batches.drawn(number)
+        draws, boxes, is_tumor = batches.draw(number)
         for draw, box, tumor in zip(draws, boxes, is_tumor, strict=True):
             piece = opened.pieces[draw.case]
             corner = [max(box.y, 0), max(box.x, 0)]
@@ -302,10 +302,10 @@ def _whole(opened: OpenPieces, trained: TrainedPatches, call: Call, aucs: dict[s
             seconds = watch.elapsed_s
             aucs["dense" if is_dense else "by patches"] = roc_auc(*square_scores(heat, annotation))
             if not aucs.keys() >= ratings.keys():
-                places, is_tumor = squares_of(heat, annotation, chosen)
+                boxes, is_tumor = squares_of(heat, annotation, chosen)
                 where: dict[str, Any] = {"device": call.device, "blocks": Blocks(config.cache_bytes)}
                 for name, rating in ratings.items():
-                    aucs[name] = roc_auc(scores_at(places, rating, slide, chosen, **where), is_tumor)
+                    aucs[name] = roc_auc(scores_at(boxes, rating, slide, chosen, **where), is_tumor)
             return seconds
 
         return once

@@ -233,12 +233,12 @@ def _of_index(data: Path, path: Path) -> Iterator[Piece]:
 def _of_tiles(data: Path, path: Path) -> Iterator[Piece]:
     side = 640
     rows = list(_rows(path, "row", "col", "x", "y"))
-    places = [tuple(_whole(row, name, path, line) for name in ("row", "col")) for line, row in rows]
-    for place, (line, row) in zip(places, rows, strict=True):
+    positions = [tuple(_whole(row, name, path, line) for name in ("row", "col")) for line, row in rows]
+    for position, (line, row) in zip(positions, rows, strict=True):
         yield Piece(
             name=f"r{row['row']}c{row['col']}",
             slide=data / "slide.tiff",
             annotation=data / "tumour_mask.tiff",
             box=Box(y=_whole(row, "y", path, line), x=_whole(row, "x", path, line), height=side, width=side),
-            fold=sorted(places).index(place),
+            fold=sorted(positions).index(position),
         )

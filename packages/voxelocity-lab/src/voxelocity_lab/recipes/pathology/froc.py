@@ -80,9 +80,9 @@ def lesions_of(mask: Mask, *, downsample: float, micrometers: float) -> Lesions:
 
 def _length(mask: Mask) -> float:
     """The longer axis, in pixels, of the ellipse with the moments of an area."""
-    places = np.argwhere(mask).astype(np.float64)
+    positions = np.argwhere(mask).astype(np.float64)
     # Of a square pixel itself: 1/12.
-    spread = np.cov(places.T, bias=True).reshape(2, 2) + np.eye(2) / 12.0 if len(places) else np.zeros((2, 2))
+    spread = np.cov(positions.T, bias=True).reshape(2, 2) + np.eye(2) / 12.0 if len(positions) else np.zeros((2, 2))
     return 4.0 * math.sqrt(max(float(np.linalg.eigvalsh(spread)[-1]), 0.0))
 
 
@@ -108,8 +108,8 @@ def froc(found: Sequence[SlideHits]) -> dict[float, float]:
 
     Linear between the points of all thresholds, after (0, 0); of points with equal rates, the last one counts.
     """
-    false = np.array([one for each in found for one in each.false])
-    hits = np.array([one for each in found for one in each.hits])
+    false = np.array([probability for slide in found for probability in slide.false])
+    hits = np.array([probability for slide in found for probability in slide.hits])
     if not len(hits):
         return {}
     curve = {0.0: 0.0}

@@ -97,7 +97,7 @@ def predict_slide(
         [[tissue.has(_square(box, row, column, step)) for column in range(columns)] for row in range(rows)]
     )
     logits, unread = np.full((rows, columns), np.nan, np.float32), []
-    answer = _dense if config.heat.is_dense else _by_patches
+    predict = _dense if config.heat.is_dense else _by_patches
     kept = blocks or Blocks(config.cache_bytes)
     starts = [
         (row, column)
@@ -110,14 +110,14 @@ def predict_slide(
     def read(number: int) -> Pixels | ScanError:
         start = starts[number]
         part = is_seen[start[0] : start[0] + _BLOCK, start[1] : start[1] + _BLOCK]
-        around = Box(
+        block = Box(
             y=round(box.y / factor) + start[0] * SQUARE - margin,
             x=round(box.x / factor) + start[1] * SQUARE - margin,
             height=part.shape[0] * SQUARE + 2 * margin,
             width=part.shape[1] * SQUARE + 2 * margin,
         )
         try:
-            return kept.read(slide, around, patch.level)
+            return kept.read(slide, block, patch.level)
         except ScanError as error:
             return error
 
@@ -129,7 +129,7 @@ def predict_slide(
                 continue
             part = (slice(start[0], start[0] + _BLOCK), slice(start[1], start[1] + _BLOCK))
             with torch.inference_mode(), autocast(config.precision, device):
-                found = answer(networks, pixels, is_seen[part], config, device)
+                found = predict(networks, pixels, is_seen[part], config, device)
             logits[part] = np.where(is_seen[part], found, np.nan)
     probability = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
     num_seen = int(np.isfinite(logits).sum())
@@ -151,10 +151,10 @@ def _by_patches(
     """Logits of the squares of a block, each from its own patch."""
     patch, heat = config.patch, config.heat
     whole = torch.from_numpy(pixels).to(device).float().div_(255.0)
-    places = np.argwhere(is_seen)
+    positions = np.argwhere(is_seen)
     found = np.zeros(is_seen.shape, np.float32)
-    for first in range(0, len(places), heat.batch_size):
-        some = places[first : first + heat.batch_size]
+    for first in range(0, len(positions), heat.batch_size):
+        some = positions[first : first + heat.batch_size]
         views = [whole[:, y : y + patch.side, x : x + patch.side] for y, x in (some * SQUARE).tolist()]
         logits = turned_logits([network.patches for network in networks], torch.stack(views), heat.turns)
         found[tuple(some.T)] = logits.float().cpu().numpy()
@@ -205,17 +205,17 @@ def merged(maps: Sequence[HeatMap], slide: Slide) -> HeatMap:
     step = maps[0].step
     height, width = slide.shapes[0]
     probability = np.full((max(1, int(height // step)), max(1, int(width // step))), np.nan, np.float32)
-    for one in maps:
-        top, left = round(one.box.y / step), round(one.box.x / step)
-        target = probability[top : top + one.probability.shape[0], left : left + one.probability.shape[1]]
-        found = one.probability[: target.shape[0], : target.shape[1]]
+    for part in maps:
+        top, left = round(part.box.y / step), round(part.box.x / step)
+        target = probability[top : top + part.probability.shape[0], left : left + part.probability.shape[1]]
+        found = part.probability[: target.shape[0], : target.shape[1]]
         target[np.isfinite(found)] = found[np.isfinite(found)]
     return HeatMap(
         probability=probability,
         step=step,
         box=Box(y=0, x=0, height=height, width=width),
-        num_seen=sum(one.num_seen for one in maps),
-        unread=tuple(text for one in maps for text in one.unread),
+        num_seen=sum(part.num_seen for part in maps),
+        unread=tuple(text for part in maps for text in part.unread),
     )
 
 
@@ -239,9 +239,9 @@ def write_heat(heat: HeatMap, slide: Slide, path: Path) -> None:
             squares = padded.reshape(padded.shape[0] // 2, 2, -1, 2)
             levels.append(np.rint(squares.mean(axis=(1, 3))).astype(np.uint8))
         micrometers = (slide.micrometers or 1.0) * heat.step
-        for number, each in enumerate(levels):
+        for number, pixels in enumerate(levels):
             writer.write(
-                each,
+                pixels,
                 subfiletype=0 if number == 0 else 1,
                 tile=(256, 256),
                 compression="deflate",

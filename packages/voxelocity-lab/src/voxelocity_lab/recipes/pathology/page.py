@@ -144,7 +144,9 @@ def slides_document(
                 },
                 "num_squares": figures.num_squares,
                 "seconds": figures.seconds,
-                "pieces": {one.name: {"patch_auc": one.patch_auc, "square_auc": one.square_auc} for one in scores},
+                "pieces": {
+                    score.name: {"patch_auc": score.patch_auc, "square_auc": score.square_auc} for score in scores
+                },
             },
             where="the scores",
         ),
@@ -192,10 +194,10 @@ def _baseline_table(figures: Figures) -> list[Any]:
 def _table(scores: Sequence[PieceScore]) -> Table:
     rows = [
         (
-            one.name, str(one.num_patches), number_text(one.patch_auc, 3), number_text(one.square_auc, 3),
-            f"{100 * one.tumor_share:.0f} %",
+            score.name, str(score.num_patches), number_text(score.patch_auc, 3), number_text(score.square_auc, 3),
+            f"{100 * score.tumor_share:.0f} %",
         )
-        for one in scores
+        for score in scores
     ]  # fmt: skip
     heads = ("Piece", "Patches", "AUC of patches", "AUC of squares", "Squares that are tumor")
     return Table(caption="Pieces that were not trained on", heads=heads, rows=rows)
@@ -223,17 +225,17 @@ def _pictures(drawn: Sequence[SlidePicture]) -> list[Any]:
         return []
     films = []
     # The page offers the layers of the first one.
-    for one in sorted(drawn[:MOST_DRAWN], key=lambda one: one.truth is None):
-        layers = {"prediction": png_data_uri(_layer(np.nan_to_num(one.probability), _HEAT))}
-        if one.truth is not None:
-            layers["truth"] = png_data_uri(_layer(one.truth.astype(np.float32), _TRUTH))
-        height, width = one.pixels.shape[1:]
-        picture = png_data_uri(np.ascontiguousarray(one.pixels.transpose(1, 2, 0)))
+    for slide in sorted(drawn[:MOST_DRAWN], key=lambda slide: slide.truth is None):
+        layers = {"prediction": png_data_uri(_layer(np.nan_to_num(slide.probability), _HEAT))}
+        if slide.truth is not None:
+            layers["truth"] = png_data_uri(_layer(slide.truth.astype(np.float32), _TRUTH))
+        height, width = slide.pixels.shape[1:]
+        picture = png_data_uri(np.ascontiguousarray(slide.pixels.transpose(1, 2, 0)))
         films.append(
-            (one.title, [SliceFilm(plane="slide", count=1, ratio=width / height, image=picture, layers=layers)])
+            (slide.title, [SliceFilm(plane="slide", count=1, ratio=width / height, image=picture, layers=layers)])
         )
     legend = [LegendEntry(name="predicted tumor", color=f"rgb{_HEAT}")]
-    if any(one.truth is not None for one in drawn):
+    if any(slide.truth is not None for slide in drawn):
         legend.append(LegendEntry(name="annotated tumor", color=f"rgb{_TRUTH}"))
     return [Slices(figures=films, legend=legend, difference_legend=())]
 

@@ -32,7 +32,7 @@ _SCALING = (Scaling(1.0 / 255.0, 0.0),) * 3
 _FRAME = 1 << 20
 
 
-class Places:
+class Positions:
     """Where the centers of patches of one class may lie, in all pieces, and how to draw one of them.
 
     Args:
@@ -81,14 +81,14 @@ class PatchBatches:
         for piece in pieces.pieces:
             box = pieces.box(piece)
             area += box.height * box.width / self._factor(piece) ** 2
-            is_tumor, is_other, step = self._places(piece)
+            is_tumor, is_other, step = self._find_positions(piece)
             tumor.append(is_tumor)
             other.append(is_other)
             self._steps.append(step)
         self._num_patches = max(1, int(area // config.patch.side**2))
-        self._classes = Places(other), Places(tumor)
-        for kind, places in zip(("other tissue", "tumor"), self._classes, strict=True):
-            if not len(places):
+        self._classes = Positions(other), Positions(tumor)
+        for kind, positions in zip(("other tissue", "tumor"), self._classes, strict=True):
+            if not len(positions):
                 raise DatasetError(f"pathology: the pieces to train on hold no {kind}; a classifier needs both")
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class PatchBatches:
         """Pixels of the finest level along one of a patch."""
         return self._pieces.slide(piece).downsample_of(self._config.patch.level)
 
-    def _places(self, piece: Piece) -> tuple[Mask, Mask, float]:
+    def _find_positions(self, piece: Piece) -> tuple[Mask, Mask, float]:
         """Where centers are tumor or other tissue, on a grid with this many pixels of the finest level between."""
         annotation, slide, box = self._pieces.annotation(piece), self._pieces.slide(piece), self._pieces.box(piece)
         if annotation is None:
@@ -121,7 +121,7 @@ class PatchBatches:
         fits[half : low.height - half or None, half : low.width - half or None] = True
         return is_positive & fits, is_tissue & ~is_positive & fits, step
 
-    def drawn(self, step: int) -> tuple[list[Draw], list[Box], npt.NDArray[np.float32]]:
+    def draw(self, step: int) -> tuple[list[Draw], list[Box], npt.NDArray[np.float32]]:
         """Of a batch: the draws, where each patch lies in pixels of its level, and whether it is tumor."""
         patch, size = self._config.patch, self._config.fit.batch_size
         rng = generator(self._seed, stage="places", draw=step)
@@ -131,8 +131,8 @@ class PatchBatches:
         numbers = rng.random((size, 3))
         draws, boxes = [], []
         for index in range(size):
-            places = self._classes[int(is_tumor[index])]
-            number, row, column = places[int(numbers[index, 0] * len(places))]
+            positions = self._classes[int(is_tumor[index])]
+            number, row, column = positions[int(numbers[index, 0] * len(positions))]
             piece, gap = self._pieces.pieces[number], self._steps[number]
             box, factor = self._pieces.box(piece), self._factor(piece)
             # Anywhere within its place on the grid.
@@ -146,7 +146,7 @@ class PatchBatches:
 
     def __call__(self, step: int, share: slice = slice(None)) -> Batch:
         """The patches `share` of batch `step`. Safe from several threads."""
-        draws, boxes, _ = self.drawn(step)
+        draws, boxes, _ = self.draw(step)
         draws, boxes = draws[share], boxes[share]
         side = self._config.patch.side
         config = self._config.augment

@@ -102,8 +102,8 @@ def predict(call: Call) -> None:
     folders = find_models(call.out)
     models = [load_patches(folder) for folder in folders]
     config = models[0].config
-    for one in models:
-        one.network.to(call.device)
+    for model in models:
+        model.network.to(call.device)
     pieces = find_pieces(call.data)
     unseen, notices = _unseen(models, pieces)
     chosen = [piece for piece in pieces if _unseen_by(models, piece, unseen)]
@@ -125,7 +125,7 @@ def predict(call: Call) -> None:
     of_patches, of_squares = [], []
     for piece in chosen:
         slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
-        networks = [one.network for one in _unseen_by(models, piece, unseen)]
+        networks = [model.network for model in _unseen_by(models, piece, unseen)]
         heat = predict_slide(
             networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
         )
@@ -144,7 +144,7 @@ def predict(call: Call) -> None:
                 tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
             )
         )  # fmt: skip
-    found, by_intensity, listed, drawn = _written(
+    found, by_intensity, listed, drawn = _write(
         call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
     )
     put_in_place(call.out / "lesions.csv", _csv(listed))
@@ -153,10 +153,10 @@ def predict(call: Call) -> None:
         square_auc=pooled_auc(of_squares),
         froc=froc(found),
         froc_of_intensity=froc(by_intensity),
-        num_squares=sum(heat.num_seen for each in maps.values() for _, heat in each),
+        num_squares=sum(heat.num_seen for parts in maps.values() for _, heat in parts),
         seconds=watch.elapsed_s,
         baselines=baselines.aucs(),
-        unlearned="; ".join(f"{_name(one.fold)}: {one.unlearned}" for one in models if one.unlearned),
+        unlearned="; ".join(f"{_name(model.fold)}: {model.unlearned}" for model in models if model.unlearned),
         data="" if is_own else name_of(call.data),
     )
     document = slides_document(
@@ -175,13 +175,13 @@ def _unseen(models: Sequence[TrainedPatches], pieces: Sequence[Piece]) -> tuple[
     unseen: set[tuple[int | None, str]] = set()
     near: set[str] = set()
     is_known = False
-    for one in models:
-        knows = one.division.knows(parts.values())
+    for model in models:
+        knows = model.division.knows(parts.values())
         is_known |= knows
         for name, part in parts.items():
-            if not one.division.has(part, by_patient=knows):
-                unseen.add((one.fold, name))
-                if one.division.is_near(part, by_patient=knows):
+            if not model.division.has(part, by_patient=knows):
+                unseen.add((model.fold, name))
+                if model.division.is_near(part, by_patient=knows):
                     near.add(name)
     notices = []
     if near:
@@ -190,7 +190,7 @@ def _unseen(models: Sequence[TrainedPatches], pieces: Sequence[Piece]) -> tuple[
             "patients were trained on, so scores are higher than on new slides."
         )
     if parts and not is_known:
-        names = {part.name for one in models for part in one.division.trained} & parts.keys()
+        names = {part.name for model in models for part in model.division.trained} & parts.keys()
         same = f", although {count_text(len(names), 'name')} are the same" if names else ""
         notices.append(f"By its content, no slide here is one that the networks were trained on{same}.")
     return unseen, notices
@@ -200,10 +200,10 @@ def _unseen_by(
     models: Sequence[TrainedPatches], piece: Piece, unseen: Collection[tuple[int | None, str]] = ()
 ) -> list[TrainedPatches]:
     """The networks that may predict a piece: those known not to have seen it, or all if there is nothing to score."""
-    return [one for one in models if piece.annotation is None or (one.fold, piece.name) in unseen]
+    return [model for model in models if piece.annotation is None or (model.fold, piece.name) in unseen]
 
 
-def _written(
+def _write(
     out: Path,
     data: Path,
     config: PathologyConfig,
@@ -221,24 +221,24 @@ def _written(
     listed: list[tuple[str, Detection]] = []
     drawn: list[SlidePicture] = []
     stems = Counter(path.stem for path in maps)
-    for path, each in maps.items():
-        slide = opened.slide(each[0][0])
-        heat = merged([one for _, one in each], slide)
+    for path, parts in maps.items():
+        slide = opened.slide(parts[0][0])
+        heat = merged([part for _, part in parts], slide)
         # Slides of one name lie in different folders, or have different endings.
         name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
         write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
         width = slide.micrometers
         apart_pixels = config.heat.lesion_micrometers / width if width else 0.0
         detections = heat.lesions(least_probability=config.heat.least_probability, apart_pixels=apart_pixels)
-        listed += [(name, one) for one in detections]
-        truth = _truth(opened, [piece for piece, _ in each])
+        listed += [(name, detection) for detection in detections]
+        truth = _truth(opened, [piece for piece, _ in parts])
         if truth is not None and width:
             lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
             found.append(match(detections, lesions))
             trivial = spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
             by_intensity.append(match(trivial, lesions))
         if len(drawn) < MOST_DRAWN:
-            drawn.append(_picture(name, slide, heat, opened, each[0][0]))
+            drawn.append(_picture(name, slide, heat, opened, parts[0][0]))
     return found, by_intensity, listed, drawn
 
 
@@ -262,7 +262,7 @@ def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece:
     level = slide.level_of(factor)
     rows, columns = (np.arange(int(side / factor)) for side in (height, width))
     whole = slide.read(Box(y=0, x=0, height=slide.shapes[level][0], width=slide.shapes[level][1]), level)
-    places = [
+    pixels_of = [
         np.minimum(((at + 0.5) * factor / slide.downsamples[level]).astype(int), side - 1)
         for at, side in zip((rows, columns), slide.shapes[level], strict=True)
     ]
@@ -274,7 +274,7 @@ def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece:
     box = Box(y=0, x=0, height=len(rows), width=len(columns))
     return SlidePicture(
         title=title,
-        pixels=np.ascontiguousarray(whole[:, places[0]][:, :, places[1]]),
+        pixels=np.ascontiguousarray(whole[:, pixels_of[0]][:, :, pixels_of[1]]),
         probability=heat.probability[np.ix_(*squares)],
         truth=None if annotation is None else annotation.mask(box, factor),
     )
@@ -290,10 +290,11 @@ def _csv(listed: Sequence[tuple[str, Detection]]) -> bytes:
 
 def _in_words(call: Call, config: PathologyConfig, models: Sequence[TrainedPatches]) -> dict[str, str]:
     patch = config.patch
+    num_weights = sum(parameter.numel() for parameter in models[0].network.parameters())
     return {
         "data": str(call.data),
-        "network": f"ResNet-18, {sum(one.numel() for one in models[0].network.parameters()) / 1e6:.1f} million weights",
-        "trained": ", ".join(_name(one.fold) for one in models),
+        "network": f"ResNet-18, {num_weights / 1e6:.1f} million weights",
+        "trained": ", ".join(_name(model.fold) for model in models),
         "patches": f"{patch.side} x {patch.side} pixels of level {patch.level}, tumor by the central {SQUARE}",
         "heat map": "dense" if config.heat.is_dense else "one patch a square",
     }

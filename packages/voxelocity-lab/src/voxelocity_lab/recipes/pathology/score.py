@@ -80,14 +80,14 @@ def patch_scores(
         height=int(box.height / factor), width=int(box.width / factor),
     )  # fmt: skip
     is_near = any_within(annotation.mask(low, factor), SQUARE)
-    places = list(patches_of(low, patch.side))
+    boxes = list(patches_of(low, patch.side))
     half = patch.side // 2
-    is_tumor = np.array([bool(is_near[one.y - low.y + half, one.x - low.x + half]) for one in places], bool)
-    return scores_at(places, network, slide, config, device=device, blocks=blocks), is_tumor
+    is_tumor = np.array([bool(is_near[square.y - low.y + half, square.x - low.x + half]) for square in boxes], bool)
+    return scores_at(boxes, network, slide, config, device=device, blocks=blocks), is_tumor
 
 
 def scores_at(
-    places: Sequence[Box],
+    boxes: Sequence[Box],
     rating: PatchNet | Rating,
     slide: Slide,
     config: PathologyConfig,
@@ -99,9 +99,9 @@ def scores_at(
     rate = rating.patches if isinstance(rating, PatchNet) else rating
     scores = []
     with torch.inference_mode(), autocast(config.precision, device):
-        for first in range(0, len(places), config.heat.batch_size):
-            some = places[first : first + config.heat.batch_size]
-            pixels = np.stack([blocks.read(slide, one, config.patch.level) for one in some])
+        for first in range(0, len(boxes), config.heat.batch_size):
+            some = boxes[first : first + config.heat.batch_size]
+            pixels = np.stack([blocks.read(slide, box, config.patch.level) for box in some])
             images = torch.from_numpy(pixels).to(device).float().div_(255.0)
             scores.append(turned_logits([rate], images, config.heat.turns).cpu().numpy())
     return np.concatenate(scores or [np.zeros(0)]).astype(np.float64)

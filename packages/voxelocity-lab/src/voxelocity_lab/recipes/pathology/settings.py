@@ -65,7 +65,7 @@ class HeatConfig(Config):
     batch_size: int = Field(default=64, ge=1)
     """Patches at once."""
     turns: Literal[1, 4, 8] = 1
-    """Of each patch: as it is, in four quarter turns, or also mirrored; their logits are averaged."""
+    """Of each patch: unchanged, in four quarter turns, or also mirrored; their logits are averaged."""
     least_probability: float = Field(default=0.5, ge=0.0, le=1.0)
     """Of what is listed as a lesion."""
     lesion_micrometers: float = Field(default=75.0, ge=0.0)

@@ -93,7 +93,7 @@ class Slide:
             self.micrometers: float | None = None
             return
         _try_in_another_process(path)
-        self._slide = _opened(path)
+        self._slide = _open(path)
         self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
         self.downsamples = tuple(map(float, self._slide.level_downsamples))
         width = self._slide.properties.get("openslide.mpp-x")
@@ -147,7 +147,7 @@ class Slide:
         except _errors() as error:
             # OpenSlide answers nothing more once something could not be read.
             with self._lock:
-                self._slide = _opened(self.path)
+                self._slide = _open(self.path)
             raise ScanError(
                 f"pathology: {self.path}: {box.width} x {box.height} pixels at x {box.x}, y {box.y} of level {level} "
                 f"cannot be read ({error}); copy the slide again from its source"
@@ -191,7 +191,7 @@ def _try_in_another_process(path: Path) -> None:
         )
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     try:
         import openslide
     except ImportError:

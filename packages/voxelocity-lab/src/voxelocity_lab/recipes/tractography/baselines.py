@@ -53,7 +53,7 @@ def baselines_of(
     bundle = bundle[np.isin(bundle, chosen)]
     if not len(bundle):
         return {}
-    exemplars = trained.exemplars.drawn(bundle, seed=seed)
+    exemplars = trained.exemplars.draw(bundle, seed=seed)
     # By the distance of neighbors, which the network has to learn.
     steps = generator(seed, stage="moved").standard_normal((len(bundle), 1, 3), dtype=np.float32)
     scale = trained.network.scale_mm.cpu().numpy()[bundle, None, None]

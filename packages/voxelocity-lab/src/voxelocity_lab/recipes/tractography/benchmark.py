@@ -30,7 +30,7 @@ from voxelocity_lab.recipes.tractography.judge import space_shared
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
 from voxelocity_lab.recipes.tractography.shapes import Points, resample
-from voxelocity_lab.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divided, load_tracts
+from voxelocity_lab.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divide, load_tracts
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import InputError
 
@@ -45,7 +45,7 @@ def benchmark(call: Call) -> None:
     """Measures all ways with the model in `call.out`; writes `bench_tractography.json` and its page there."""
     trained = load_tracts(call.out)
     config = trained.config
-    training, real, notices = divided(trained, call.data)
+    training, real, notices = divide(trained, call.data)
     for notice in notices:
         call.console.print(f"warning: {notice}", style="yellow", highlight=False, soft_wrap=True)
     if not len(training):
@@ -133,11 +133,11 @@ def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_onc
     numbers = np.random.default_rng(call.seed)
     factors, scale = signal_and_noise().float().to(device), network.scale_mm.cpu().numpy()
     bundle = np.repeat(np.arange(len(counts)), counts)
-    around = trained.exemplars.drawn(bundle, seed=call.seed)
+    all_exemplars = trained.exemplars.draw(bundle, seed=call.seed)
     made = []
     with torch.no_grad():
         for start in range(0, len(bundle), at_once):
-            members, exemplars = bundle[start : start + at_once], around[start : start + at_once]
+            members, exemplars = bundle[start : start + at_once], all_exemplars[start : start + at_once]
             current = config.sample.spread * numbers.standard_normal(exemplars.shape).astype(np.float32)
             for time, of_current, of_clean, _ in weights_of(PLAIN_STEPS, "ddim"):
                 noisy = torch.from_numpy(current).to(device)
@@ -145,8 +145,8 @@ def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_onc
                 packed = pack(
                     noisy, torch.from_numpy(exemplars).to(device), times, torch.from_numpy(members).to(device)
                 )
-                answer = network(packed).transpose(1, 2)
-                clean = clean_of(answer, noisy, factors[:, times], config.prediction).cpu().numpy()
+                output = network(packed).transpose(1, 2)
+                clean = clean_of(output, noisy, factors[:, times], config.prediction).cpu().numpy()
                 current = (of_current * current + of_clean * clean).astype(np.float32)
             made.append(current * scale[members, None, None] + exemplars)
     return np.concatenate(made).astype(np.float32)
@@ -163,7 +163,7 @@ def _our_training(call: Call, config: TractographyConfig, training: Bundles, pai
         device=device,
     )
     batches = StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
-    return _timed(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
+    return _measure_rate(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
 
 
 class _PlainPairs(torch.utils.data.Dataset[Any]):
@@ -207,10 +207,10 @@ def _plain_training(call: Call, config: TractographyConfig, items: _PlainPairs, 
         loss.item()
 
     num_steps = min(_STEPS, len(items) // batch_size - _WARM_UP_STEPS)
-    return _timed(one, batch_size, device, num_steps)
+    return _measure_rate(one, batch_size, device, num_steps)
 
 
-def _timed(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int = _STEPS) -> float:
+def _measure_rate(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int = _STEPS) -> float:
     """Streamlines a second."""
     seconds = []
     for number in range(_WARM_UP_STEPS + max(1, num_steps)):

@@ -105,15 +105,15 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None) -> B
     every = [path for files in groups.values() for path in files]
     identity = source_identity([*every, *([] if image is None else [image])])
     key = entry_key(identity, f"tractography {_VERSION} points={num_points}")
-    place = default_cache_folder() / "tracts" / f"{key}.npz"
-    if place.is_file():
+    cached = default_cache_folder() / "tracts" / f"{key}.npz"
+    if cached.is_file():
         with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
-            return _read_cached(place)
-    found = _bundled({name: read_tracts(files, image=image) for name, files in groups.items()}, num_points)
+            return _read_cached(cached)
+    found = _bundle({name: read_tracts(files, image=image) for name, files in groups.items()}, num_points)
     # Reading again takes a second or two: no reason to end.
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _write_cached(place, found)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        _write_cached(cached, found)
     return found
 
 
@@ -126,20 +126,20 @@ def _files_by_subject(data: Path) -> dict[str, list[Path]]:
     return {data.stem: tract_files(data)}
 
 
-def _bundled(tracts: dict[str, Tracts], num_points: int) -> Bundles:
-    names = tuple(dict.fromkeys(name for one in tracts.values() for name in one.names))
+def _bundle(tracts: dict[str, Tracts], num_points: int) -> Bundles:
+    names = tuple(dict.fromkeys(name for subject in tracts.values() for name in subject.names))
     bundle = np.concatenate(
-        [np.array([names.index(name) for name in one.names])[one.bundle] for one in tracts.values()]
+        [np.array([names.index(name) for name in subject.names])[subject.bundle] for subject in tracts.values()]
     )
-    streamlines = np.concatenate([resample(one.points, one.offsets, num_points) for one in tracts.values()])
+    streamlines = np.concatenate([resample(subject.points, subject.offsets, num_points) for subject in tracts.values()])
     return Bundles(
         streamlines=with_one_direction(streamlines, bundle),
         bundle=bundle.astype(np.int64),
-        subject=np.concatenate([np.full(len(one), number) for number, one in enumerate(tracts.values())]),
-        identity=np.concatenate([_identities(one) for one in tracts.values()]),
+        subject=np.concatenate([np.full(len(subject), number) for number, subject in enumerate(tracts.values())]),
+        identity=np.concatenate([_identities(subject) for subject in tracts.values()]),
         names=names,
         subjects=tuple(tracts),
-        left_out="; ".join(one.left_out for one in tracts.values() if one.left_out),
+        left_out="; ".join(subject.left_out for subject in tracts.values() if subject.left_out),
     )
 
 
@@ -155,7 +155,7 @@ def _identities(tracts: Tracts) -> Numbers:
     return found
 
 
-def _write_cached(place: Path, bundles: Bundles) -> None:
+def _write_cached(cached: Path, bundles: Bundles) -> None:
     content = io.BytesIO()
     np.savez(
         content,
@@ -167,12 +167,12 @@ def _write_cached(place: Path, bundles: Bundles) -> None:
         subjects=np.array(bundles.subjects),
         left_out=np.array(bundles.left_out),
     )
-    put_in_place(place, content.getvalue(), is_durable=False)
+    put_in_place(cached, content.getvalue(), is_durable=False)
 
 
-def _read_cached(place: Path) -> Bundles:
+def _read_cached(cached: Path) -> Bundles:
     # NumPy leaves a damaged file open.
-    with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as arrays:
+    with np.load(io.BytesIO(cached.read_bytes()), allow_pickle=False) as arrays:
         return Bundles(
             streamlines=arrays["streamlines"],
             bundle=arrays["bundle"],
@@ -267,8 +267,8 @@ class TractDivision:
             "groups": list(self.groups),
             "files": dict(self.files),
             **{
-                name: {"streamlines": len(one), "content": hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()}
-                for name, one in sides.items()
+                name: {"streamlines": len(side), "content": hashlib.blake2b(side.tobytes(), digest_size=16).hexdigest()}
+                for name, side in sides.items()
             },
         }
 

@@ -35,7 +35,7 @@ def signal_and_noise() -> torch.Tensor:
 
 
 def target_of(clean: torch.Tensor, noise: torch.Tensor, factors: torch.Tensor, prediction: Prediction) -> torch.Tensor:
-    """What the network should answer.
+    """What the network should output.
 
     Args:
         clean: (b, p, 3).
@@ -50,12 +50,12 @@ def target_of(clean: torch.Tensor, noise: torch.Tensor, factors: torch.Tensor, p
     return velocity
 
 
-def clean_of(answer: torch.Tensor, noisy: torch.Tensor, factors: torch.Tensor, prediction: Prediction) -> torch.Tensor:
-    """The clean streamline that an answer means; arguments as for `target_of`."""
+def clean_of(output: torch.Tensor, noisy: torch.Tensor, factors: torch.Tensor, prediction: Prediction) -> torch.Tensor:
+    """The clean streamline that an output means; arguments as for `target_of`."""
     if prediction == "x0":
-        return answer
+        return output
     signal, sigma = factors[..., None, None]
-    clean: torch.Tensor = signal * noisy - sigma * answer
+    clean: torch.Tensor = signal * noisy - sigma * output
     return clean
 
 
@@ -88,7 +88,7 @@ def weights_of(num_steps: int, sampler: Sampler) -> list[tuple[int, float, float
 
     Returns:
         Of each step, the time at which the network is asked, and the weights of the noisy streamline, of the clean one
-        that the network answers, and of its answer before.
+        that the network answers, and of its output before.
     """
     signal, sigma = signal_and_noise().tolist()
     times = times_of(num_steps)

@@ -33,7 +33,7 @@ class Exemplars:
     streamlines: Points
     bundle: Numbers
 
-    def drawn(self, bundle: Numbers, *, seed: int) -> Points:
+    def draw(self, bundle: Numbers, *, seed: int) -> Points:
         """An exemplar (n, p, 3) for each streamline that is to be generated.
 
         Those of a bundle come in a random order before one comes again. A bundle without any takes those of all.
@@ -44,11 +44,11 @@ class Exemplars:
         """
         chosen = np.empty(len(bundle), np.int64)
         for number in np.unique(bundle):
-            places = np.flatnonzero(bundle == number)
+            wanted = np.flatnonzero(bundle == number)
             members = np.flatnonzero(self.bundle == number)
             members = members if len(members) else np.arange(len(self.bundle))
             order = generator(seed, stage="exemplar", draw=int(number)).permutation(members)
-            chosen[places] = np.resize(order, len(places))
+            chosen[wanted] = np.resize(order, len(wanted))
         drawn: Points = self.streamlines[chosen]
         return drawn
 

@@ -27,7 +27,7 @@ TRACT_ENDINGS = (".trk", ".tck", ".trx")
 # Of int16 points, as the array of HCP1065 has them.
 _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
-_ROOM_MM = 10.0
+_MARGIN_MM = 10.0
 # Characters of what a library says that errors show.
 _LONGEST_REASON = 300
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
@@ -120,8 +120,8 @@ def read_tracts(files: Sequence[Path], *, image: Path | None = None) -> Tracts:
         each = np.diff(part.offsets)
         points.append(part.points[np.repeat(keep, each)])
         lengths.append(each[keep])
-        places = np.array([names.index(name) for name in part.names])
-        bundle.append(places[part.bundle[keep]])
+        numbers = np.array([names.index(name) for name in part.names])
+        bundle.append(numbers[part.bundle[keep]])
     return Tracts(
         points=np.concatenate(points),
         offsets=np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
@@ -161,13 +161,13 @@ def _read_by_nibabel(path: Path) -> Tracts:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = nib.streamlines.load(path)
-    if any("vox_to_ras" in str(one.message) for one in caught):
+    if any("vox_to_ras" in str(warning.message) for warning in caught):
         raise ScanError(
             f"tractography: {path} has no voxel-to-RAS matrix in its header, so nobody knows where its streamlines "
             "lie; save it again with the affine of its image"
         )
     streamlines = found.streamlines
-    return _of_lengths(streamlines.get_data(), [len(one) for one in streamlines], path.stem)
+    return _of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines], path.stem)
 
 
 def _read_array(path: Path) -> Tracts:
@@ -239,11 +239,11 @@ def _read_trx(path: Path) -> Tracts:
                 f"the group {name} names streamline {members[(members < 0) | (members >= num)][0]} of {num}"
             )
         bundle[members] = number
-    used, places = np.unique(bundle, return_inverse=True)
+    used, numbers = np.unique(bundle, return_inverse=True)
     return Tracts(
         points=points.astype(np.float32),
         offsets=offsets,
-        bundle=places.reshape(-1),
+        bundle=numbers.reshape(-1),
         names=tuple(names[number] for number in used),
     )
 
@@ -296,10 +296,10 @@ class Space:
         return cls(affine=grid.affine, shape=grid.shape)
 
     @classmethod
-    def around(cls, points: Points) -> Space:
+    def enclosing(cls, points: Points) -> Space:
         """Voxels of 1 mm, with some room around points (m, 3)."""
-        low = np.floor(points.min(axis=0)) - _ROOM_MM
-        x, y, z = (int(size) for size in np.ceil(points.max(axis=0)) + _ROOM_MM - low)
+        low = np.floor(points.min(axis=0)) - _MARGIN_MM
+        x, y, z = (int(size) for size in np.ceil(points.max(axis=0)) + _MARGIN_MM - low)
         affine = np.eye(4)
         affine[:3, 3] = low
         return cls(affine=tuple(map(tuple, affine.tolist())), shape=(x, y, z))

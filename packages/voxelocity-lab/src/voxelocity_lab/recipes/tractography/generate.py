@@ -72,7 +72,7 @@ def generate(
     watch = Stopwatch()
     made: list[Points] = []
 
-    def kept() -> Iterator[tuple[Points, str]]:
+    def keep_batches() -> Iterator[tuple[Points, str]]:
         # The next batch is made in a thread while this one is written.
         for start, streamlines in ThreadBuffer(batches_of(trained, bundle, seed=seed, device=device, warn=warn)):
             made.append(streamlines)
@@ -81,7 +81,7 @@ def generate(
                 chosen = list(group)
                 yield streamlines[chosen[0] : chosen[-1] + 1], trained.names[number]
 
-    write_tracts(path, kept(), space=trained.space)
+    write_tracts(path, keep_batches(), space=trained.space)
     num_points = trained.config.network.num_points
     return Generated(
         path=path,
@@ -102,12 +102,12 @@ def untrained_streamlines(trained: TrainedTracts, bundle: Numbers, *, seed: int)
 
     Its answers are zero then, so no network is called.
     """
-    around_mm = trained.exemplars.drawn(bundle, seed=seed)
+    exemplar_mm = trained.exemplars.draw(bundle, seed=seed)
     noise = trained.config.sample.spread * _noise(trained.network, 0, len(bundle), seed)
     device = torch.device("cpu")
-    seen = _denoised(lambda packed: torch.zeros_like(packed[:, :3]), trained.config, noise, around_mm, bundle, device)
+    seen = _denoise(lambda packed: torch.zeros_like(packed[:, :3]), trained.config, noise, exemplar_mm, bundle, device)
     scale = trained.network.scale_mm.cpu().numpy()
-    made: Points = (seen * scale[bundle, None, None] + around_mm).astype(np.float32)
+    made: Points = (seen * scale[bundle, None, None] + exemplar_mm).astype(np.float32)
     return made
 
 
@@ -121,7 +121,7 @@ def batches_of(
     """
     config = trained.config
     network = trained.network.to(device).eval()
-    exemplars_mm = trained.exemplars.drawn(bundle, seed=seed)
+    exemplars_mm = trained.exemplars.draw(bundle, seed=seed)
     forward = compiled(network, config.precision.compile, device)
     size = min(config.sample.batch_size, max(1, len(bundle)))
     start = 0
@@ -129,8 +129,8 @@ def batches_of(
         members = bundle[start : start + size]
         try:
             noise = config.sample.spread * _noise(network, start, len(members), seed)
-            around_mm = exemplars_mm[start : start + size]
-            seen = _denoised(forward, config, noise, around_mm, members, device)
+            exemplar_mm = exemplars_mm[start : start + size]
+            seen = _denoise(forward, config, noise, exemplar_mm, members, device)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -145,7 +145,7 @@ def batches_of(
             )
             continue
         scale = network.scale_mm.cpu().numpy()
-        yield start, (seen * scale[members, None, None] + around_mm).astype(np.float32)
+        yield start, (seen * scale[members, None, None] + exemplar_mm).astype(np.float32)
         start += len(members)
 
 
@@ -159,7 +159,7 @@ def _noise(network: Denoiser, start: int, num: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(blocks)[start - first * _BLOCK :][:num])
 
 
-def _denoised(
+def _denoise(
     forward: Callable[[torch.Tensor], torch.Tensor],
     config: TractographyConfig,
     noise: torch.Tensor,
@@ -168,13 +168,13 @@ def _denoised(
     device: torch.device,
 ) -> Points:
     numbers = torch.from_numpy(np.ascontiguousarray(members)).to(device)
-    factors, around_mm = signal_and_noise().float().to(device), torch.from_numpy(exemplars_mm).to(device)
+    factors, exemplar_mm = signal_and_noise().float().to(device), torch.from_numpy(exemplars_mm).to(device)
 
     def clean_at(current: torch.Tensor, time: int) -> torch.Tensor:
         times = torch.full((len(current),), time, device=device)
         with autocast(config.precision, device):
-            answer = forward(pack(current, around_mm, times, numbers))
-        return clean_of(answer.float().transpose(1, 2), current, factors[:, times], config.prediction)
+            output = forward(pack(current, exemplar_mm, times, numbers))
+        return clean_of(output.float().transpose(1, 2), current, factors[:, times], config.prediction)
 
     with torch.inference_mode():
         found = sampled(clean_at, noise.to(device), num_steps=config.sample.num_steps, sampler=config.sample.sampler)

@@ -41,7 +41,7 @@ class Judgment:
         curvature_per_mm: the same of their mean curvature.
         nearest_mm: median distance to the nearest streamline of the training; NaN if none of these is known.
         copied: share that is nearer than `COPY_MM` to a streamline of the training.
-        copied_real: the same of the real ones that they were compared with, which are no copies.
+        copied_real: the same of the real ones that they were compared with, which are not copies.
         outside: share of their points that lie outside the mask; NaN without one.
     """
 
@@ -116,13 +116,14 @@ def judge(generated: Points, real: Points, trained: Points, *, is_inside: Number
 
 def mean_of(judgments: Mapping[str, Judgment], *, least_real: int) -> dict[str, float]:
     """The mean figures over bundles with at least `least_real` real streamlines."""
-    chosen = [one for one in judgments.values() if one.num_real >= least_real]
+    chosen = [judgment for judgment in judgments.values() if judgment.num_real >= least_real]
     names = ("overlap", "overreach", "f1", "ceiling_f1", "nearest_mm", "copied", "copied_real", "outside")
     if not chosen:
         return dict.fromkeys(names, float("nan"))
-    values = {name: np.array([getattr(one, name) for one in chosen]) for name in names}
+    values = {name: np.array([getattr(judgment, name) for judgment in chosen]) for name in names}
     return {
-        name: float("nan") if np.isnan(each).all() else float(np.nanmean(each)) for name, each in values.items()
+        name: float("nan") if np.isnan(figures).all() else float(np.nanmean(figures))
+        for name, figures in values.items()
     } | {"num_bundles": float(len(chosen)), **_mean_shapes(chosen)}
 
 
@@ -131,7 +132,7 @@ def _mean_shapes(judgments: Sequence[Judgment]) -> dict[str, float]:
     found = {}
     for name in ("length_mm", "curvature_per_mm"):
         for kind, part in (("", 0), ("real_", 1)):
-            middles = [spread[part][_MIDDLE] for one in judgments if (spread := getattr(one, name))[part]]
+            middles = [spread[part][_MIDDLE] for judgment in judgments if (spread := getattr(judgment, name))[part]]
             found[f"{kind}{name}"] = float(np.mean(middles)) if middles else float("nan")
     return found
 
@@ -146,5 +147,8 @@ def _length(streamlines: Points) -> Numbers:
 
 
 def _spreads(generated: Points, real: Points, measure: Any) -> tuple[list[float], list[float]]:
-    mine, theirs = (np.quantile(measure(one), _QUANTILES).tolist() if len(one) else [] for one in (generated, real))
+    mine, theirs = (
+        np.quantile(measure(streamlines), _QUANTILES).tolist() if len(streamlines) else []
+        for streamlines in (generated, real)
+    )
     return mine, theirs

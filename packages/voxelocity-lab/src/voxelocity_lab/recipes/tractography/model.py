@@ -96,8 +96,8 @@ class Denoiser(torch.nn.Module):
         for block in self.blocks:
             tokens = block(tokens, condition)
         shift, scale = self.last_shift(condition)[:, None].chunk(2, dim=2)
-        answer = self.leave(self.last_norm(tokens) * (1.0 + scale) + shift)
-        result: torch.Tensor = answer.reshape(num, -1, 3, per_token).transpose(1, 2).flatten(2)
+        output = self.leave(self.last_norm(tokens) * (1.0 + scale) + shift)
+        result: torch.Tensor = output.reshape(num, -1, 3, per_token).transpose(1, 2).flatten(2)
         return result
 
 

@@ -33,7 +33,7 @@ _COLORS = {"generated": "accent", "unseen": "baseline"}
 
 def least_real(judgments: Mapping[str, Judgment]) -> int:
     """Unseen streamlines of a bundle that counts in the means: 50, or as many as the largest has."""
-    return min(LEAST_REAL, max((one.num_real for one in judgments.values()), default=0))
+    return min(LEAST_REAL, max((judgment.num_real for judgment in judgments.values()), default=0))
 
 
 def tract_document(
@@ -154,11 +154,11 @@ def _baseline_table(mean: Mapping[str, float], baselines: Mapping[str, Baseline]
         f1=math.nan, overlap=math.nan, overreach=math.nan, length_mm=mean["real_length_mm"],
         curvature_per_mm=mean["real_curvature_per_mm"],
     )  # fmt: skip
-    names = [one.name for one in fields(Baseline)]
+    names = [figure.name for figure in fields(Baseline)]
     generated = Baseline(**{name: mean[name] for name in names})
     rows = [
-        (name, *(number_text(getattr(one, key), 0 if key == "length_mm" else 3) for key in names))
-        for name, one in {"generated": generated, **baselines, "real, unseen": real}.items()
+        (name, *(number_text(getattr(baseline, key), 0 if key == "length_mm" else 3) for key in names))
+        for name, baseline in {"generated": generated, **baselines, "real, unseen": real}.items()
     ]
     heads = ("Streamlines", "F1", "Overlap", "Overreach", "mm", "rad/mm")
     return Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
@@ -167,11 +167,11 @@ def _baseline_table(mean: Mapping[str, float], baselines: Mapping[str, Baseline]
 def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
     rows = [
         (
-            name, str(one.num_real), number_text(one.f1), number_text(one.ceiling_f1), number_text(one.overlap),
-            number_text(one.overreach), _middle(one.length_mm, 0), _middle(one.curvature_per_mm, 3),
-            share_text(one.copied),
+            name, str(judgment.num_real), number_text(judgment.f1), number_text(judgment.ceiling_f1),
+            number_text(judgment.overlap), number_text(judgment.overreach), _middle(judgment.length_mm, 0),
+            _middle(judgment.curvature_per_mm, 3), share_text(judgment.copied),
         )
-        for name, one in judgments.items()
+        for name, judgment in judgments.items()
     ]  # fmt: skip
     heads = (
         "Bundle", "Unseen", "F1", "F1 of real", "Overlap", "Overreach", "Median mm (real)",

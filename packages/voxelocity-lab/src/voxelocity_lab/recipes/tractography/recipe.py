@@ -15,7 +15,7 @@ from voxelocity_lab.recipes.tractography.generate import Generated, generate, wa
 from voxelocity_lab.recipes.tractography.judge import Judgment, judge
 from voxelocity_lab.recipes.tractography.page import least_real, tract_document
 from voxelocity_lab.recipes.tractography.settings import settings
-from voxelocity_lab.recipes.tractography.train import TrainedTracts, divided, load_tracts, train_tracts
+from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
 from voxelocity_lab.recipes.tractography.volume import inside_of
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import count_text
@@ -35,7 +35,7 @@ def predict(call: Call) -> None:
     """
     trained = load_tracts(call.out)
     config = trained.config
-    training, real, notices = divided(trained, call.data)
+    training, real, notices = divide(trained, call.data)
     results = results_call(call, trained_on(call.out))
     path = results.out / f"generated.{config.sample.format}"
     counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
@@ -48,7 +48,7 @@ def predict(call: Call) -> None:
     drawn = {
         name: (made.streamlines[made.bundle == number], real.of(number))
         for number, name in enumerate(trained.names)
-        if name in sorted(judgments, key=lambda one: -judgments[one].num_real)[:_NUM_DRAWN]
+        if name in sorted(judgments, key=lambda bundle: -judgments[bundle].num_real)[:_NUM_DRAWN]
     }
     document = tract_document(
         judgments,
@@ -77,7 +77,7 @@ def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: 
 
 def _in_words(trained: TrainedTracts, data: Path) -> dict[str, str]:
     config = trained.config
-    num_weights = sum(one.numel() for one in trained.network.parameters())
+    num_weights = sum(parameter.numel() for parameter in trained.network.parameters())
     steps = config.sample.num_steps
     return {
         "data": str(data),

@@ -118,14 +118,14 @@ def nearest(
     at_once = max(1, _PAIRS_AT_ONCE // max(1, theirs[..., 0].numel()))
     for start in range(0, len(mine), at_once):
         part = mine[start : start + at_once]
-        both = [_average_mm(part, one) for one in (theirs, theirs.flip(1))]
+        both = [_average_mm(part, direction) for direction in (theirs, theirs.flip(1))]
         distances = torch.minimum(*both)
         if own is not None:
             rows = np.flatnonzero(own[start : start + len(part)] >= 0)
             distances[rows, own[start + rows]] = torch.inf
-        values, places = distances.topk(min(num, len(theirs)), dim=1, largest=False)
+        values, indices = distances.topk(min(num, len(theirs)), dim=1, largest=False)
         found[start : start + at_once, : values.shape[1]] = values.numpy()
-        index[start : start + at_once, : values.shape[1]] = np.where(values.isfinite().numpy(), places.numpy(), -1)
+        index[start : start + at_once, : values.shape[1]] = np.where(values.isfinite().numpy(), indices.numpy(), -1)
     return found, index
 
 

@@ -127,7 +127,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             names=bundles.names,
             num_held=tuple(map(int, num_held)),
             exemplars=pairs.exemplars,
-            space=Space.around(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
+            space=Space.enclosing(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
             division=division,
             unlearned=fitted.unlearned,
@@ -160,7 +160,7 @@ class StreamlineBatches:
 
     def __call__(self, step: int, share: slice = slice(None)) -> Batch:
         """The streamlines `share` of batch `step`. Safe from several threads."""
-        index = self._drawn(step)
+        index = self._draw_batch(step)
         numbers = generator(self._seed, stage="noise", draw=step)
         # One time in each of as many equal intervals as there are streamlines: less chance in the loss.
         times = (numbers.permutation(self._batch_size) + numbers.random(self._batch_size)) / self._batch_size
@@ -177,19 +177,19 @@ class StreamlineBatches:
         noisy = torch.from_numpy(signal[:, None, None] * clean + sigma[:, None, None] * noise)
         shown = torch.from_numpy(np.stack([signal, sigma, bundle.astype(np.float32)], axis=1))
         exemplar = torch.from_numpy(exemplar_mm)
-        parts = [one.transpose(1, 2) for one in (torch.from_numpy(clean), noisy, exemplar)]
+        parts = [points.transpose(1, 2) for points in (torch.from_numpy(clean), noisy, exemplar)]
         label = torch.cat([*parts, shown[..., None].expand(-1, -1, clean.shape[1])], dim=1)
         image = pack(noisy, exemplar, torch.from_numpy(time), torch.from_numpy(bundle))
         return Batch(image=image, label=label, draws=(), regions=(), step=step)
 
-    def _drawn(self, step: int) -> np.ndarray[Any, Any]:
+    def _draw_batch(self, step: int) -> np.ndarray[Any, Any]:
         """The streamlines of a batch, which may begin in one epoch and end in a later one."""
         first, num = step * self._batch_size, len(self._streamlines)
-        places = np.arange(first, first + self._batch_size)
+        numbers = np.arange(first, first + self._batch_size)
         index = np.empty(self._batch_size, np.int64)
         for epoch in range(first // num, (first + self._batch_size - 1) // num + 1):
-            within = places // num == epoch
-            index[within] = self._order(epoch)[places[within] % num]
+            within = numbers // num == epoch
+            index[within] = self._order(epoch)[numbers[within] % num]
         return index
 
     def _order(self, epoch: int) -> np.ndarray[Any, Any]:
@@ -197,25 +197,25 @@ class StreamlineBatches:
 
 
 class TractLoss:
-    """The squared error of the answer, and of the shape it means, as a mean over the batch of all ranks."""
+    """The squared error of the output, and of the shape it means, as a mean over the batch of all ranks."""
 
     def __init__(self, config: TractographyConfig, frame: Frame, device: torch.device, world: World) -> None:
         self._config, self._world = config, world
         self._scale_mm = torch.from_numpy(frame.scale_mm).to(device)
         self._mask = distance_to(Path(config.mask)).to(device) if config.loss.mask else None
 
-    def __call__(self, answer: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        answer = answer.float().transpose(1, 2)
+    def __call__(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        output = output.float().transpose(1, 2)
         clean, noisy = label[:, :3].transpose(1, 2), label[:, 3:6].transpose(1, 2)
         exemplar_mm = label[:, 6:9].transpose(1, 2)
         factors, bundle = label[:, 9:11, 0].T, label[:, 11, 0].long()
         signal, sigma = factors[..., None, None]
         noise = (noisy - signal * clean) / sigma
         wanted = target_of(clean, noise, factors, self._config.prediction)
-        each = (answer - wanted).square().mean(dim=(1, 2))
+        each = (output - wanted).square().mean(dim=(1, 2))
         shape = self._config.loss
         if shape.flip or shape.bend or shape.mask:
-            found = clean_of(answer, noisy, factors, self._config.prediction)
+            found = clean_of(output, noisy, factors, self._config.prediction)
             each = each + factors[0].square() * self._of_shape(found, clean, exemplar_mm, bundle)
         total = self._world.total(each.sum().reshape(1))[0]
         return total / self._config.fit.batch_size
@@ -227,7 +227,7 @@ class TractLoss:
         found_mm, clean_mm = found * scale + exemplar_mm, clean * scale + exemplar_mm
         result = torch.zeros_like(bundle, dtype=found.dtype)
         if shape.flip:
-            ways = [(found_mm - one).norm(dim=2).mean(dim=1) for one in (clean_mm, clean_mm.flip(1))]
+            ways = [(found_mm - direction).norm(dim=2).mean(dim=1) for direction in (clean_mm, clean_mm.flip(1))]
             result = result + shape.flip * torch.minimum(*ways)
         if shape.bend:
             change = (found_mm - clean_mm).diff(n=2, dim=1)
@@ -242,7 +242,7 @@ def _path(text: str) -> Path | None:
 
 
 def _save(out: Path, trained: TrainedTracts) -> None:
-    kept = {_EXEMPLARS + name: torch.from_numpy(one) for name, one in vars(trained.exemplars).items()}
+    kept = {_EXEMPLARS + name: torch.from_numpy(values) for name, values in vars(trained.exemplars).items()}
     description = {
         "config": trained.config.to_plain(),
         "names": trained.names,
@@ -294,7 +294,7 @@ def _blank_volume(weights: Mapping[str, torch.Tensor]) -> ImageSampler | None:
     return None if channels is None else ImageSampler(torch.zeros_like(channels[0]), np.eye(4))
 
 
-def divided(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[str]]:
+def divide(trained: TrainedTracts, data: Path) -> tuple[Bundles, Bundles, list[str]]:
     """The streamlines of `data` that the model was trained on, those it has not seen, and what to know about that.
 
     Both have the bundles of the model, which are found by their names.

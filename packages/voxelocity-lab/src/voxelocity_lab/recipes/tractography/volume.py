@@ -43,9 +43,9 @@ class ImageSampler(torch.nn.Module):
 
     def forward(self, points_mm: torch.Tensor) -> torch.Tensor:
         """The image (b, c, p) at points (b, 3, p), between voxels by trilinear interpolation."""
-        places = points_mm.transpose(1, 2) @ self.to_grid.T + self.offset
+        coordinates = points_mm.transpose(1, 2) @ self.to_grid.T + self.offset
         # torch's last coordinate is the first axis.
-        grid = places.flip(-1).reshape(1, 1, 1, -1, 3)
+        grid = coordinates.flip(-1).reshape(1, 1, 1, -1, 3)
         found = torch.nn.functional.grid_sample(self.channels, grid, align_corners=True)
         num, _, length = points_mm.shape
         return found.reshape(self.num_channels, num, length).transpose(0, 1)

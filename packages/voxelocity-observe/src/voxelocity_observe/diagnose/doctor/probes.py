@@ -66,10 +66,10 @@ def probe_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -
     except NvmlError as refusal:
         return Driver(silence=refusal.reason, num_cards=num_cards)
     with contextlib.closing(nvml):
-        cuda = nvml.answer("nvmlSystemGetCudaDriverVersion_v2")
-        gpus = tuple(_probe_gpu(nvml, index) for index in range(nvml.answer("nvmlDeviceGetCount") or 0))
+        cuda = nvml.ask_or_none("nvmlSystemGetCudaDriverVersion_v2")
+        gpus = tuple(_probe_gpu(nvml, index) for index in range(nvml.ask_or_none("nvmlDeviceGetCount") or 0))
         return Driver(
-            version=text(nvml.answer("nvmlSystemGetDriverVersion")),
+            version=text(nvml.ask_or_none("nvmlSystemGetDriverVersion")),
             cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=gpus,
             num_cards=max(num_cards, len(gpus)),
@@ -77,12 +77,12 @@ def probe_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -
 
 
 def _probe_gpu(nvml: Nvml, index: int) -> Gpu:
-    handle = nvml.answer("nvmlDeviceGetHandleByIndex", index)
+    handle = nvml.ask_or_none("nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return Gpu(index=index)
 
     def ask(name: str, *arguments: Any) -> Any:
-        return nvml.answer(f"nvmlDeviceGet{name}", handle, *arguments)
+        return nvml.ask_or_none(f"nvmlDeviceGet{name}", handle, *arguments)
 
     def is_on(name: str) -> bool | None:
         modes = ask(name)  # current and pending

@@ -12,7 +12,7 @@ import torch
 
 from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.compiling import NUM_THREADS, compile_all, nothing_to_compile
-from voxelocity.core.kernels import Launch, distinct, recorded
+from voxelocity.core.kernels import Launch, distinct, record_launches
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment.apply import chosen_engine
 from voxelocity.data.augment.built_in import EFFECTS, Patches
@@ -85,7 +85,7 @@ def possible_launches(
         for dtype in dtypes:
             voxels = np.zeros((num_channels, 1, 1, 1), dtype), np.zeros((1, 1, 1), np.uint8)
             source = Source(image=voxels[0], label=voxels[1], start=(0, 0, 0))
-            with recorded(runs=False) as launches:
+            with record_launches(runs=False) as launches:
                 augment_batch([source for _ in rows], [Region((0, 0, 0), shape) for _ in rows], params, image, label)
             found += launches
     slow = ("gather", "change_points", "coarsen", "bend")

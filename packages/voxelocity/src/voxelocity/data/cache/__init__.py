@@ -17,7 +17,7 @@ from voxelocity.data.cache.locks import PassingLocks, is_shared
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
 from voxelocity.data.cache.shared import SharedMemoryTier
-from voxelocity.data.cache.shared_folder import shared_room_bytes
+from voxelocity.data.cache.shared_folder import shared_free_bytes
 from voxelocity.data.cache.stored import EntryVolume
 from voxelocity.data.cache.tiered import DeviceFront, TieredCache, open_device_front
 
@@ -40,6 +40,6 @@ __all__ = [
     "open_lmdb_file",
     "open_cache",
     "open_device_front",
-    "shared_room_bytes",
+    "shared_free_bytes",
     "source_identity",
 ]

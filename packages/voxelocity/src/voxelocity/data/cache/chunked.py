@@ -68,7 +68,7 @@ def encode(array: Array) -> memoryview:
         return memoryview(_new_array(array, np.ascontiguousarray(array, dtype)).to_cframe())
     template = _new_array(array, None).to_cframe()
     frame = np.frombuffer(template, np.uint8)
-    with _opened(library, lambda: _chunks_in(library, frame, copy=True), f"{frame.nbytes} bytes") as handle:
+    with _open_array(library, lambda: _chunks_in(library, frame, copy=True), f"{frame.nbytes} bytes") as handle:
         for start, stop in _slabs(array.shape):
             box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
             slab = np.ascontiguousarray(array[box], dtype)
@@ -123,7 +123,7 @@ def _box_of(
     box = np.empty([b - a for a, b in zip(start, stop, strict=True)], dtype)
     if box.size == 0:
         return box
-    with _opened(library, open_chunks, name) as handle:
+    with _open_array(library, open_chunks, name) as handle:
         code = library.b2nd_get_slice_cbuffer(
             handle, _numbers(start), _numbers(stop), box.ctypes.data, _numbers(box.shape), box.nbytes
         )
@@ -183,7 +183,7 @@ def _chunks_in(library: Any, content: Array, *, copy: bool) -> int | None:
 
 
 @contextlib.contextmanager
-def _opened(library: Any, open_chunks: Callable[[], int | None], name: str) -> Iterator[ctypes.c_void_p]:
+def _open_array(library: Any, open_chunks: Callable[[], int | None], name: str) -> Iterator[ctypes.c_void_p]:
     chunks = open_chunks()
     if chunks is None:
         raise UndecodableError(f"cache.chunked: {name} are not a Blosc2 array")

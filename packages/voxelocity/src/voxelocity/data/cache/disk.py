@@ -70,10 +70,10 @@ class DiskTier(EntryTier[EntryFiles]):
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._num_put = 0
-        self._room = threading.Lock()
+        self._space_lock = threading.Lock()
 
     def get(self, key: str) -> StoredVolume | None:
-        return self._again_if_replaced(key, functools.partial(super().get, key))
+        return self._retry_if_replaced(key, functools.partial(super().get, key))
 
     def drop(self, key: str) -> None:
         """Removes this entry if there is one, damaged or not.
@@ -115,7 +115,7 @@ class DiskTier(EntryTier[EntryFiles]):
     def _make_room(self, num_bytes: int, *, what: str) -> None:
         if self._max_bytes == 0:
             return
-        with self._room:
+        with self._space_lock:
             # Others put entries too, so our own count is only valid for a while.
             is_due = self._num_put % _COUNT_EVERY == 0
             self._num_put += 1
@@ -155,7 +155,7 @@ class DiskTier(EntryTier[EntryFiles]):
             )
         return total
 
-    def _again_if_replaced(self, key: str, work: Callable[[], _T]) -> _T:
+    def _retry_if_replaced(self, key: str, work: Callable[[], _T]) -> _T:
         """What `work` returns; retries if another process replaced the entry with the same content meanwhile."""
         for is_last in (False, False, True):
             try:
@@ -172,7 +172,7 @@ class DiskTier(EntryTier[EntryFiles]):
             if error.errno != errno.ESTALE:
                 raise
             # The same voxels may have been put again meanwhile.
-            found = self._again_if_replaced(key, lambda: self._read_box_now(key, region))
+            found = self._retry_if_replaced(key, lambda: self._read_box_now(key, region))
             if found is None:
                 raise
             return found

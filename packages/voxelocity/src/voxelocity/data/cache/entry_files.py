@@ -86,14 +86,14 @@ class FileBytes:
         assert step == 1, f"step {step}"
         return next(self.pieces([(start, stop)]))
 
-    def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
+    def pieces(self, ranges: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
         """The bytes from start to stop (excluded) of each place, each in its own memory."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
             if (status.st_ino, status.st_size) != (self._inode, self._num_bytes):
                 raise OSError(errno.ESTALE, "it was replaced while it was in use", str(self.path))
-            for start, stop in places:
+            for start, stop in ranges:
                 yield _read(descriptor, start, stop - start, self.path)
         finally:
             os.close(descriptor)

@@ -107,7 +107,7 @@ class LmdbFile:
     def reading(self, key: str) -> Iterator[memoryview | None]:
         """Within the block, the bytes under this key, not copied, or None. They must not be used after it."""
         with self._transaction() as transaction:
-            with self._named_damage():
+            with self._name_damage():
                 content = transaction.get(key.encode())
             yield content
 
@@ -142,11 +142,11 @@ class LmdbFile:
 
     def keys(self) -> list[str]:
         """All keys, sorted."""
-        with self._transaction() as transaction, self._named_damage(), transaction.cursor() as cursor:
+        with self._transaction() as transaction, self._name_damage(), transaction.cursor() as cursor:
             return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
 
     @contextlib.contextmanager
-    def _named_damage(self) -> Iterator[None]:
+    def _name_damage(self) -> Iterator[None]:
         """Turns what LMDB finds in damaged pages into an error that names the file."""
         try:
             yield

@@ -107,7 +107,7 @@ class PassingLocks:
         Proceeds without it if it is not available (a full disk, a folder of another user, a file system without
         locks), or if another process holds it for longer than preparing a case takes, as a stopped one does.
         """
-        return _held(self._path(key), self._warn, is_passing=self._is_passing)
+        return _hold(self._path(key), self._warn, is_passing=self._is_passing)
 
     def _path(self, key: str) -> Path:
         return self._folder / f".{key}.lock"
@@ -215,7 +215,7 @@ class Uses:
 
 
 @contextlib.contextmanager
-def _held(path: Path, warn: WarnOnce, *, is_passing: bool) -> Iterator[None]:
+def _hold(path: Path, warn: WarnOnce, *, is_passing: bool) -> Iterator[None]:
     # A file's mere existence is not the lock: it outlives a killed process and would block the others forever.
     file_lock = FileLock(path, mode=file_mode(path.parent), fallback_to_soft=False)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from voxelocity.core.remote import open_file_system, tried
+from voxelocity.core.remote import open_file_system, retry
 from voxelocity.data.cache.entry_files import SUFFIX, EntryFiles, FileBytes
 from voxelocity.data.cache.locks import ThreadLocks
 
@@ -51,12 +51,12 @@ class RemoteEntryFiles(EntryFiles):
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
         super().write(key, parts)
         # Objects appear whole or not at all.
-        self._tried(lambda: self._server.put_file(str(self.path(key)), self._remote(key)), self._remote(key))
+        self._retry(lambda: self._server.put_file(str(self.path(key)), self._remote(key)), self._remote(key))
 
     def drop(self, key: str) -> None:
         super().drop(key)
         with contextlib.suppress(FileNotFoundError):
-            self._tried(lambda: self._server.rm_file(self._remote(key)), self._remote(key))
+            self._retry(lambda: self._server.rm_file(self._remote(key)), self._remote(key))
 
     def evict(self, key: str) -> None:
         super().drop(key)
@@ -65,7 +65,7 @@ class RemoteEntryFiles(EntryFiles):
         remote = self._remote(key)
         # Another machine may have put it since the last look.
         self._server.invalidate_cache()
-        num_bytes = self._tried(lambda: int(self._server.info(remote)["size"]), remote)
+        num_bytes = self._retry(lambda: int(self._server.info(remote)["size"]), remote)
         self._make_room(num_bytes)
         descriptor, temp = self._open_temp(key)
 
@@ -75,7 +75,7 @@ class RemoteEntryFiles(EntryFiles):
                 raise ConnectionError(f"{temp.stat().st_size} of {num_bytes} bytes arrived")
 
         try:
-            self._tried(attempt, remote)
+            self._retry(attempt, remote)
             os.replace(temp, self.path(key))
         finally:
             temp.unlink(missing_ok=True)
@@ -84,10 +84,10 @@ class RemoteEntryFiles(EntryFiles):
     def _remote(self, key: str) -> str:
         return f"{self._url}/{key}{SUFFIX}"
 
-    def _tried(self, attempt: Callable[[], _T], what: str) -> _T:
+    def _retry(self, attempt: Callable[[], _T], what: str) -> _T:
         try:
             most_s = 0.0 if self._is_away else _MOST_TRYING_S
-            found = tried(attempt, what=f"cache: {what}", most_s=most_s, sleep=self._sleep)
+            found = retry(attempt, what=f"cache: {what}", most_s=most_s, sleep=self._sleep)
             self._is_away = False
             return found
         except (ConnectionError, PermissionError) as error:

@@ -114,7 +114,7 @@ class RotatingCache:
                 self._drop(case)
             for case in wanted:
                 if case not in self._works:
-                    self._todo.put(self._begun(case))
+                    self._todo.put(self._add_work(case))
 
     def take(self, case: int) -> StoredVolume:
         """The volume of this case, prepared now if it was not prepared yet.
@@ -123,7 +123,7 @@ class RotatingCache:
             Exception: any error from preparing it, with a note that names the case.
         """
         with self._lock:
-            work = self._works.get(case) or self._begun(case)
+            work = self._works.get(case) or self._add_work(case)
         return work.result()
 
     def close(self) -> None:
@@ -135,13 +135,13 @@ class RotatingCache:
         for thread in self._threads:
             thread.join()
 
-    def _begun(self, case: int) -> _Work:
+    def _add_work(self, case: int) -> _Work:
         # Weak, as the threads hold works and must not keep this object alive.
-        left = weakref.WeakMethod(self._left)
+        left = weakref.WeakMethod(self._drop_if_left)
         work = self._works[case] = _Work(self._prepare, case, self._name(case), left)
         return work
 
-    def _left(self, case: int) -> None:
+    def _drop_if_left(self, case: int) -> None:
         """Drops a case whose preparation ended after it had left, unless it came back."""
         with self._lock:
             if case not in self._works:
@@ -158,7 +158,7 @@ class _Work:
         self._case = case
         self._name = name
         self._left = left
-        self._making = threading.Lock()
+        self._preparing = threading.Lock()
         self._is_made = False
         self._is_withdrawn = False
 
@@ -168,7 +168,7 @@ class _Work:
 
     def run_ahead(self) -> None:
         """Does the work in a thread of the cache, unless it was begun or withdrawn."""
-        if self._is_withdrawn or not self._making.acquire(blocking=False):
+        if self._is_withdrawn or not self._preparing.acquire(blocking=False):
             return
         try:
             if not self._is_made:
@@ -176,18 +176,18 @@ class _Work:
                 with contextlib.suppress(Exception):
                     self._make()
         finally:
-            self._making.release()
+            self._preparing.release()
 
     def result(self) -> StoredVolume:
         """The volume, made now if no thread has begun it, or if that failed."""
-        with self._making:
+        with self._preparing:
             if not self._is_made:
                 return self._make()
-        return self._named()
+        return self._prepare_named()
 
     def _make(self) -> StoredVolume:
         try:
-            volume = self._named()
+            volume = self._prepare_named()
             self._is_made = True
             return volume
         finally:
@@ -195,7 +195,7 @@ class _Work:
             if self._is_withdrawn and (left := self._left()) is not None:
                 left(self._case)
 
-    def _named(self) -> StoredVolume:
+    def _prepare_named(self) -> StoredVolume:
         try:
             return self._prepare(self._case)
         except Exception as error:

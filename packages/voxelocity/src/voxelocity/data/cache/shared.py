@@ -187,11 +187,11 @@ class SharedMemoryTier:
         with contextlib.ExitStack() as stack:
             try:
                 self._folder.stay()
-                descriptor = stack.enter_context(self._folder.locked(_BUDGET))
+                descriptor = stack.enter_context(self._folder.lock(_BUDGET))
             except FileNotFoundError:
                 # The folder was removed between the two calls.
                 self._folder.stay()
-                descriptor = stack.enter_context(self._folder.locked(_BUDGET))
+                descriptor = stack.enter_context(self._folder.lock(_BUDGET))
             yield _Ledger(descriptor)
 
     def _put(self, path: Path, parts: Sequence[memoryview], size: int, case_id: str) -> None:

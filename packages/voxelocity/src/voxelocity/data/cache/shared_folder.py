@@ -58,7 +58,7 @@ class SharedFolder:
         self._leave()
 
     @contextlib.contextmanager
-    def locked(self, name: str) -> Iterator[int]:
+    def lock(self, name: str) -> Iterator[int]:
         """Holds the lock of this name among all threads and processes; yields the descriptor of the lock file.
 
         Raises:
@@ -129,17 +129,17 @@ def memory_folder(
         refusal = _refusal(place, mounts)
         if refusal:
             reasons.append(refusal)
-        elif (free_bytes := _room_bytes(place)) < min_free_bytes:
+        elif (free_bytes := _free_bytes(place)) < min_free_bytes:
             reasons.append(f"{place} has {free_bytes / 1e6:.0f} MB of the {min_free_bytes / 1e6:.0f} MB budget free")
         else:
             return place, "; ".join(reasons)
     return None, "; ".join(reasons)
 
 
-def shared_room_bytes(*, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS) -> int:
+def shared_free_bytes(*, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS) -> int:
     """The largest budget for which `memory_folder` finds a place now; 0 where it finds none."""
     places = memory_places() if candidates is None else candidates
-    return max((_room_bytes(place) for place in places if not _refusal(place, mounts)), default=0)
+    return max((_free_bytes(place) for place in places if not _refusal(place, mounts)), default=0)
 
 
 def free_bytes_in(folder: Path | int) -> int:
@@ -174,7 +174,7 @@ def _refusal(place: Path, mounts: Path) -> str:
     return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
 
 
-def _room_bytes(place: Path) -> int:
+def _free_bytes(place: Path) -> int:
     return held_bytes(memory_folder_in(place)) + free_bytes_in(place)
 
 

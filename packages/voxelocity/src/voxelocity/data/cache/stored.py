@@ -266,12 +266,12 @@ def _box_of(
             return decode_file(content.path, header.place(name)[0], start, stop, dtype)
         return decode(content[slice(*header.place(name))], start, stop, dtype)
     if isinstance(content, FileBytes):
-        return _gathered(content, header.place(name)[0], header.table[name]["shape"], start, stop, dtype)
+        return _gather(content, header.place(name)[0], header.table[name]["shape"], start, stop, dtype)
     box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
     return np.array(header.tensor(name, content)[box], order="C")
 
 
-def _gathered(
+def _gather(
     content: FileBytes, first: int, shape: tuple[int, ...], start: tuple[int, ...], stop: tuple[int, ...], dtype: str
 ) -> Array:
     """A box of an array in C order in a file: one read per plane (y, z), of the lines that the box touches."""
@@ -282,11 +282,11 @@ def _gathered(
         return box
     *num_outer, num_y, num_z = box.shape
     num_between = (num_y - 1) * nz + num_z
-    places = []
+    ranges = []
     for index in np.ndindex(*num_outer):
         plane = np.ravel_multi_index([a + i for a, i in zip(start, index, strict=False)], shape[:-2])
-        place = first + ((int(plane) * ny + start[-2]) * nz + start[-1]) * itemsize
-        places.append((place, place + num_between * itemsize))
-    for index, piece in zip(np.ndindex(*num_outer), content.pieces(places), strict=True):
+        begin = first + ((int(plane) * ny + start[-2]) * nz + start[-1]) * itemsize
+        ranges.append((begin, begin + num_between * itemsize))
+    for index, piece in zip(np.ndindex(*num_outer), content.pieces(ranges), strict=True):
         box[index] = np.ndarray((num_y, num_z), dtype, piece, strides=(nz * itemsize, itemsize))
     return box

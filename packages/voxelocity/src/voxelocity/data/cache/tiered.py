@@ -168,7 +168,7 @@ class TieredCache:
         if self._open_second is None:
             raise _not_kept(reason, volume)
         self.warn(cause, f"{reason}; {self._continues()}")
-        second = self._opened_second()
+        second = self._add_second()
         if second is self._memory and (low := self._refusal_of_memory(volume)) is not None:
             raise _not_kept(low[1], volume)
         second.put(key, volume)
@@ -208,7 +208,7 @@ class TieredCache:
             return
         try:
             # Opened even when nothing was evicted here: another process may have moved entries there.
-            second = self._opened_second()
+            second = self._add_second()
             for key, volume in evicted:
                 second.put(key, volume)
         except CacheError as error:
@@ -228,7 +228,7 @@ class TieredCache:
             self._add(self._open_second())
             self._open_second = None
 
-    def _opened_second(self) -> Tier:
+    def _add_second(self) -> Tier:
         with self._opening:
             if len(self._tiers) == 1:
                 assert self._open_second is not None

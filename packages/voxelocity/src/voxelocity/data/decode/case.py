@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from voxelocity.core.scan_formats import DICOM
-from voxelocity.core.staging import staged
+from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.decode.dicom.series import SeriesHeader
 from voxelocity.data.decode.dicom.structures import read_structures
@@ -84,7 +84,7 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int],
     assert ref.label is not None, "only called for cases with a label"
     grid = header.grid
     case = f"decode: case '{ref.case_id}':"
-    path = _read(ref, ref.label, staged)
+    path = _read(ref, ref.label, stage)
     if format_of(path) is DICOM and path.is_file():
         uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
         values = _read(

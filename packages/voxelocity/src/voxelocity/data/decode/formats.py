@@ -9,7 +9,7 @@ import contextlib
 from pathlib import Path
 
 from voxelocity.core.scan_formats import DICOM, MGZ, MHA, NIFTI, NRRD, ScanFormat, format_named
-from voxelocity.core.staging import staged
+from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.codec import Codec
 from voxelocity.data.decode.detached import voxel_files
@@ -53,9 +53,9 @@ def read_header(path: Path) -> ScanHeader:
     named = format_named(path)
     if named is not None and named.begins_with_header:
         with contextlib.suppress(ScanError):
-            return _BY_FORMAT[named].read_header(Path(staged(path, is_whole=False)))
+            return _BY_FORMAT[named].read_header(Path(stage(path, is_whole=False)))
         # Only of whole files is it known that they came as they were sent.
-    path = Path(staged(path))
+    path = Path(stage(path))
     return _BY_FORMAT[format_of(path)].read_header(path)
 
 
@@ -76,7 +76,7 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
 
 def read_scan_with_header(path: Path) -> tuple[Array, ScanHeader]:
     """As `read_scan`, with all that the header says."""
-    path = Path(staged(path))
+    path = Path(stage(path))
     codec = _BY_FORMAT[format_of(path)]
     header = codec.read_header(path)
     return codec.read_voxels(header), header

@@ -9,7 +9,7 @@ import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.scan_formats import DICOM
-from voxelocity.core.staging import staged
+from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.dicom.structures import needed_names, read_structures_header
 from voxelocity.data.decode.formats import format_of, read_scan_with_header
@@ -34,7 +34,7 @@ def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
         ScanError: as `read_scan`; or a value is not a whole number, or the file has names in place of values.
     """
     note = note or notes_about([path])
-    path = staged(path)
+    path = stage(path)
     if format_of(path) is DICOM and path.is_file() and (found := read_structures_header(path)) is not None:
         raise ScanError(f"decode: {path}: {needed_names(found.names)}")
     labels, _ = read_labels(path, where=f"decode: {path}", note=note)

@@ -130,8 +130,8 @@ class ThreadBuffer(Generic[T]):
 
     def stop(self) -> None:
         """Ends every pass and its thread; returns when items in progress are finished."""
-        for one in list(self._passes):
-            one.close()
+        for items in list(self._passes):
+            items.close()
 
     def __iter__(self) -> Generator[T, None, None]:
         # The thread references neither this object nor the passes, so a pass that nobody uses is collected.

@@ -266,7 +266,7 @@ def _linked(
 def _labels(
     folder: Path, labeled: Sequence[FoundCase], structures: Mapping[str, StructuresHeader], num_threads: int
 ) -> tuple[dict[int, str], list[str], list[tuple[str, str]]]:
-    """Class names by value, what was guessed about them, and the structures that are no class."""
+    """Class names by value, what was guessed about them, and the structures that are not classes."""
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
         counts = Counter(name for header in named for name in header.names)

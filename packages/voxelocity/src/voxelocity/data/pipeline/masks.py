@@ -57,7 +57,7 @@ def merge_masks(
 
     def merge(case_id: str) -> int:
         paths = sorted((folder / path for path in masks[case_id]), key=lambda path: values[stem_of(path.name)])
-        merged, num_twice = _merged(paths, values)
+        merged, num_twice = _merge(paths, values)
         header = read_header(paths[0])
         write_scan(out / f"{case_id}.nii.gz", merged, header.grid, placement=header.placement)
         return num_twice
@@ -66,7 +66,7 @@ def merge_masks(
         return dict(zip(masks, pool.map(merge, masks), strict=True))
 
 
-def _merged(paths: Sequence[Path], values: Mapping[str, int]) -> tuple[Array, int]:
+def _merge(paths: Sequence[Path], values: Mapping[str, int]) -> tuple[Array, int]:
     """The values of the classes (x, y, z), and how many voxels lie in several masks."""
     first: Grid | None = None
     for path in paths:

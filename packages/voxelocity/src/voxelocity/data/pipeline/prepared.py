@@ -86,7 +86,7 @@ class PreparedCases:
         self.warn = warn
         self._label_values, self._ignored = tuple(label_values), ignored
         self._preparation = Preparation(prepare)
-        self._room = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
+        self._memory_budget = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
         self._cache = open_cache(cache, warn)
         self._shared_folder = cache.folder if cache.tier in ("disk", "lmdb") and is_shared(Path(cache.folder)) else ""
         self._keys = [self._key(ref) for ref in self.refs]
@@ -104,7 +104,7 @@ class PreparedCases:
         """
         volume = self._take(index)[0]
         if isinstance(volume, EntryVolume):
-            volume.renew = functools.partial(self._renewed, index)
+            volume.renew = functools.partial(self._read_again, index)
         return volume
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
@@ -263,7 +263,7 @@ class PreparedCases:
                     "own if that is not intended",
                 )
 
-    def _renewed(self, index: int, error: CacheError) -> Volume:
+    def _read_again(self, index: int, error: CacheError) -> Volume:
         """The volume in memory, after an error in reading the cache's entry."""
         self._cache.warn("lost", str(error))
         try:
@@ -278,13 +278,13 @@ class PreparedCases:
     def _prepare(self, index: int) -> Volume:
         ref = self.refs[index]
         try:
-            with self._room.taking(self._work_bytes(ref)):
+            with self._memory_budget.taking(self._work_bytes(ref)):
                 with span("decode", color="brown"):
                     decoded = [read_case(ref, label_values=self._label_values)]
                 with span("prepare", color="olive"):
                     # Popped, as nothing here may keep the decoded volume alive while it is being prepared.
                     volume = self._preparation(decoded.pop())
-                    known = {index: each for index, each in volume.foreground.items() if index != self._ignored}
+                    known = {index: voxels for index, voxels in volume.foreground.items() if index != self._ignored}
                     return volume if self._ignored is None else volume.with_(foreground=known)
         except ScanError:
             raise  # its text names the case

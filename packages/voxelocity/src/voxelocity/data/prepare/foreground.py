@@ -63,10 +63,10 @@ def find_foreground(label_xyz: Array, *, per_class: int, max_total: int) -> dict
     per_class = min(per_class, max(1, max_total // max(1, len(boxes))))
     for index, box in boxes.items():
         inside = label_xyz[box] == index
-        places = np.flatnonzero(inside)
-        if places.size > per_class:
-            places = places[np.linspace(0, places.size - 1, per_class).round().astype(np.int64)]
-        x, y, z = np.unravel_index(places, inside.shape)
+        positions = np.flatnonzero(inside)
+        if positions.size > per_class:
+            positions = positions[np.linspace(0, positions.size - 1, per_class).round().astype(np.int64)]
+        x, y, z = np.unravel_index(positions, inside.shape)
         start_x, start_y, start_z = (part.start for part in box)
         flat = np.ravel_multi_index((x + start_x, y + start_y, z + start_z), label_xyz.shape)
         found[index] = flat.astype(np.int32)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock
 
-from voxelocity.core.remote import ContentError, local_name, open_file_system, tried
+from voxelocity.core.remote import ContentError, local_name, open_file_system, retry
 from voxelocity.core.staging import is_registered, register
 from voxelocity.data.source.server_listing import (
     CONTENT_NAME,
@@ -272,9 +272,9 @@ class _Mirror:
         raise ContentError("its checksum differs from the server's")
 
     def _tried(self, attempt: Callable[[], _T], *, what: str, most_s: float = _MOST_TRYING_S) -> _T:
-        """As `tried`, with the words for users."""
+        """As `retry`, with the words for users."""
         try:
-            return tried(attempt, what=f"source: {what}", most_s=most_s, sleep=self._sleep)
+            return retry(attempt, what=f"source: {what}", most_s=most_s, sleep=self._sleep)
         except (FileNotFoundError, PermissionError) as error:
             # fsspec calls a file missing, whatever kept it from being read.
             reason = error.__cause__ if isinstance(error.__cause__, PermissionError) else error

@@ -16,7 +16,7 @@ from monai.transforms.transform import Transform
 from voxelocity.monai.compared import plain_class, why_not_compared
 from voxelocity.monai.deterministic import faster, why_not
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish, run_soon
+from voxelocity.monai.lower.pending import finish, run_soon
 from voxelocity.monai.lower.walk import Stage, Walker, run_unchanged
 from voxelocity_observe.core.errors import InputError
 
@@ -130,7 +130,7 @@ class FixedPart:
             RuntimeError: a transform failed; it is named, and its own error is the cause.
         """
         for stage in self.stages:
-            item = stage.run(_applied, item, self._map_items)
+            item = stage.run(_apply, item, self._map_items)
         return item
 
 
@@ -140,7 +140,7 @@ def _stage_of(transform: Any, replace: bool) -> Stage:
     return Stage(transform=transform, engine=own, reason=reason)
 
 
-def _applied(stage: Stage, item: Any) -> Any:
+def _apply(stage: Stage, item: Any) -> Any:
     if stage.engine is not None:
         return stage.engine(item)
     is_unsafe = isinstance(stage.transform, ThreadUnsafe)
@@ -194,19 +194,19 @@ class Chain:
         compose.map_items = self._compose.map_items
         return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
 
-    def sketch(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
-        """What the random part makes of a prepared item, drawn but not yet made. See `Walker.sketch`."""
-        return self.random.sketch(prepared, private=private)
+    def defer(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+        """What the random part makes of a prepared item, drawn but not yet made. See `Walker.defer`."""
+        return self.random.defer(prepared, private=private)
 
-    def make(self, sketched: Any) -> Any:
-        """The item with a tensor in place of each sketch."""
+    def make(self, pending: Any) -> Any:
+        """The item with a tensor in place of each pending tensor."""
         begin = time.perf_counter()
-        made = finish(sketched, run_soon)
+        made = finish(pending, run_soon)
         self.count_made(time.perf_counter() - begin, len(made) if isinstance(made, list) else 1)
         return made
 
     def count_made(self, seconds: float, num_samples: int = 1) -> None:
-        """Records that the sketches of samples were made, and how long it took."""
+        """Records that the pending tensors of samples were made, and how long it took."""
         self._num_made += num_samples
         self._seconds_making += seconds
 

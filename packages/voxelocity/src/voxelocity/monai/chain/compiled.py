@@ -64,7 +64,7 @@ def compile(
     compiled = Chain(compose, lower=lower, exact_noise=exact_noise)
     content = fingerprint([stage.transform for stage in compiled.fixed.stages])
     max_bytes = int(_MEMORY_SHARE * available_memory_bytes()) if cache_max_bytes is None else cache_max_bytes
-    return CompiledChain(compose, compiled, _opened(os.fspath(cache), max_bytes, content), content)
+    return CompiledChain(compose, compiled, _open_store(os.fspath(cache), max_bytes, content), content)
 
 
 class CompiledChain(Compose):  # type: ignore[misc]
@@ -113,28 +113,28 @@ class CompiledChain(Compose):  # type: ignore[misc]
                 "voxelocity.monai.compile: a compiled chain cannot run with lazy=True; call the Compose it was made of"
             )
         if start == 0 and end is None:
-            return self.chain.make(self.sketch(input_))
+            return self.chain.make(self.defer(input_))
         part = self._part(start, end)
-        return part.make(part.sketch(_fixed(part, input_)))
+        return part.make(part.defer(_apply_fixed(part, input_)))
 
-    def prepared(self, item: Any) -> Any:
+    def prepare(self, item: Any) -> Any:
         """The item after the deterministic part, from the cache or made now. It belongs to the cache: only read it."""
         if not self.chain.fixed.stages or self._store is None:
-            return _fixed(self.chain, item)
-        return self._store.get_or_make(self._key(item), lambda: _fixed(self.chain, item))
+            return _apply_fixed(self.chain, item)
+        return self._store.get_or_make(self._key(item), lambda: _apply_fixed(self.chain, item))
 
     def _key(self, item: Any) -> str:
         """The name of the item's entry, made of everything that determines the prepared item."""
         options = [_FORMAT, __version__, self.chain.is_lowered, int(self.map_items), get_track_meta()]
         return digest(self._content.digest, item_identity(item, self._folders), repr(options)).hex()
 
-    def sketch(self, item: Any) -> Any:
+    def defer(self, item: Any) -> Any:
         """What the chain makes of an item, drawn but with its voxels not yet made; batches are made from it."""
-        return self.chain.sketch(self.prepared(item))
+        return self.chain.defer(self.prepare(item))
 
-    def make(self, sketched: Any) -> Any:
-        """What `sketch` returned, with its voxels made."""
-        return self.chain.make(sketched)
+    def make(self, pending: Any) -> Any:
+        """What `defer` returned, with its voxels made."""
+        return self.chain.make(pending)
 
     def plan(self) -> ChainPlan:
         """What happens to each transform, why, and what each has cost so far."""
@@ -155,12 +155,12 @@ class CompiledChain(Compose):  # type: ignore[misc]
         return self._parts[(start, end)]
 
 
-def _fixed(chain: Chain, item: Any) -> Any:
+def _apply_fixed(chain: Chain, item: Any) -> Any:
     """The item after the deterministic part, of a copy: a transform may write into what it is given."""
     return chain.fixed(copy.deepcopy(item)) if chain.fixed.stages else item
 
 
-def _opened(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemStore | None:
+def _open_store(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemStore | None:
     if cache == "off":
         return None
     if cache != "memory" and not content.doubts:

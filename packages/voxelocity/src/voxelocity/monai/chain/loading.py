@@ -1,4 +1,4 @@
-"""Batches of a data set whose items are sketched: one thread draws them in order, several make them ahead of use.
+"""Batches of a data set whose items are deferred: one thread draws them in order, several make them ahead of use.
 
 Items are made directly in their batch's memory; the result equals making and then collating them.
 """
@@ -19,18 +19,18 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from voxelocity.monai.lower import on_device
-from voxelocity.monai.lower.sketch import Sketch, finish, run_soon
+from voxelocity.monai.lower.pending import PendingTensor, finish, run_soon
 from voxelocity.monai.steps import PatchTask
 
 _BARE = "the tensor itself"
 """The key of a chain without dictionaries."""
 
 
-class Sketches(Dataset[Any]):
+class PendingItems(Dataset[Any]):
     """The items of a data set, or some of them, drawn but not yet made.
 
     Args:
-        dataset: with `sketch(index)`, which draws what `dataset[index]` draws, and `count_made(seconds)`, called by the
+        dataset: with `defer(index)`, which draws what `dataset[index]` draws, and `count_made(seconds)`, called by the
             thread that made a sample.
         indices: of the items, as torch's `Subset` has them; None for all.
     """
@@ -40,11 +40,11 @@ class Sketches(Dataset[Any]):
         self._indices = indices
         self.count_made: Callable[[float], None] = dataset.count_made
 
-    def sketch(self, index: int) -> Any:
+    def defer(self, index: int) -> Any:
         """What `finish` makes the item of."""
-        return self._dataset.sketch(index if self._indices is None else self._indices[index])
+        return self._dataset.defer(index if self._indices is None else self._indices[index])
 
-    __getitem__ = sketch
+    __getitem__ = defer
 
     def __len__(self) -> int:
         return len(self._dataset if self._indices is None else self._indices)
@@ -125,7 +125,7 @@ def batches(loader: DataLoader[Any], dataset: Any, *, num_threads: int, num_ahea
 
     Args:
         loader: its index batches, generator and `pin_memory` apply. It has a `batch_sampler`.
-        dataset: the loader's, as for `Sketches`.
+        dataset: the loader's, as for `PendingItems`.
         num_threads: threads that make patches.
         num_ahead: batches begun beyond the one being returned; 0 draws nothing before it is requested.
     """
@@ -133,7 +133,7 @@ def batches(loader: DataLoader[Any], dataset: Any, *, num_threads: int, num_ahea
     # torch's own loader over the same sampler draws the same numbers from torch's generators, at the same times: a
     # first number now, and the order with the first batch.
     inner: DataLoader[Any] = DataLoader(
-        Sketches(dataset),
+        PendingItems(dataset),
         batch_sampler=loader.batch_sampler,
         generator=loader.generator,
         pin_memory=loader.pin_memory,
@@ -178,7 +178,7 @@ def start_batch(
     """The batch that `monai.data.list_data_collate` makes of the finished items, begun in the pool's threads.
 
     Args:
-        items: as `Walker.sketch` returns them: dictionaries, bare sketches, or lists of either.
+        items: as `Walker.defer` returns them: dictionaries, bare pending tensors, or lists of either.
         pool: where patches are made, one sample per task. Those on a device are launched here, on the current stream.
         count: called with the seconds that a sample took, in the thread that made it.
 
@@ -197,14 +197,14 @@ def start_batch(
     ]
     collated = list_data_collate(stand_ins)
     for name, voxels in memory.items():
-        collated[name] = _dressed(voxels, collated[name])
+        collated[name] = _with_metadata(voxels, collated[name])
     pieces = [
         [(name, sample[name].piece(memory[name][number])) for name in names] for number, sample in enumerate(keyed)
     ]
     far = {name for name in names if on_device.is_far(memory[name].device)}
     _launch([piece for sample in pieces for name, piece in sample if name in far], len(keyed), count)
     near = [[piece for name, piece in sample if name not in far] for sample in pieces]
-    work = [pool.submit(_timed, sample, count) for sample in near if sample]
+    work = [pool.submit(_run_timed, sample, count) for sample in near if sample]
     return PendingBatch(collated if isinstance(samples[0], dict) else collated[_BARE], work)
 
 
@@ -218,17 +218,17 @@ def _launch(pieces: Sequence[PatchTask], num_samples: int, count: Callable[[floa
             count(seconds)
 
 
-def _timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:
+def _run_timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:
     begin = time.perf_counter()
     run_soon(pieces)
     count(time.perf_counter() - begin)
 
 
 def _is_uniform(values: Sequence[Any]) -> bool:
-    """Whether all are sketches of one shape, dtype and device that fill a tensor of it, as patches of a batch are."""
+    """Whether all are pending, of one shape, dtype and device, and fill a tensor of it, as patches of a batch do."""
     first = values[0]
-    return isinstance(first, Sketch) and all(
-        isinstance(value, Sketch)
+    return isinstance(first, PendingTensor) and all(
+        isinstance(value, PendingTensor)
         and value.kept is None
         # Voxels that only move are converted as they are written; intensities are computed in float32 alone.
         and (value.filled_dtype == value.dtype or value.filled_dtype != torch.float32)
@@ -237,17 +237,19 @@ def _is_uniform(values: Sequence[Any]) -> bool:
     )
 
 
-def _memory(sketches: Sequence[Sketch]) -> torch.Tensor:
-    first = sketches[0]
-    return torch.empty((len(sketches), *first.shape), dtype=first.dtype, device=first.source.device)
+def _memory(tensors: Sequence[PendingTensor]) -> torch.Tensor:
+    first = tensors[0]
+    return torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.source.device)
 
 
-def _stand_in(sketch: Sketch) -> torch.Tensor:
+def _stand_in(pending: PendingTensor) -> torch.Tensor:
     """A tensor without voxels with the metadata of the one to be made, so that MONAI collates it."""
-    return sketch.dressed(torch.empty((0,) * len(sketch.shape), dtype=sketch.dtype, device=sketch.source.device))
+    return pending.with_metadata(
+        torch.empty((0,) * len(pending.shape), dtype=pending.dtype, device=pending.source.device)
+    )
 
 
-def _dressed(voxels: torch.Tensor, collated: torch.Tensor) -> torch.Tensor:
+def _with_metadata(voxels: torch.Tensor, collated: torch.Tensor) -> torch.Tensor:
     if not isinstance(collated, MetaTensor):
         return voxels
     dressed = MetaTensor(voxels)

@@ -55,15 +55,15 @@ class CacheDataset(Dataset, MonaiCacheDataset):  # type: ignore[misc]
         is_own = kind in (False, None, True) or (isinstance(kind, str) and "thread" in kind)
         return self._keeper.keep(item) if is_own else item
 
-    def sketch(self, index: int) -> Any:
-        """As `Dataset.sketch`, from the cache if the item is there."""
+    def defer(self, index: int) -> Any:
+        """As `Dataset.defer`, from the cache if the item is there."""
         place = self._place_in_cache(index)
         if place is None:
-            return super().sketch(index)
+            return super().defer(index)
         item = self._cache[place]
         if item is None:
             item = self._cache[place] = self._load_cache_item(index)
-        return self._data_chain().sketch(item, private=self._private)
+        return self._data_chain().defer(item, private=self._private)
 
     def _private(self, item: Any) -> Any:
         # A proxy has just sent a copy.

@@ -16,7 +16,7 @@ from voxelocity.monai.chain import Chain, ChainError, ChainPlan, CompiledChain, 
 from voxelocity.monai.chain.chain import is_random
 from voxelocity.monai.compared import plain_class
 from voxelocity.monai.fingerprint import COMPOSE_OPTIONS
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import CONTAINERS
 
 
@@ -38,20 +38,20 @@ class Dataset(MonaiDataset):  # type: ignore[misc]
         """What happens to each transform of the chain, why, and what each has cost so far. Print it."""
         return self._data_chain().plan()
 
-    def sketch(self, index: int) -> Any:
+    def defer(self, index: int) -> Any:
         """What `self[index]` is, drawn but not yet made. It draws what `self[index]` draws; `make` makes it."""
         return self._data_chain().whole(self.data[index])
 
-    def make(self, sketched: Any) -> Any:
-        """What `sketch` returned, with its voxels made."""
-        return self._data_chain().make(sketched)
+    def make(self, pending: Any) -> Any:
+        """What `defer` returned, with its voxels made."""
+        return self._data_chain().make(pending)
 
     def count_made(self, seconds: float) -> None:
         """Records how long a sample took to make, for `plan`."""
         self._data_chain().count_made(seconds)
 
     def _transform(self, index: int) -> Any:
-        return self.make(self.sketch(index))
+        return self.make(self.defer(index))
 
     def _data_chain(self) -> DataChain:
         """The current chain: users replace it, or put other transforms into it."""
@@ -99,7 +99,7 @@ class DataChain:
         stop = first_random(self._compose) if end is None else end
         return item if stop == 0 else self._compose(item, end=stop, threading=True)
 
-    def sketch(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    def defer(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
         """A kept item after the rest of the chain, drawn; making its voxels waits where possible.
 
         Args:
@@ -110,13 +110,13 @@ class DataChain:
         if self.chain is None:
             return self._by_monai(private(kept), start)
         if start is None:
-            return self.chain.sketch(kept, private=private)
+            return self.chain.defer(kept, private=private)
         rest = self._rest(start)
-        return rest.sketch(rest.fixed(private(kept)))
+        return rest.defer(rest.fixed(private(kept)))
 
-    def make(self, sketched: Any) -> Any:
-        """What `sketch` returned, with its voxels made."""
-        return finish(sketched) if self.chain is None else self.chain.make(sketched)
+    def make(self, pending: Any) -> Any:
+        """What `defer` returned, with its voxels made."""
+        return finish(pending) if self.chain is None else self.chain.make(pending)
 
     def count_made(self, seconds: float) -> None:
         """Records how long a sample took to make elsewhere."""
@@ -124,13 +124,13 @@ class DataChain:
             self.chain.count_made(seconds)
 
     def whole(self, item: Any) -> Any:
-        """An item of the data after the whole chain, as `sketch` returns it; a compiled chain has its own cache.
+        """An item of the data after the whole chain, as `defer` returns it; a compiled chain has its own cache.
 
         As with MONAI, a transform that changes its input changes the item; a compiled chain does not.
         """
         if isinstance(self._compose, CompiledChain):
-            return self._compose.sketch(item)
-        return self.sketch(self.fixed(item), private=as_it_is)
+            return self._compose.defer(item)
+        return self.defer(self.fixed(item), private=as_it_is)
 
     def plan(self) -> ChainPlan:
         """What happens to each transform, why, and what each has cost so far."""
@@ -162,7 +162,7 @@ class DataChain:
 
 
 def as_it_is(item: Any) -> Any:
-    """The item itself, for `DataChain.sketch` where nobody else holds it."""
+    """The item itself, for `DataChain.defer` where nobody else holds it."""
     return item
 
 

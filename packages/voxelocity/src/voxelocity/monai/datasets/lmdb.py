@@ -78,13 +78,13 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
         """Takes other items, removes the entries of this class from the file, and prepares those items."""
         self.data = data
         self._read_chain()
-        _drop_entries(self._opened(), "")
+        _drop_entries(self._open(), "")
         self._is_full = False
         self._fill(show_progress=self.progress)
 
     def info(self) -> dict[str, Any]:
         """LMDB's facts about the file, with `size` (the number of items) and `filename`."""
-        found = {**self._opened().info(), "size": len(self.data), "filename": str(self.db_file.absolute())}
+        found = {**self._open().info(), "size": len(self.data), "filename": str(self.db_file.absolute())}
         self.close()
         return found
 
@@ -95,7 +95,7 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handle": _Handle()}
 
-    def _opened(self) -> LmdbFile:
+    def _open(self) -> LmdbFile:
         file = self._handle.file
         if file is None or file.pid != os.getpid():
             assert self.cache_dir is not None
@@ -116,11 +116,11 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
             items = tqdm(items) if has_tqdm else items
         for item in items:
             if not self._is_full:
-                self._stored(item)
+                self._get_or_make(item)
 
     def _cachecheck(self, item_transformed: Any) -> Any:
         """The item after the fixed part of the chain, from the file; prepared now if it is not there."""
-        value = self._stored(item_transformed)
+        value = self._get_or_make(item_transformed)
         try:
             return torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
         except Exception as error:  # whatever a damaged value makes the reader raise
@@ -132,10 +132,10 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
                 else f"monai.LMDBDataset: an entry of {self.db_file} cannot be loaded ({error}); remove the file"
             ) from error
 
-    def _stored(self, item: Any) -> bytes:
+    def _get_or_make(self, item: Any) -> bytes:
         """The bytes of the item's entry, which one thread of all processes makes if it is missing."""
         assert self.cache_dir is not None
-        file, key = self._opened(), f"{_PREFIX}{self._key(item)}"
+        file, key = self._open(), f"{_PREFIX}{self._key(item)}"
         found = _read(file, key)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""MONAI's loader over data sets that can sketch: threads make their patches directly in the batch's memory."""
+"""MONAI's loader over data sets that can defer: threads make their patches directly in the batch's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
-from voxelocity.monai.chain.loading import Batches, Sketches, batches
+from voxelocity.monai.chain.loading import Batches, PendingItems, batches
 from voxelocity.monai.datasets.dataset import Dataset
 from voxelocity_observe.core.host import cpu_budget
 
@@ -35,17 +35,17 @@ def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Batches | Non
         num_ahead: batches begun beyond the one being returned.
     """
     is_plain = loader.num_workers == 0 and loader.batch_sampler is not None and loader.collate_fn is list_data_collate
-    dataset = _sketched(loader.dataset) if is_plain else None
+    dataset = _deferring_dataset(loader.dataset) if is_plain else None
     if dataset is None:
         return None
     return batches(loader, dataset, num_threads=cpu_budget(), num_ahead=num_ahead)
 
 
-def _sketched(dataset: Any) -> Any:
+def _deferring_dataset(dataset: Any) -> Any:
     """The data set, or what gives the items of a subset; None if the user's own code makes the items."""
     if type(dataset) is Subset:
-        whole = _sketched(dataset.dataset)
-        return None if whole is None else Sketches(whole, dataset.indices)
+        whole = _deferring_dataset(dataset.dataset)
+        return None if whole is None else PendingItems(whole, dataset.indices)
     # A derived class may have changed how an item is made.
     is_own = isinstance(dataset, Dataset) and type(dataset).__module__.startswith("voxelocity.")
     return dataset if is_own else None

@@ -157,9 +157,9 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         ]
         return f"{digest(json.dumps(parts)).hex()}{self._salt}"
 
-    def sketch(self, index: int) -> Any:
-        """As `Dataset.sketch`, from the item's file if there is one."""
-        return self._sketch_of(self._cachecheck(self.data[index]))
+    def defer(self, index: int) -> Any:
+        """As `Dataset.defer`, from the item's file if there is one."""
+        return self._defer(self._cachecheck(self.data[index]))
 
     def _transform(self, index: int) -> Any:
         return self._post_transform(self._cachecheck(self.data[index]))
@@ -171,11 +171,11 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         return prepared
 
     def _post_transform(self, item_transformed: Any) -> Any:
-        return self.make(self._sketch_of(item_transformed))
+        return self.make(self._defer(item_transformed))
 
-    def _sketch_of(self, prepared: Any) -> Any:
+    def _defer(self, prepared: Any) -> Any:
         # It was read for this call only.
-        return self._data_chain().sketch(prepared, private=as_it_is)
+        return self._data_chain().defer(prepared, private=as_it_is)
 
     def _cachecheck(self, item_transformed: Any) -> Any:
         """The item after the fixed part of the chain, from its file if there is one."""
@@ -236,8 +236,8 @@ class CacheNTransDataset(PersistentDataset, MonaiCacheNTransDataset):  # type: i
         reset_ops_id(prepared)
         return prepared
 
-    def _sketch_of(self, prepared: Any) -> Any:
-        return self._data_chain().sketch(prepared, start=self.cache_n_trans, private=as_it_is)
+    def _defer(self, prepared: Any) -> Any:
+        return self._data_chain().defer(prepared, start=self.cache_n_trans, private=as_it_is)
 
 
 def _forget(files: ItemFiles, salt: str, pid: int) -> None:

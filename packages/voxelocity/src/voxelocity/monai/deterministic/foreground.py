@@ -15,7 +15,7 @@ from monai.transforms.utils_pytorch_numpy_unification import unravel_indices
 from monai.utils import ensure_tuple_rep
 
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import fill_places, mark_above, mark_nonzero, positive_box
+from voxelocity.monai.deterministic.numba_loops import fill_positions, mark_above, mark_nonzero, positive_box
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, with_meta
 
 _FLOAT32 = frozenset({torch.float32})
@@ -126,18 +126,18 @@ def _indices(label_cxyz: Array, image_cxyz: Array | None, threshold: float) -> t
     for channel in channels:
         mark_nonzero(_flat(channel), kinds, _FOREGROUND)
     if image_cxyz is None:
-        return _places(kinds, _FOREGROUND), _places(kinds, _NEITHER)
+        return _positions(kinds, _FOREGROUND), _positions(kinds, _NEITHER)
     for channel in image_cxyz:
         # torch compares a float32 tensor with the number rounded to float32.
         mark_above(_flat(channel), np.float32(threshold), kinds, _BACKGROUND)
-    return _places(kinds, _FOREGROUND), _places(kinds, _BACKGROUND)
+    return _positions(kinds, _FOREGROUND), _positions(kinds, _BACKGROUND)
 
 
-def _places(kinds: Array, kind: np.uint8) -> Array:
+def _positions(kinds: Array, kind: np.uint8) -> Array:
     # Numpy's memory comes in huge pages, which halves the time of filling it (docs/log).
-    places = np.empty(np.count_nonzero(kinds == kind), dtype=np.int64)
-    fill_places(kinds, kind, places)
-    return places
+    positions = np.empty(np.count_nonzero(kinds == kind), dtype=np.int64)
+    fill_positions(kinds, kind, positions)
+    return positions
 
 
 def _flat(channel_xyz: Array) -> Array:

@@ -61,12 +61,12 @@ def mark_above(values: Any, threshold: Any, kinds: Any, kind: Any) -> None:
 
 
 @exact_kernel
-def fill_places(kinds: Any, kind: Any, places: Any) -> None:
-    """Fills `places` with the indices of `kind`; there must be exactly as many of them."""
+def fill_positions(kinds: Any, kind: Any, positions: Any) -> None:
+    """Fills `positions` with the indices of `kind`; there must be exactly as many of them."""
     num_found = 0
     for i in range(kinds.size):
         if kinds[i] == kind:
-            places[num_found] = i
+            positions[num_found] = i
             num_found += 1
 
 
@@ -145,7 +145,7 @@ def reverse_axes(source: Any, target: Any, is_a: bool, is_b: bool, is_c: bool, i
 def sample_linear(source_xyz: Any, out_xyz: Any, along_x: Any, along_y: Any, along_z: Any) -> None:
     """Fills `out_xyz` with the weighted means of eight voxels, summed in float64 and rounded once.
 
-    Each `along` is the four arrays of `AxisPlaces.neighbors`.
+    Each `along` is the four arrays of `AxisPositions.neighbors`.
 
     Not `numba_interpolation.interpolate`: that one sums in float32, and torch weights both neighbors.
     """

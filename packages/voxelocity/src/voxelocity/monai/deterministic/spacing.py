@@ -1,6 +1,6 @@
 """`Spacing`: MONAI's new grid, sampled axis by axis where the axes keep their directions.
 
-The places of samples come from MONAI's and torch's own functions, applied to one axis at a time, and follow torch's
+The positions of samples come from MONAI's and torch's own functions, applied to one axis at a time, and follow torch's
 rules for padding (ATen `GridSampler.h`), so that they are the same to the last bit.
 """
 
@@ -106,7 +106,7 @@ class FastResample:
         plan = _plan(img, dst_affine, spatial_size, mode, padding_mode, align_corners, compute) if is_ours else None
         if plan is None:
             return own(img, dst_affine, spatial_size, mode, padding_mode, align_corners, dtype, lazy)
-        xform, places = plan
+        xform, positions = plan
         extra = {
             "dtype": str(compute).removeprefix("torch."),
             "mode": _plain(mode),
@@ -122,7 +122,7 @@ class FastResample:
             orig_size=img.peek_pending_shape(),
             transform_info=own.get_transform_info(),
         )
-        return with_meta(_sampled(voxels(img), places, _plain(mode)), meta)
+        return with_meta(_sampled(voxels(img), positions, _plain(mode)), meta)
 
 
 def _why_not_sampled(modes: Any, paddings: Any) -> str:
@@ -149,7 +149,7 @@ def _has_size(spatial_size: Any) -> bool:
 
 def _plan(
     img: Any, dst_affine: Any, spatial_size: Any, mode: Any, padding_mode: Any, align_corners: bool, compute: Any
-) -> tuple[torch.Tensor, tuple[AxisPlaces, ...]] | None:
+) -> tuple[torch.Tensor, tuple[AxisPositions, ...]] | None:
     """The matrix from new to old indices, and the samples; None if nothing changes or the axes are rotated."""
     old, new = img.affine.to(torch.float64).numpy(), np.asarray(dst_affine, dtype=np.float64)
     if new.shape != old.shape:
@@ -164,28 +164,28 @@ def _plan(
         return None
     tensor = torch.as_tensor(xform)
     padding = cast(Padding, _plain(padding_mode))
-    places = axis_places(tensor, shape, size, dtype=compute, padding=padding, align_corners=align_corners)
-    if places is None or (_plain(mode) == "nearest" and not all(axis.is_nearest_certain for axis in places)):
+    positions = axis_positions(tensor, shape, size, dtype=compute, padding=padding, align_corners=align_corners)
+    if positions is None or (_plain(mode) == "nearest" and not all(axis.is_nearest_certain for axis in positions)):
         return None
-    return tensor, places
+    return tensor, positions
 
 
-def _sampled(image_cxyz: Array, places: tuple[AxisPlaces, ...], mode: str) -> Array:
+def _sampled(image_cxyz: Array, positions: tuple[AxisPositions, ...], mode: str) -> Array:
     source = in_c_order(image_cxyz, image_cxyz.dtype)
-    out = np.empty((len(source), *(len(axis.places_voxel) for axis in places)), dtype=np.float32)
+    out = np.empty((len(source), *(len(axis.positions_voxel) for axis in positions)), dtype=np.float32)
     if mode == "nearest":
-        indices = [axis.nearest() for axis in places]
+        indices = [axis.nearest() for axis in positions]
         for channel, new in zip(source, out, strict=True):
             sample_nearest(channel, new, *indices)
         return out
-    along = [axis.neighbors() for axis in places]
+    along = [axis.neighbors() for axis in positions]
     for channel, new in zip(source, out, strict=True):
         sample_linear(channel, new, *along)
     return out
 
 
 @dataclass(frozen=True)
-class AxisPlaces:
+class AxisPositions:
     """Samples along one axis.
 
     Attributes:
@@ -194,7 +194,7 @@ class AxisPlaces:
         slant_voxel: how far the other axes move a sample, at most.
     """
 
-    places_voxel: Array
+    positions_voxel: Array
     num_before: int
     slant_voxel: float
 
@@ -203,28 +203,28 @@ class AxisPlaces:
         """Whether no sample is so close to the middle of two voxels that the slant could decide."""
         if self.slant_voxel == 0.0:
             return True
-        from_middle = np.abs(self.places_voxel - np.floor(self.places_voxel) - 0.5)
+        from_middle = np.abs(self.positions_voxel - np.floor(self.positions_voxel) - 0.5)
         return bool((from_middle > self.slant_voxel + _MARGIN_VOXEL).all())
 
     def nearest(self) -> Indices:
         """Indices of the voxels to read, -1 for zero; of two at the same distance the even one, as in torch."""
-        index: Indices = np.rint(self.places_voxel).astype(np.int64)
+        index: Indices = np.rint(self.positions_voxel).astype(np.int64)
         index[(index < 0) | (index >= self.num_before)] = -1
         return index
 
     def neighbors(self) -> tuple[Indices, Indices, Array, Array]:
         """Indices (n,) of the two voxels around each sample and their weights in float64, 0 for those outside."""
         last = self.num_before - 1
-        places = self.places_voxel.astype(np.float64)
-        below = np.floor(places)
-        share = places - below
+        positions = self.positions_voxel.astype(np.float64)
+        below = np.floor(positions)
+        share = positions - below
         low, high = below.astype(np.int64), below.astype(np.int64) + 1
         weight_low = np.where((low >= 0) & (low <= last), 1.0 - share, 0.0)
         weight_high = np.where((high >= 0) & (high <= last), share, 0.0)
         return np.clip(low, 0, last), np.clip(high, 0, last), weight_low, weight_high
 
 
-def axis_places(
+def axis_positions(
     xform: torch.Tensor,
     old_shape: Sequence[int],
     new_shape: Sequence[int],
@@ -232,7 +232,7 @@ def axis_places(
     dtype: torch.dtype,
     padding: Padding,
     align_corners: bool,
-) -> tuple[AxisPlaces, ...] | None:
+) -> tuple[AxisPositions, ...] | None:
     """The samples of the three axes, or None if an axis does not come from a single old axis.
 
     Args:
@@ -257,13 +257,13 @@ def axis_places(
     theta[:, :, :_SPATIAL_AXES] = theta[:, :, reverse]
     found = []
     for axis, (num_before, num_after) in enumerate(zip(old_shape, new_shape, strict=True)):
-        normalized = _normalized_places(theta, axis, num_after, align_corners)
-        places = _padded(_in_voxels(normalized, num_before, align_corners), num_before, padding, align_corners)
-        found.append(AxisPlaces(places, num_before, float(slants[axis])))
+        normalized = _normalized_positions(theta, axis, num_after, align_corners)
+        positions = _padded(_in_voxels(normalized, num_before, align_corners), num_before, padding, align_corners)
+        found.append(AxisPositions(positions, num_before, float(slants[axis])))
     return tuple(found)
 
 
-def _normalized_places(theta: torch.Tensor, axis: int, num: int, align_corners: bool) -> Array:
+def _normalized_positions(theta: torch.Tensor, axis: int, num: int, align_corners: bool) -> Array:
     """Samples along an axis of a grid (z, y, x), from -1 to 1 over the old axis."""
     component = _SPATIAL_AXES - 1 - axis
     if num == 1:
@@ -282,18 +282,18 @@ def _in_voxels(normalized: Array, num: int, align_corners: bool) -> Array:
     return ((normalized + one) / two) * (size - one) if align_corners else voxel
 
 
-def _padded(places: Array, num: int, padding: Padding, align_corners: bool) -> Array:
+def _padded(positions: Array, num: int, padding: Padding, align_corners: bool) -> Array:
     if padding == "zeros":
-        return places
-    number = places.dtype.type
+        return positions
+    number = positions.dtype.type
     if padding == "reflection":
         low, high = (number(0), number(num - 1)) if align_corners else (number(-0.5), number(num - 0.5))
         span = high - low
         if span == 0:
-            places = np.zeros_like(places)
+            positions = np.zeros_like(positions)
         else:
-            away = np.abs(places - low)
+            away = np.abs(positions - low)
             rest, turns = np.fmod(away, span), np.floor(away / span)
-            places = np.where(turns % 2 == 0, rest + low, span - rest + low)
-    inside: Array = np.clip(places, number(0), number(num - 1))
+            positions = np.where(turns % 2 == 0, rest + low, span - rest + low)
+    inside: Array = np.clip(positions, number(0), number(num - 1))
     return inside

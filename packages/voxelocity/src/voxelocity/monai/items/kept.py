@@ -45,7 +45,7 @@ class CopyOnWriteStore:
         if not arrays or not hasattr(os, "memfd_create"):
             return item
         try:
-            memo = self._placed(arrays)
+            memo = self._place(arrays)
         except OSError:
             # No descriptor or no address left: the item does not move, and is copied whole when it is handed out.
             return item
@@ -67,7 +67,7 @@ class CopyOnWriteStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         CopyOnWriteStore.__init__(self)
 
-    def _placed(self, arrays: list[Any]) -> dict[int, Any]:
+    def _place(self, arrays: list[Any]) -> dict[int, Any]:
         needed = sum(_rounded(array.nbytes) for array in arrays)
         with self._lock:
             slab = self._current() if self._current is not None else None

@@ -12,13 +12,13 @@ from voxelocity.monai.lower.intensity import filters as filters
 from voxelocity.monai.lower.intensity import noise as noise
 from voxelocity.monai.lower.intensity import scaling as scaling
 from voxelocity.monai.lower.lowering import EXACT_NOISE, LOWERINGS, Lowering, Lowerings
-from voxelocity.monai.lower.sketch import Sketch
+from voxelocity.monai.lower.pending import PendingTensor
 from voxelocity.monai.lower.spatial import affine as affine
 from voxelocity.monai.lower.spatial import elastic as elastic
 from voxelocity.monai.lower.spatial import turn as turn
 from voxelocity.monai.lower.spatial import zoom as zoom
 
-__all__ = ["Lowering", "Lowerings", "Sketch", "lowerings"]
+__all__ = ["Lowering", "Lowerings", "PendingTensor", "lowerings"]
 
 
 @functools.cache

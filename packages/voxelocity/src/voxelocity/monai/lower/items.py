@@ -1,6 +1,6 @@
 """Types, devices, and which values an item has: steps are made in the wanted type right away, no voxel is read.
 
-Values that are not sketches go through MONAI's own transform, which has nothing to do for most of them.
+Values that are not pending tensors go through MONAI's own transform, which has nothing to do for most of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monai.data.meta_tensor import MetaTensor
 from monai.utils import get_equivalent_dtype
 
 from voxelocity.monai.lower.lowering import lowers
-from voxelocity.monai.lower.sketch import Sketch, continued, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending
 
 _Change = Callable[..., Any]
 """(array transform, value, *values of its key) to the changed value."""
@@ -45,9 +45,9 @@ def _each_key(dictionary: type, *per_key: str, **options: Any) -> Callable[[_Cha
 def _ensured(transform: Any, value: Any, dtype: Any = None) -> Any:
     dtype = transform.dtype if dtype is None else dtype
     is_other_type = transform.data_type == "numpy" or (
-        _is_sketch(value) and bool(transform.track_meta) != value.is_tracked
+        _is_pending(value) and bool(transform.track_meta) != value.is_tracked
     )
-    if not _is_sketch(value) or is_other_type or not _is_there(value, transform.device):
+    if not _is_pending(value) or is_other_type or not _is_there(value, transform.device):
         return transform(finish(value), dtype)
     return _cast_to(value, dtype)
 
@@ -55,7 +55,7 @@ def _ensured(transform: Any, value: Any, dtype: Any = None) -> Any:
 @lowers(mt.CastToType, takes_anything=True)
 @_each_key(mt.CastToTyped, "dtype")
 def _cast(transform: Any, value: Any, dtype: Any = None) -> Any:
-    if not _is_sketch(value):
+    if not _is_pending(value):
         return transform(finish(value), dtype)
     return _cast_to(value, dtype or transform.dtype)
 
@@ -71,25 +71,25 @@ def _as_tensor(transform: Any, value: Any) -> Any:
     if isinstance(value, MetaTensor):
         # MONAI takes the operations from the very tensor that it is given, which may be a cache's.
         value = value.as_subclass(MetaTensor).copy_meta_from(value)
-    is_other_type = not _is_sketch(value) or bool(transform.track_meta) != value.is_tracked
+    is_other_type = not _is_pending(value) or bool(transform.track_meta) != value.is_tracked
     if is_other_type or not _is_there(value, transform.device):
         return transform(finish(value))
-    sketch = continued(value)
-    sketch.applied_operations = []
-    return _cast_to(sketch, transform.dtype)
+    pending = to_pending(value)
+    pending.applied_operations = []
+    return _cast_to(pending, transform.dtype)
 
 
 @lowers(mt.ToDevice, takes_anything=True)
 @_each_key(mt.ToDeviced)
 def _on_device(transform: Any, value: Any) -> Any:
-    if _is_sketch(value) and not transform.kwargs and _is_there(value, transform.device):
+    if _is_pending(value) and not transform.kwargs and _is_there(value, transform.device):
         return value
     return transform(finish(value))
 
 
 @lowers(mt.Identity, mt.Identityd, mt.DeleteItemsd, mt.SelectItemsd, mt.FlattenSubKeysd, takes_anything=True)
 def _by_itself(transform: Any, data: Any) -> Any:
-    """MONAI's own transform, which passes sketches on like any other value."""
+    """MONAI's own transform, which passes pending tensors on like any other value."""
     return transform(data)
 
 
@@ -106,37 +106,37 @@ def _copy(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, Sketch):
+    if isinstance(value, PendingTensor):
         return value.branch()
     return MetaObj.copy_items(value) if isinstance(value, torch.Tensor | np.ndarray) else copy.deepcopy(value)
 
 
-def _is_sketch(value: Any) -> bool:
+def _is_pending(value: Any) -> bool:
     """Whether it is to become a tensor, and not a copy of some value."""
-    return isinstance(value, Sketch) and value.kept is None
+    return isinstance(value, PendingTensor) and value.kept is None
 
 
-def _is_there(sketch: Sketch, device: Any) -> bool:
-    """Whether the device is the sketch's; "cuda" without a number is this thread's current one, as for MONAI."""
+def _is_there(pending: PendingTensor, device: Any) -> bool:
+    """Whether the device is the tensor's; "cuda" without a number is this thread's current one, as for MONAI."""
     if device is None:
         return True
-    wanted, found = torch.device(device), sketch.source.device
+    wanted, found = torch.device(device), pending.source.device
     if found.type == "cuda" and str(wanted) == "cuda":
         return found.index == torch.cuda.current_device()
     return wanted == found
 
 
-def _cast_to(value: Sketch, kind: Any) -> Sketch:
-    """The sketch in another type, which waits until its end if that is exact; otherwise it is finished first."""
+def _cast_to(value: PendingTensor, kind: Any) -> PendingTensor:
+    """The tensor in another type, which waits until its end if that is exact; otherwise it is finished first."""
     if kind is None:
         return value
-    sketch, dtype = continued(value), get_equivalent_dtype(kind, torch.Tensor)
-    if dtype == sketch.dtype:
-        return sketch
-    if is_exact(sketch.held_dtype, sketch.dtype) and (is_exact(sketch.dtype, dtype) or dtype == torch.float32):
-        sketch.dtype = dtype
-        return sketch
-    return Sketch.of(finish(sketch).to(dtype))
+    pending, dtype = to_pending(value), get_equivalent_dtype(kind, torch.Tensor)
+    if dtype == pending.dtype:
+        return pending
+    if is_exact(pending.held_dtype, pending.dtype) and (is_exact(pending.dtype, dtype) or dtype == torch.float32):
+        pending.dtype = dtype
+        return pending
+    return PendingTensor.of(finish(pending).to(dtype))
 
 
 def is_exact(dtype: torch.dtype, other: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from voxelocity.monai.lower.sketch import Sketch, continued, finish, why_not_sketched
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending, why_not_pending
 
 Apply = Callable[[Any, Any], Any]
 DeviceReason = Callable[[torch.device], str]
@@ -30,10 +30,10 @@ class Lowering:
     """How one class of MONAI's transforms is lowered.
 
     Attributes:
-        apply: `(transform, data)` to what the transform would return, with a `Sketch` for each tensor that it touches.
-            `data` is a dictionary (forms whose name ends in "d"; not changed, a new one is returned, or a list of them)
-            or a tensor, array or `Sketch`. Random numbers are drawn by the transform itself or from its `R`, as many
-            and in the same order as MONAI draws them, so that what follows draws the same.
+        apply: `(transform, data)` to what the transform would return, with a `PendingTensor` for each tensor
+            that it touches. `data` is a dictionary (forms whose name ends in "d"; not changed, a new one is returned,
+            or a list of them) or a tensor, array or `PendingTensor`. Random numbers are drawn by the transform itself
+            or from its `R`, as many and in the same order as MONAI draws them, so that what follows draws the same.
         why_not: why this instance cannot be lowered, in words that the plan shows; "" if it can.
         why_not_data: `(transform, data)` to why MONAI's own transform takes this data, in words; "" if `apply` does.
     """
@@ -74,8 +74,8 @@ def lowers(
         inner: the attribute by which a dictionary form holds its array form, for `why_not`; "" for an array form.
         why_not: why an instance is not lowered.
         why_not_on: why no instance is lowered for data on a device.
-        takes_anything: whether values that no sketch can hold are the function's; otherwise MONAI's own transform
-            takes them.
+        takes_anything: whether values that cannot be pending are the function's; otherwise MONAI's own transform takes
+            them.
     """
 
     def register(apply: _Function) -> _Function:
@@ -92,23 +92,23 @@ def adds_steps(
     *,
     draw: Callable[[Any, Any], Any] | None = None,
     draws: Literal["outside", "together", "each"] = "together",
-    idle: Callable[[Any, Sketch], Sketch] = lambda transform, sketch: sketch,
+    idle: Callable[[Any, PendingTensor], PendingTensor] = lambda transform, pending: pending,
     per_key: Sequence[str] = (),
     why_not: Reason = _always,
     why_not_on: DeviceReason = _everywhere,
     table: dict[type, Lowering] = LOWERINGS,
 ) -> Callable[[_Function], _Function]:
-    """Registers `(transform, sketch, drawn, *per_key)`, which returns the sketch with the array transform's steps.
+    """Registers `(transform, pending, params, *per_key)`, which returns it with the array transform's steps.
 
-    The function may change the sketch, and return what MONAI's own transform makes of it.
+    The function may change the pending tensor, and return what MONAI's own transform makes of it.
 
     Args:
         array: MONAI's array form.
         dictionary: its dictionary form, if that draws in one of the ways of `draws`.
         inner: the attribute by which the dictionary form holds the transform that the function is given; "" if that is
             the dictionary form itself.
-        draw: `(array transform, sketch)`: draws from its `R`, first of all whether to do anything, and returns what
-            the transform does not keep itself, which becomes `drawn`. None for a deterministic transform; `drawn` is
+        draw: `(array transform, pending)`: draws from its `R`, first of all whether to do anything, and returns what
+            the transform does not keep itself, which becomes `params`. None for a deterministic transform; `params` is
             then a dictionary that all keys share.
         draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
             image of the first ("together"), for each key ("each"), or not at all ("outside").
@@ -137,33 +137,33 @@ class _Steps:
     inner: str
     draw: Callable[[Any, Any], Any] | None
     draws: Literal["outside", "together", "each"]
-    idle: Callable[[Any, Sketch], Sketch]
+    idle: Callable[[Any, PendingTensor], PendingTensor]
     per_key: Sequence[str]
 
     def of_array(self, transform: Any, data: Any) -> Any:
-        sketch = continued(data)
-        drawn = {} if self.draw is None else self.draw(transform, sketch)
+        pending = to_pending(data)
+        params = {} if self.draw is None else self.draw(transform, pending)
         if self.draw is not None and not transform._do_transform:
-            return self.idle(transform, sketch)
-        return self.add(transform, sketch, drawn, *(getattr(transform, name) for name in self.per_key))
+            return self.idle(transform, pending)
+        return self.add(transform, pending, params, *(getattr(transform, name) for name in self.per_key))
 
     def of_dictionary(self, transform: Any, data: Any) -> Any:
         changed = dict(data)
         array = getattr(transform, self.inner) if self.inner else transform
         values = (getattr(transform, name) for name in self.per_key)
         rows = list(transform.key_iterator(changed, transform.keys, *values))
-        drawn: Any = {}
+        params: Any = {}
         if self.draw is not None:
             transform.randomize(None)
             if not transform._do_transform:
-                return changed | {key: continued(changed[key]) for key, *_ in rows}
+                return changed | {key: to_pending(changed[key]) for key, *_ in rows}
             if self.draws == "together" and (rows or self.draw is blindly):
-                drawn = self.draw(array, continued(changed[rows[0][0]]) if rows else None)
+                params = self.draw(array, to_pending(changed[rows[0][0]]) if rows else None)
         for key, _, *of_key in rows:
-            sketch = continued(changed[key])
+            pending = to_pending(changed[key])
             if self.draw is not None and self.draws == "each":
-                drawn = self.draw(array, sketch)
-            changed[key] = self.add(array, sketch, drawn, *of_key)
+                params = self.draw(array, pending)
+            changed[key] = self.add(array, pending, params, *of_key)
         return changed
 
 
@@ -203,10 +203,10 @@ def _why_not_data(transform: Any, data: Any, why_not_on: DeviceReason, *, takes_
             is wrong with them.
     """
     for value in _values_of(transform, data):
-        is_voxels = isinstance(value, Sketch | torch.Tensor | np.ndarray)
-        reason = "" if takes_missing and not is_voxels else why_not_sketched(value)
+        is_voxels = isinstance(value, PendingTensor | torch.Tensor | np.ndarray)
+        reason = "" if takes_missing and not is_voxels else why_not_pending(value)
         if not reason and is_voxels and not isinstance(value, np.ndarray):
-            device = Sketch.of(value).source.device if isinstance(value, Sketch) else value.device
+            device = PendingTensor.of(value).source.device if isinstance(value, PendingTensor) else value.device
             reason = "" if device.type == "cpu" else why_not_on(device)
         if reason:
             return reason
@@ -220,19 +220,19 @@ def _values_of(transform: Any, data: Any) -> list[Any]:
     return [data[key] for key in getattr(transform, "keys", ()) if key in data]
 
 
-def blindly(transform: Any, sketch: Sketch | None) -> None:
+def blindly(transform: Any, pending: PendingTensor | None) -> None:
     """A draw that does not depend on the image."""
     transform.randomize(None)
 
 
-def seeing(transform: Any, sketch: Sketch) -> None:
+def seeing(transform: Any, pending: PendingTensor) -> None:
     """A draw that asks the image for its shape."""
-    transform.randomize(sketch)
+    transform.randomize(pending)
 
 
-def of_shape(transform: Any, sketch: Sketch) -> None:
+def of_shape(transform: Any, pending: PendingTensor) -> None:
     """A draw of the spatial shape."""
-    transform.randomize(sketch.spatial_shape)
+    transform.randomize(pending.spatial_shape)
 
 
 def why_not_lazy(transform: Any, array: Any = None) -> str:

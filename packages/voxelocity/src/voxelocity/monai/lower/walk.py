@@ -15,7 +15,7 @@ from monai.transforms.transform import Transform
 
 from voxelocity.monai.compared import plain_class, why_not_readable
 from voxelocity.monai.lower.lowering import Lowerings
-from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity_observe.spans import span
 
 CONTAINERS = (Compose, OneOf, RandomOrder, SomeOf)
@@ -64,15 +64,15 @@ class Stage:
         begin = time.perf_counter()
         try:
             with span(self.name):
-                result = self._mapped(apply, data, map_items)
+                result = self._map(apply, data, map_items)
         except Exception as error:
             raise RuntimeError(f"applying transform {self.transform}") from error
         self.seconds += time.perf_counter() - begin
         return result
 
-    def _mapped(self, apply: Callable[[Stage, Any], Any], data: Any, depth: int) -> Any:
+    def _map(self, apply: Callable[[Stage, Any], Any], data: Any, depth: int) -> Any:
         if isinstance(data, list | tuple) and depth > 0 and not isinstance(self.transform, ReduceTrait | Compose):
-            return [self._mapped(apply, one, depth - 1) for one in data]
+            return [self._map(apply, item, depth - 1) for item in data]
         self.num_calls += 1
         return apply(self, data)
 
@@ -102,17 +102,17 @@ class Walker:
         self._map_items = map_items
         self._lowerings = lowerings
         self._by_id: dict[int, Stage] = {}
-        self.stages = tuple(self._listed(self._transforms))
+        self.stages = tuple(self._add_stages(self._transforms))
 
     @property
     def is_lowered(self) -> bool:
         """Whether every transform is lowered, so that walking only draws."""
         return all(stage.engine is not None for stage in self.stages)
 
-    def sketch(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
-        """What the chain makes of an item, with sketches in place of the tensors that are still to be made.
+    def defer(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+        """What the chain makes of an item, with pending tensors in place of those that are not made yet.
 
-        The item does not change, and the result shares with it only what sketches read: it may belong to a cache.
+        The item does not change, and the result shares with it only what pending tensors read, maybe a cache's.
 
         Args:
             data: the item.
@@ -122,16 +122,16 @@ class Walker:
             RuntimeError: a transform failed; it is named, and its own error is the cause.
         """
         walk = _Walk(self._by_id, private)
-        return walk.owned(walk.through(self._transforms, data, self._map_items))
+        return walk.own(walk.through(self._transforms, data, self._map_items))
 
     def __call__(self, data: Any) -> Any:
-        """As `sketch`, with everything made."""
-        return finish(self.sketch(data))
+        """As `defer`, with everything made."""
+        return finish(self.defer(data))
 
-    def _listed(self, transforms: Sequence[Any]) -> Iterator[Stage]:
+    def _add_stages(self, transforms: Sequence[Any]) -> Iterator[Stage]:
         for transform in transforms:
             if _is_container(transform):
-                yield from self._listed(transform.transforms)
+                yield from self._add_stages(transform.transforms)
             elif id(transform) not in self._by_id:
                 stage = self._by_id[id(transform)] = self._stage_of(transform)
                 yield stage
@@ -159,19 +159,19 @@ class _Walk:
     def through(self, transforms: Sequence[Any], data: Any, map_items: bool | int) -> Any:
         for transform in transforms:
             if _is_container(transform):
-                data = self.through(_drawn(transform), data, transform.map_items)
+                data = self.through(_draw_transforms(transform), data, transform.map_items)
             else:
                 stage = self._stages[id(transform)]
                 if stage.engine is None and not self._is_owned:
                     data, self._is_owned = self._copied(data), True
-                data = stage.run(self._applied, data, int(map_items))
+                data = stage.run(self._apply, data, int(map_items))
         return data
 
-    def owned(self, data: Any) -> Any:
+    def own(self, data: Any) -> Any:
         """The data, with copies of what it would share with the item that came in."""
         return data if self._is_owned else self._copied(data)
 
-    def _applied(self, stage: Stage, data: Any) -> Any:
+    def _apply(self, stage: Stage, data: Any) -> Any:
         transform = stage.transform
         if stage.engine is not None:
             reason = stage.engine.why_not_data(transform, data)
@@ -185,7 +185,7 @@ class _Walk:
         return run_unchanged(transform, finish(data))
 
     def _copied(self, data: Any) -> Any:
-        if not _holds_sketches(data):
+        if not _holds_pending(data):
             return self._private(data)
         if isinstance(data, dict):
             return {key: self._copied(value) for key, value in data.items()}
@@ -195,7 +195,7 @@ class _Walk:
 
 
 def _is_container(transform: Any) -> bool:
-    """Whether `_drawn` knows it: one of MONAI's own four, without arguments that only MONAI's own run supports."""
+    """Whether it is one of the four that `_draw_transforms` knows, without arguments that only MONAI's run supports."""
     return plain_class(transform) in CONTAINERS and _why_not_walked(transform) == ""
 
 
@@ -210,7 +210,7 @@ def _why_not_walked(container: Compose) -> str:
     return ""
 
 
-def _drawn(container: Compose) -> Sequence[Any]:
+def _draw_transforms(container: Compose) -> Sequence[Any]:
     """The transforms that run this time, in their order. Draws from the container's `R` what its own call draws."""
     num = len(container.transforms)
     if num == 0 or plain_class(container) is Compose:
@@ -227,13 +227,13 @@ def _drawn(container: Compose) -> Sequence[Any]:
 
 def _mark(transform: Any, result: Any) -> None:
     """Notes in the history of what the transform made that it cannot be inverted."""
-    for one in result if isinstance(result, list) else [result]:
-        for value in (one.get(key) for key in transform.keys) if isinstance(one, dict) else [one]:
-            if isinstance(value, Sketch):
+    for item in result if isinstance(result, list) else [result]:
+        for value in (item.get(key) for key in transform.keys) if isinstance(item, dict) else [item]:
+            if isinstance(value, PendingTensor):
                 value.refuse_inverse(type(transform).__name__)
 
 
-def _holds_sketches(data: Any) -> bool:
+def _holds_pending(data: Any) -> bool:
     if isinstance(data, dict):
-        return any(map(_holds_sketches, data.values()))
-    return any(map(_holds_sketches, data)) if isinstance(data, list) else isinstance(data, Sketch)
+        return any(map(_holds_pending, data.values()))
+    return any(map(_holds_pending, data)) if isinstance(data, list) else isinstance(data, PendingTensor)

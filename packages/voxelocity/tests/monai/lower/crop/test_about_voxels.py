@@ -1,4 +1,4 @@
-"""Crops about voxels: the centers that MONAI draws, whoever finds the voxels."""
+"""Crops about voxels: the centers that MONAI draws, with each way of finding the voxels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish
 
 LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
@@ -39,16 +39,16 @@ def _items(draw: Any) -> dict[str, Any]:
 
 def _check(transform: Any, item: dict[str, Any]) -> Any:
     """As MONAI does it, its warnings and its refusals among that."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as options:
         warnings.simplefilter("always")
         try:
             copy.deepcopy(transform)(copy.deepcopy(item))
         except ValueError as error:
             refusal = str(error).replace("torch.Size([", "(").replace("])", ")")
         else:
-            num = len([warning for warning in told if warning.category is UserWarning])
+            num = len([warning for warning in options if warning.category is UserWarning])
             found = check_lowered_alike(transform, item)
-            assert len([warning for warning in told if warning.category is UserWarning]) == 3 * num
+            assert len([warning for warning in options if warning.category is UserWarning]) == 3 * num
             return found
     state = transform.R.get_state()[2]
     with warnings.catch_warnings():
@@ -200,18 +200,18 @@ def test_a_label_that_was_cropped_before_is_looked_at_after_the_crop() -> None:
     first, second = copy.deepcopy(chain)
     theirs = second(first(copy.deepcopy(item)))
     drawn = LOWERINGS[type(chain[1])].apply(chain[1], LOWERINGS[type(chain[0])].apply(chain[0], item))
-    for one, other in zip(theirs, finish(drawn), strict=True):
+    for expected, actual in zip(theirs, finish(drawn), strict=True):
         for key in KEYS:
-            assert torch.equal(one[key].as_tensor(), other[key].as_tensor())
-            torch.testing.assert_close(one[key].affine, other[key].affine)
-            assert one[key].meta["crop_center"] == other[key].meta["crop_center"]
+            assert torch.equal(expected[key].as_tensor(), actual[key].as_tensor())
+            torch.testing.assert_close(expected[key].affine, actual[key].affine)
+            assert expected[key].meta["crop_center"] == actual[key].meta["crop_center"]
 
 
 def test_samples_take_image_and_label_from_the_same_place_by_the_same_step() -> None:
     item = item_of(1, shape=(12, 11, 10))
     transform = mt.RandCropByPosNegLabeld(KEYS, "label", (3, 3, 3), num_samples=2)
     for sample in LOWERINGS[type(transform)].apply(transform, item):
-        assert isinstance(sample["image"], Sketch)
+        assert isinstance(sample["image"], PendingTensor)
         assert sample["image"].steps[0] is sample["label"].steps[0]
 
 

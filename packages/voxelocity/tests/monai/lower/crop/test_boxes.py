@@ -16,7 +16,7 @@ from monai.data import MetaTensor
 from parity.case import item_of
 from shared.lowered import assert_equal, both, check_lowered_alike, metadata_tracked
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
@@ -115,10 +115,10 @@ def test_a_copy_that_is_cropped_later_is_never_made_and_is_dressed_as_monai_woul
     ]
     theirs = [chain[1](sample) for sample in copy.deepcopy(chain[0])(copy.deepcopy(item))]
     ours = [LOWERINGS[type(chain[1])].apply(chain[1], s) for s in LOWERINGS[type(chain[0])].apply(chain[0], item)]
-    assert all(sketch["label"].source.data_ptr() == item["label"].data_ptr() for sketch in ours)
-    for one, other in zip(theirs, finish(ours), strict=True):
-        assert type(one["label"]) is type(other["label"]) is MetaTensor
-        assert torch.equal(one["label"].as_tensor(), other["label"].as_tensor())
+    assert all(pending["label"].source.data_ptr() == item["label"].data_ptr() for pending in ours)
+    for expected, actual in zip(theirs, finish(ours), strict=True):
+        assert type(expected["label"]) is type(actual["label"]) is MetaTensor
+        assert torch.equal(expected["label"].as_tensor(), actual["label"].as_tensor())
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3, 3, 2)])
@@ -141,7 +141,7 @@ def test_lazy_crops_and_boxes_from_the_item_are_not_lowered_and_say_why() -> Non
     assert LOWERINGS[type(named)].why_not(named) == "its box is in the item"
 
 
-def test_a_missing_key_is_told_as_monai_tells_it_and_may_be_allowed() -> None:
+def test_a_missing_key_is_reported_as_by_monai_and_may_be_allowed() -> None:
     item = item_of(0, shape=(4, 4, 4))
     transform = mt.CenterSpatialCropd(("image", "mask"), (2, 2, 2))
     with pytest.raises(KeyError, match="Key `mask` of transform `CenterSpatialCropd` was missing"):

@@ -19,8 +19,8 @@ from monai.data.meta_tensor import MetaTensor
 
 from parity.compare import compare
 from shared.lowered import metadata_tracked
-from voxelocity.monai.lower import Sketch, lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower import PendingTensor, lowerings
+from voxelocity.monai.lower.pending import finish
 
 LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 1e-5
@@ -102,7 +102,7 @@ def agree(transform: Any, data: Any, tolerance: float) -> None:
     lowering = LOWERINGS[type(transform)]
     assert not lowering.why_not(transform)
     if "R" not in vars(transform) and hasattr(transform, "set_random_state"):
-        # Until then all transforms share one generator, from which both sides would draw in turn.
+        # Until then all transforms share one generator, from which both sides would draw alternately.
         transform.set_random_state(5)
     try:
         copy.deepcopy(transform)(copy.deepcopy(data))
@@ -149,12 +149,12 @@ def test_float32_images_are_lowered_and_not_handed_to_monai(name: str) -> None:
     }  # fmt: skip
     transform = array(**required.get(name, {}), **({"prob": 1.0} if name.startswith("Rand") else {}))
     image = torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0))
-    sketch = LOWERINGS[array].apply(transform, image)
-    assert isinstance(sketch, Sketch)
-    assert sketch.source.data_ptr() == image.data_ptr()
-    assert sketch.steps
+    pending = LOWERINGS[array].apply(transform, image)
+    assert isinstance(pending, PendingTensor)
+    assert pending.source.data_ptr() == image.data_ptr()
+    assert pending.steps
     before = image.clone()
-    assert not torch.equal(finish(sketch), image)
+    assert not torch.equal(finish(pending), image)
     assert torch.equal(image, before), "the source was changed"
 
 

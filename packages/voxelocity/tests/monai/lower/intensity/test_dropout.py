@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parity.case import item_of
 from shared.lowered import check_lowered_alike, metadata_tracked
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.steps import Crop, Fill
 
 LOWERINGS = lowerings(exact_noise=True)
@@ -90,18 +90,18 @@ def test_the_range_of_the_image_is_that_after_the_moves_before() -> None:
     crop, drop = mt.SpatialCrop(roi_start=(0, 0, 0), roi_end=(4, 8, 8)), mt.RandCoarseDropout(2, 3, prob=1.0)
     drop.set_random_state(0)
     theirs = copy.deepcopy(drop)(crop(image.clone()))
-    sketch = LOWERINGS[mt.Flip].apply(mt.Flip(()), image)
-    sketch.add(Crop(start=(0, 0, 0), shape=(4, 8, 8)))
-    ours = finish(LOWERINGS[mt.RandCoarseDropout].apply(drop, sketch))
-    assert isinstance(sketch.steps[-1], Crop)
+    pending = LOWERINGS[mt.Flip].apply(mt.Flip(()), image)
+    pending.add(Crop(start=(0, 0, 0), shape=(4, 8, 8)))
+    ours = finish(LOWERINGS[mt.RandCoarseDropout].apply(drop, pending))
+    assert isinstance(pending.steps[-1], Crop)
     torch.testing.assert_close(ours.as_tensor(), theirs.as_tensor(), rtol=TOLERANCE, atol=0)
     assert float(ours.min()) >= 1
 
 
 def test_a_float_image_is_filled_with_the_other_steps() -> None:
     drop = mt.RandCoarseDropout(2, 3, prob=1.0)
-    sketch = LOWERINGS[mt.RandCoarseDropout].apply(drop, torch.rand(1, 8, 8, 8))
-    assert isinstance(sketch.steps[-1], Fill)
+    pending = LOWERINGS[mt.RandCoarseDropout].apply(drop, torch.rand(1, 8, 8, 8))
+    assert isinstance(pending.steps[-1], Fill)
 
 
 @pytest.mark.parametrize("value", ["many", (0.0, float("inf"))])

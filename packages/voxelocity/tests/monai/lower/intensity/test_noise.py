@@ -10,7 +10,7 @@ from scipy import stats
 
 from parity.compare import compare
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 SEEDED = lowerings()
 NUM_VOXELS = 48**3

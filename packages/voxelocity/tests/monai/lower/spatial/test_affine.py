@@ -12,15 +12,15 @@ from monai.transforms import Affine, Affined, RandAffine, RandAffined, RandRotat
 from shared.examples import is_thorough
 from shared.lowered import check_lowered_alike, metadata_tracked
 from shared.monai_items import make_item
-from voxelocity.monai.lower import Sketch, lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower import PendingTensor, lowerings
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.steps import Flip
 
 LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 1e-5
 """Of the largest value: MONAI sums the eight neighbors in float64, or float32 in another order."""
 ROTATION_TOLERANCE = 2e-5
-"""Likewise: float32 sums in another order, at places that are the same."""
+"""Likewise: float32 sums in another order, at positions that are the same."""
 shapes = st.one_of(st.tuples(*[st.integers(1, 20)] * 2), st.tuples(*[st.integers(1, 14)] * 3))
 modes = st.sampled_from([("bilinear", "nearest"), ("nearest", "nearest"), ("bilinear", "bilinear")])
 paddings = st.sampled_from(["zeros", "border", "reflection", ("zeros", "border"), ("reflection", "zeros")])
@@ -28,7 +28,7 @@ settled = settings(max_examples=25)
 
 
 def exact_keys(mode):
-    return [key for key, one in zip(("image", "label"), mode, strict=True) if one == "nearest"]
+    return [key for key, interpolation in zip(("image", "label"), mode, strict=True) if interpolation == "nearest"]
 
 
 def ranges(shape, share):
@@ -116,18 +116,18 @@ def test_affined_gives_what_monai_gives(shape, seed, mode, padding, size, align_
     drawn = np.eye(num + 1)
     drawn[:num] += rng.normal(scale=0.2, size=(num, num + 1))
     angles = rng.normal(scale=0.3, size=num if num == 3 else 1).tolist()
-    told = {"affine": drawn} if is_matrix else {"rotate_params": angles, "scale_params": [1.1] * num}
-    told |= {"spatial_size": size, "align_corners": align_corners}
+    options = {"affine": drawn} if is_matrix else {"rotate_params": angles, "scale_params": [1.1] * num}
+    options |= {"spatial_size": size, "align_corners": align_corners}
     item = make_item(shape, seed=seed)
-    transform = Affined(keys=["image", "label"], mode=mode, padding_mode=padding, **told)
+    transform = Affined(keys=["image", "label"], mode=mode, padding_mode=padding, **options)
     check_lowered_alike(transform, item, TOLERANCE, exact_keys(mode))
-    alone = Affine(mode=mode[0], padding_mode=padding, normalized=normalized, image_only=True, **told)
+    alone = Affine(mode=mode[0], padding_mode=padding, normalized=normalized, image_only=True, **options)
     check_lowered_alike(alone, item["image"], TOLERANCE, [""] if mode[0] == "nearest" else [])
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("num_spatial", [2, 3])
-def test_places_halfway_between_two_voxels_take_the_neighbor_that_monai_takes(num_spatial, padding):
+def test_positions_halfway_between_two_voxels_take_the_neighbor_that_monai_takes(num_spatial, padding):
     # Torch samples a plane with fewer roundings than a volume.
     step = 1 if is_thorough else 3
     for side, size in itertools.product(range(1, 14, step), range(1, 17, step)):
@@ -140,15 +140,15 @@ def test_keys_of_one_shape_share_their_places_and_others_have_their_own():
     item = make_item((8, 8, 8)) | {"other": torch.zeros((1, 6, 8, 8))}
     transform = RandAffined(keys=["image", "label", "other"], prob=1.0, spatial_size=(7, 7, 7), rotate_range=0.3)
     made = LOWERINGS[RandAffined].apply(transform, item)
-    image, label, other = (made[key].steps[0].places for key in ("image", "label", "other"))
+    image, label, other = (made[key].steps[0].positions for key in ("image", "label", "other"))
     assert image is label
     assert other is not image
     assert isinstance(item["image"], torch.Tensor)
 
 
-def test_a_sketch_that_is_given_is_not_changed_and_is_gone_on_with():
+def test_a_pending_tensor_that_is_given_is_not_changed_and_is_continued():
     item = make_item((8, 7, 6))
-    before = Sketch.of(item["image"])
+    before = PendingTensor.of(item["image"])
     before.add(Flip(axes=(True, False, False)))
     transform = RandAffine(prob=1.0, rotate_range=(0.3, 0.2, 0.1))
     transform.set_random_state(1)
@@ -179,7 +179,7 @@ def test_what_cannot_be_equalled_says_why(transform, reason):
     assert reason in LOWERINGS[type(transform)].why_not(transform)
 
 
-def test_a_machine_that_sums_in_an_unknown_order_is_told(monkeypatch):
+def test_a_machine_that_sums_in_an_unknown_order_is_reported(monkeypatch):
     from voxelocity.monai.lower.spatial import affine
 
     monkeypatch.setattr(affine, "product_is_fused", lambda num_spatial: None)
@@ -229,11 +229,11 @@ def test_rotate_in_all_its_forms_gives_what_monai_gives(shape, seed, mode, paddi
     angles = np.random.default_rng(seed).uniform(-2, 2, size=3)
     if quarter:
         angles = np.round(angles) * np.pi / 2
-    told = {"angle": angles.tolist() if num == 3 else float(angles[0]), "keep_size": keeps_size}
-    told |= {"mode": mode, "padding_mode": padding, "rotate_order": "ZYX"}
+    options = {"angle": angles.tolist() if num == 3 else float(angles[0]), "keep_size": keeps_size}
+    options |= {"mode": mode, "padding_mode": padding, "rotate_order": "ZYX"}
     drawn = RandRotate(range_x=1.0, range_z=0.5, prob=0.7, keep_size=keeps_size, mode=mode, padding_mode=padding)
     drawn.set_random_state(seed)
     exact = ["", "image", "label"] if mode == "nearest" else []
-    for transform, data in ((Rotate(**told), item["image"]), (drawn, item["image"])):
+    for transform, data in ((Rotate(**options), item["image"]), (drawn, item["image"])):
         check_lowered_alike(transform, data, ROTATION_TOLERANCE, exact)
-    check_lowered_alike(Rotated(keys=["image", "label"], **told), item, ROTATION_TOLERANCE, exact)
+    check_lowered_alike(Rotated(keys=["image", "label"], **options), item, ROTATION_TOLERANCE, exact)

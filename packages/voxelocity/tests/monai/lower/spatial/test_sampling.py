@@ -8,7 +8,7 @@ from monai.transforms import AffineGrid
 from monai.transforms.utils import create_grid
 
 from voxelocity.monai.lower.spatial import sampling
-from voxelocity.monai.lower.spatial.sampling import centered_places, unit_places
+from voxelocity.monai.lower.spatial.sampling import centered_positions, unit_positions
 
 CPU = torch.device("cpu")
 SHAPES = [((40, 33), (40, 33)), ((64, 50), (31, 70)), ((32, 40, 24), (32, 40, 24)), ((9, 48, 33), (47, 20, 1))]
@@ -27,7 +27,7 @@ def test_centered_places_are_the_grid_that_monai_makes_bit_for_bit(shape, before
         matrix = drawn_matrix(num, seed)
         grid, _ = AffineGrid(affine=torch.from_numpy(matrix))(spatial_size=shape)
         wanted = [grid[axis].double() * (2.0 / max(2, before[axis])) for axis in range(num)]
-        made = centered_places(matrix, shape, before).normalized(CPU).reshape(*shape, 3)
+        made = centered_positions(matrix, shape, before).normalized(CPU).reshape(*shape, 3)
         for axis in range(num):
             assert torch.equal(made[..., 2 - axis], wanted[axis].as_subclass(torch.Tensor))
 
@@ -42,7 +42,7 @@ def test_unit_places_are_the_affine_grid_of_torch_bit_for_bit(shape, before, ali
         turned = theta[:, :num].flip(1)
         turned = torch.cat([turned[..., :num].flip(2), turned[..., num:]], dim=2)
         wanted = torch.nn.functional.affine_grid(turned, [1, 1, *shape], align_corners=align_corners)[0]
-        made = unit_places(matrix, shape, before, align_corners=align_corners).normalized(CPU).reshape(*shape, 3)
+        made = unit_positions(matrix, shape, before, align_corners=align_corners).normalized(CPU).reshape(*shape, 3)
         for axis in range(num):
             assert torch.equal(made[..., 2 - axis], wanted[..., num - 1 - axis])
 
@@ -59,6 +59,6 @@ def test_an_order_of_sums_that_is_not_known_is_seen():
 
 def test_whole_numbers_and_halves_are_exact_so_that_ties_are_ties():
     shape, before = (6, 5, 4), (7, 5, 5)
-    made = centered_places(np.eye(4), shape, before).normalized(CPU)
+    made = centered_positions(np.eye(4), shape, before).normalized(CPU)
     centered = create_grid(shape, backend="torch")[0]
     assert torch.equal(made[..., 2], centered * (2.0 / 7))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parity.case import item_of
 from shared.lowered import check_lowered_alike, metadata_tracked
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.sketch import finish
+from voxelocity.monai.lower.pending import finish
 
 LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")

@@ -49,11 +49,17 @@ def test_rand_zoom_in_both_forms_gives_what_monai_gives(
     item = make_item(
         shape, seed=seed, num_channels=2, image_dtype=dtypes[0], label_dtype=dtypes[1], is_tracked=is_tracked
     )
-    told = {"prob": prob, "min_zoom": zooms[0], "max_zoom": zooms[1], "keep_size": keeps_size, "padding_mode": padding}
-    transform = RandZoomd(keys=["image", "label"], mode=(mode, "nearest"), **told)
+    options = {
+        "prob": prob,
+        "min_zoom": zooms[0],
+        "max_zoom": zooms[1],
+        "keep_size": keeps_size,
+        "padding_mode": padding,
+    }
+    transform = RandZoomd(keys=["image", "label"], mode=(mode, "nearest"), **options)
     transform.set_random_state(seed)
     check_lowered_alike(transform, item, TOLERANCE, exact_keys(mode))
-    alone = RandZoom(mode=mode, **told)
+    alone = RandZoom(mode=mode, **options)
     alone.set_random_state(seed)
     check_lowered_alike(alone, item["image"], TOLERANCE, exact_keys(mode))
 
@@ -71,14 +77,14 @@ def test_zoom_and_resize_with_either_corners_give_what_monai_gives(
     shape, seed, zoom, align_corners, padding, is_longest
 ):
     item = make_item(shape, seed=seed)
-    told = {"mode": "trilinear", "align_corners": align_corners}
+    options = {"mode": "trilinear", "align_corners": align_corners}
     size = {"spatial_size": 11, "size_mode": "longest"} if is_longest else {"spatial_size": (7, -1, 21)[: len(shape)]}
     assume(not is_longest or min(shape) * 11 / max(shape) > 0.6)
     for transform, data in (
-        (Zoom(zoom, padding_mode=padding, **told), item["image"]),
-        (Zoomd(["image", "label"], zoom, padding_mode=padding, **told), item),
-        (Resize(**size, **told), item["image"]),
-        (Resized(["image", "label"], **size, **told), item),
+        (Zoom(zoom, padding_mode=padding, **options), item["image"]),
+        (Zoomd(["image", "label"], zoom, padding_mode=padding, **options), item),
+        (Resize(**size, **options), item["image"]),
+        (Resized(["image", "label"], **size, **options), item),
     ):
         check_lowered_alike(transform, data, TOLERANCE)
 
@@ -96,12 +102,12 @@ def test_zoom_and_resize_with_either_corners_give_what_monai_gives(
 def test_low_resolution_in_both_forms_gives_what_monai_gives(shape, seed, prob, down, up, align_corners, dtype):
     item = make_item(shape, seed=seed, num_channels=2, image_dtype=dtype)
     linear = "bilinear" if len(shape) == 2 else "trilinear"
-    told = {"downsample_mode": linear if down == "linear" else down, "zoom_range": (0.2, 1.0), "prob": prob}
-    told |= {"upsample_mode": linear if up == "linear" else up, "align_corners": align_corners}
-    transform = RandSimulateLowResolutiond(keys=["image", "label"], **told)
+    options = {"downsample_mode": linear if down == "linear" else down, "zoom_range": (0.2, 1.0), "prob": prob}
+    options |= {"upsample_mode": linear if up == "linear" else up, "align_corners": align_corners}
+    transform = RandSimulateLowResolutiond(keys=["image", "label"], **options)
     transform.set_random_state(seed)
     check_lowered_alike(transform, item, TOLERANCE)
-    alone = RandSimulateLowResolution(**told)
+    alone = RandSimulateLowResolution(**options)
     alone.set_random_state(seed)
     check_lowered_alike(alone, item["image"], TOLERANCE)
 

@@ -150,14 +150,14 @@ def test_boxes_on_a_device_are_filled_as_by_torch() -> None:
     boxes = np.array([[[0, 1, 2], [3, 4, 5]], [[2, 2, 2], [5, 6, 7]]])
     patch = patch_of((6, 7, 8))
     num = 2 * int((boxes[:, 1] - boxes[:, 0]).prod(axis=1).sum())
-    for told in (
+    for values in (
         {"low": 3.0},
         {"low": -1.0, "high": 2.0, "noise": rng.random(num)},
         {"low": None, "noise": rng.random(num)},
         {"low": 1.0, "is_outside": True},
         {"low": None, "is_outside": True, "noise": rng.random(patch.numel())},
     ):
-        step = Fill(boxes=boxes, **told)
+        step = Fill(boxes=boxes, **values)
         made = patch.clone()
         change_on_device(made, [step], uses_kernels=False)
         assert torch.equal(made, changed(patch, step, engine="torch"))
@@ -286,18 +286,18 @@ def test_both_engines_fill_the_same_boxes(
 ) -> None:
     rng = np.random.default_rng(seed)
     shape = rng.integers(1, 7, 3)
-    places = np.sort(rng.integers(0, shape + 1, (int(rng.integers(0, 4)), 2, 3)), axis=1)
+    positions = np.sort(rng.integers(0, shape + 1, (int(rng.integers(0, 4)), 2, 3)), axis=1)
     patch = torch.from_numpy(rng.normal(size=(2, *shape)).astype(np.float32))
-    size = int(np.prod(places[:, 1] - places[:, 0], axis=1).sum())
+    size = int(np.prod(positions[:, 1] - positions[:, 0], axis=1).sum())
     noise = rng.random(patch.numel() if is_outside else 2 * size) if with_noise else None
-    step = Fill(boxes=places, is_outside=is_outside, low=limits[0], high=limits[1], noise=noise)
+    step = Fill(boxes=positions, is_outside=is_outside, low=limits[0], high=limits[1], noise=noise)
     one, other = patch.clone(), patch.clone()
     change(one, [step])
     change(other, [step], engine="torch")
     # A product and a sum may be one operation in compiled loops.
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     is_boxed = np.zeros(shape, bool)
-    for start, stop in places:
+    for start, stop in positions:
         is_boxed[tuple(map(slice, start, stop))] = True
     is_kept = torch.from_numpy(is_boxed if is_outside else ~is_boxed)
     assert torch.equal(one[:, is_kept], patch[:, is_kept])

@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**31)
 shapes = st.tuples(*[st.integers(1, 9)] * 3)
 
 
-def draw_places(rng, shape, *, is_wide=True, is_shifted=False, align_corners=False, order=(0, 1, 2), is_fused=True):
+def draw_positions(rng, shape, *, is_wide=True, is_shifted=False, align_corners=False, order=(0, 1, 2), is_fused=True):
     theta = (np.eye(3, 4) + rng.normal(scale=0.3, size=(3, 4))).astype(np.float32)
     theta[:, 3] = rng.normal(scale=3.0, size=3)
     return SamplingGrid(
@@ -46,9 +46,9 @@ def draw_places(rng, shape, *, is_wide=True, is_shifted=False, align_corners=Fal
     )
 
 
-def draw_warp(rng, places, shape, interpolation=None, beyond=None):
+def draw_warp(rng, positions, shape, interpolation=None, beyond=None):
     return Warp(
-        places=places,
+        positions=positions,
         shape=shape,
         interpolation=interpolation or str(rng.choice(["linear", "nearest"])),
         beyond=beyond or str(rng.choice(["zeros", "border", "reflection"])),
@@ -79,10 +79,10 @@ def draw_resampling(rng, shape):
     sides = tuple(rng.integers(1, 9, size=3).tolist())
     flags = rng.integers(0, 2, size=4).astype(bool).tolist()
     order = (0, 1, 2) if rng.integers(0, 2) else (2, 1, 0)
-    places = draw_places(
+    positions = draw_positions(
         rng, sides, is_wide=flags[0], is_shifted=flags[1], align_corners=flags[2], is_fused=flags[3], order=order
     )
-    return draw_warp(rng, places, sides, "linear")
+    return draw_warp(rng, positions, sides, "linear")
 
 
 def draw_steps(rng, shape, num):
@@ -137,13 +137,13 @@ def test_nearest_voxels_are_those_of_torch_one_by_one(
     rng = np.random.default_rng(seed)
     source = source_of(rng, 1, shape, "int16")
     flags = {"is_wide": is_wide, "is_fused": is_fused, "is_shifted": is_shifted, "align_corners": align_corners}
-    places = draw_places(rng, (7, 6, 8), **flags)
+    positions = draw_positions(rng, (7, 6, 8), **flags)
     if rng.integers(0, 2):
-        # Steps of a half: many places lie halfway between two voxels.
+        # Steps of a half: many positions lie halfway between two voxels.
         ties = (np.eye(3, 4) + rng.choice([0.0, 0.5], size=(3, 4))).astype(np.float32)
         sides = 2.0 / np.maximum(2, np.array(shape))
-        places = SamplingGrid(**{**vars(places), "theta": ties, "scale": sides, "shifts": None})
-    ((ours, plain),) = by_both([source], [[draw_warp(rng, places, (7, 6, 8), "nearest", beyond)]], (7, 6, 8))
+        positions = SamplingGrid(**{**vars(positions), "theta": ties, "scale": sides, "shifts": None})
+    ((ours, plain),) = by_both([source], [[draw_warp(rng, positions, (7, 6, 8), "nearest", beyond)]], (7, 6, 8))
     assert torch.equal(ours, plain)
 
 
@@ -154,7 +154,7 @@ def test_each_rounding_of_the_sums_finds_its_own_voxels_in_a_large_patch(order, 
     for seed in range(6):
         rng = np.random.default_rng(seed)
         source = torch.from_numpy(rng.integers(0, 255, size=(1, *shape), dtype=np.uint8))
-        drawn = vars(draw_places(rng, shape, order=order)) | {"scale": 2.0 / np.array(shape)}
+        drawn = vars(draw_positions(rng, shape, order=order)) | {"scale": 2.0 / np.array(shape)}
         # Tenths: many sums would be a half, were they not rounded.
         drawn["theta"] = np.round(rng.uniform(-0.7, 0.7, size=(3, 4)), 1).astype(np.float32)
         if is_shifted:
@@ -171,7 +171,7 @@ def test_each_rounding_of_the_sums_finds_its_own_voxels_in_a_large_patch(order, 
 
 def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monkeypatch):
     rng = np.random.default_rng(3)
-    places = draw_places(rng, (8, 7, 6))
+    positions = draw_positions(rng, (8, 7, 6))
     crop, flip = Crop(start=(1, -1, 0), shape=(9, 9, 9)), Flip(axes=(True, False, True))
     image, label = source_of(rng, 2, (11, 9, 10), "float32"), source_of(rng, 1, (11, 9, 10), "uint8")
     kinds = [(image, "linear"), (label, "nearest"), (image, "linear")]
@@ -179,7 +179,7 @@ def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monke
     monkeypatch.setattr(numba_gather.numba_sample, "sample", lambda *a: (calls.append(1), plain(*a)))
 
     def piece(source, kind):
-        steps = [crop, draw_warp(rng, places, (8, 7, 6), kind, "zeros"), flip]
+        steps = [crop, draw_warp(rng, positions, (8, 7, 6), kind, "zeros"), flip]
         return PatchTask(source=source, steps=steps, out=torch.empty((len(source), 8, 7, 6)))
 
     together = [piece(*kind) for kind in kinds]
@@ -194,18 +194,20 @@ def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monke
 def test_pieces_of_several_passes_each_keep_their_own_voxels():
     rng = np.random.default_rng(9)
     image, label = source_of(rng, 1, (8, 8, 8), "float32"), source_of(rng, 1, (8, 8, 8), "uint8")
-    places = draw_places(rng, (7, 6, 5))
+    positions = draw_positions(rng, (7, 6, 5))
     zoom = Resize(tables=tuple(draw_table(rng, 8) for _ in range(3)), matrix=np.eye(4))
-    steps = [[zoom, draw_warp(rng, places, (7, 6, 5), kind, "border")] for kind in ("linear", "nearest", "linear")]
+    steps = [[zoom, draw_warp(rng, positions, (7, 6, 5), kind, "border")] for kind in ("linear", "nearest", "linear")]
     for ours, plain in by_both([image, label, image], steps, (7, 6, 5)):
         torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
 
 
 def test_pieces_of_the_same_places_but_other_borders_are_not_mixed_up():
     rng = np.random.default_rng(4)
-    places = draw_places(rng, (8, 8, 8))
+    positions = draw_positions(rng, (8, 8, 8))
     source = source_of(rng, 1, (6, 6, 6), "float32")
-    steps = [[draw_warp(rng, places, (8, 8, 8), *kind)] for kind in (("linear", "border"), ("nearest", "reflection"))]
+    steps = [
+        [draw_warp(rng, positions, (8, 8, 8), *kind)] for kind in (("linear", "border"), ("nearest", "reflection"))
+    ]
     for ours, plain in by_both([source, source], steps, (8, 8, 8)):
         torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
 
@@ -225,7 +227,7 @@ def test_a_linear_change_is_made_with_the_pass_and_reaches_the_fill_too(seed, sh
 def test_a_result_may_be_part_of_a_batch_or_lie_in_any_order():
     rng = np.random.default_rng(5)
     source = source_of(rng, 1, (9, 9, 9), "float32")
-    warp = draw_warp(rng, draw_places(rng, (6, 7, 8)), (6, 7, 8), "linear", "zeros")
+    warp = draw_warp(rng, draw_positions(rng, (6, 7, 8)), (6, 7, 8), "linear", "zeros")
     wanted = PatchTask(source=source, steps=[warp], out=torch.empty((1, 6, 7, 8)))
     run([wanted])
     batch, turned = torch.zeros((3, 1, 6, 7, 8)), torch.empty((8, 7, 6, 1)).permute(3, 2, 1, 0)
@@ -238,17 +240,17 @@ def test_a_result_may_be_part_of_a_batch_or_lie_in_any_order():
 
 def test_of_a_large_volume_only_the_box_that_is_needed_is_read():
     rng = np.random.default_rng(6)
-    drawn = vars(draw_places(rng, (4, 4, 4)))
-    places = SamplingGrid(**{**drawn, "scale": np.array([0.01] * 3), "theta": np.eye(3, 4, dtype=np.float32)})
+    drawn = vars(draw_positions(rng, (4, 4, 4)))
+    positions = SamplingGrid(**{**drawn, "scale": np.array([0.01] * 3), "theta": np.eye(3, 4, dtype=np.float32)})
     array = np.full((1, 200, 200, 200), np.nan, np.float32)
     array[:, 90:110, 90:110, 90:110] = 1.0
     out = torch.empty((1, 4, 4, 4))
     numbers = []
     for beyond in ("zeros", "reflection"):
-        warp = draw_warp(rng, places, (4, 4, 4), "linear", beyond)
+        warp = draw_warp(rng, positions, (4, 4, 4), "linear", beyond)
         run([PatchTask(source=torch.from_numpy(array), steps=[warp], out=out)])
         assert (out == 1.0).all()
-        low, high = numba_gather.reach(places, (200, 200, 200), beyond)
+        low, high = numba_gather.reach(positions, (200, 200, 200), beyond)
         numbers.append(max(b - a for a, b in zip(low, high, strict=True)))
     assert max(numbers) <= 8
 
@@ -256,7 +258,7 @@ def test_of_a_large_volume_only_the_box_that_is_needed_is_read():
 def test_a_pass_has_one_resampling_and_the_exact_moves_around_it():
     rng = np.random.default_rng(7)
     flip, crop = Flip(axes=(True, False, False)), Crop(start=(0, 0, 0), shape=(4, 4, 4))
-    warp = draw_warp(rng, draw_places(rng, (5, 5, 5)), (5, 5, 5))
+    warp = draw_warp(rng, draw_positions(rng, (5, 5, 5)), (5, 5, 5))
     assert [work.resampling for work in passes((6, 6, 6), [crop, flip, warp, flip, crop, warp, flip])] == [warp, warp]
     assert [work.resampling for work in passes((6, 6, 6), [flip, crop])] == [None]
     assert len(passes((6, 6, 6), [])) == 1
@@ -265,7 +267,7 @@ def test_a_pass_has_one_resampling_and_the_exact_moves_around_it():
 def test_a_box_that_the_loops_cannot_count_is_refused_in_words(monkeypatch):
     monkeypatch.setattr(numba_gather, "_MOST_VOXELS", 100)
     rng = np.random.default_rng(8)
-    warp = draw_warp(rng, draw_places(rng, (9, 9, 9)), (9, 9, 9), "linear", "border")
+    warp = draw_warp(rng, draw_positions(rng, (9, 9, 9)), (9, 9, 9), "linear", "border")
     piece = PatchTask(source=torch.zeros((1, 9, 9, 9)), steps=[warp], out=torch.ones((1, 9, 9, 9)))
     message = r'a warp needs a box of \d+ voxels, and its compiled loops allow at most 100; .* engine="torch"'
     with pytest.raises(ValueError, match=message):

@@ -42,7 +42,7 @@ def test_moves_that_are_one_give_what_the_steps_give_one_by_one(shape, steps):
         moves, num = composed(made.shape[1:], rest)
         assert num > 0
         filled = np.full((1, *moves.shape), -1, np.int32)
-        moves.shown(filled)[...] = moves.view(made)
+        moves.copied_part(filled)[...] = moves.view(made)
         moves.fill_around(filled)
         made, rest = filled, rest[num:]
     np.testing.assert_array_equal(made, wanted)

@@ -13,14 +13,14 @@ from monai.transforms.utils import generate_label_classes_crop_centers, generate
 from monai.transforms.utils_pytorch_numpy_unification import unravel_index
 from monai.utils import fall_back_tuple
 
-from voxelocity.monai.lower.crop.boxes import cropped, numbered, samples_of
-from voxelocity.monai.lower.crop.places import binary_places, class_places
+from voxelocity.monai.lower.crop.boxes import add_crop, number_sample, samples_of
+from voxelocity.monai.lower.crop.positions import binary_positions, class_positions
 from voxelocity.monai.lower.lowering import lowers, why_not_lazy
-from voxelocity.monai.lower.sketch import Sketch, finish, is_sketchable
+from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish
 
 
 @lowers(mt.RandCropByPosNegLabel, why_not=why_not_lazy)
-def _about_foreground(transform: Any, value: Any) -> list[Sketch]:
+def _about_foreground(transform: Any, value: Any) -> list[PendingTensor]:
     _draw_pos_neg(transform, transform.label, transform.image, None, None)
     return _at_centers(transform, value)
 
@@ -38,7 +38,7 @@ def _about_foreground_d(transform: Any, data: Mapping[Hashable, Any]) -> list[di
 
 
 @lowers(mt.RandCropByLabelClasses, why_not=why_not_lazy)
-def _about_classes(transform: Any, value: Any) -> list[Sketch]:
+def _about_classes(transform: Any, value: Any) -> list[PendingTensor]:
     _draw_classes(transform, transform.label, transform.image, None)
     return _at_centers(transform, value)
 
@@ -54,9 +54,9 @@ def _about_classes_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[
 
 
 @lowers(mt.RandWeightedCrop, why_not=why_not_lazy)
-def _by_weight(transform: Any, value: Any) -> list[Sketch]:
-    if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != Sketch.of(value).spatial_shape:
-        samples: list[Sketch] = transform(finish(value))  # which says what is wrong
+def _by_weight(transform: Any, value: Any) -> list[PendingTensor]:
+    if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != PendingTensor.of(value).spatial_shape:
+        samples: list[PendingTensor] = transform(finish(value))  # which says what is wrong
         return samples
     _draw_weighted(transform, transform.weight_map)
     return _at_centers(transform, value)
@@ -74,14 +74,14 @@ def _samples(transform: Any, item: Mapping[Hashable, Any]) -> list[dict[Hashable
     return samples_of(transform, item, functools.partial(_at_centers, transform.cropper))
 
 
-def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
+def _at_centers(cropper: Any, value: Any) -> list[PendingTensor]:
     """A crop around each drawn center."""
-    whole = Sketch.of(value)
+    whole = PendingTensor.of(value)
     roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
     samples = []
     for number, center in enumerate(cropper.centers):
-        sketch = cropped(whole, mt.SpatialCrop.compute_slices(roi_center=center, roi_size=roi_size))
-        samples.append(numbered(sketch, number, crop_center=center))
+        pending = add_crop(whole, mt.SpatialCrop.compute_slices(roi_center=center, roi_size=roi_size))
+        samples.append(number_sample(pending, number, crop_center=center))
     return samples
 
 
@@ -89,8 +89,8 @@ def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> Non
     """Finishes the values whose voxels must be read; untouched ones can be read directly."""
     for key in keys:
         value = item.get(key)
-        if isinstance(value, Sketch) and not (value.is_untouched and value.dtype == value.source.dtype):
-            item[key] = Sketch.of(finish(value))
+        if isinstance(value, PendingTensor) and not (value.is_untouched and value.dtype == value.source.dtype):
+            item[key] = PendingTensor.of(finish(value))
 
 
 def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, background: Any) -> None:
@@ -102,11 +102,11 @@ def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, backgro
         cropper.randomize(finish(label), foreground, background, finish(image))
         return
     if foreground is None or background is None:
-        foreground, background = binary_places(
+        foreground, background = binary_positions(
             _voxels(label),
             None if image is None else _voxels(image),
             cropper.image_threshold,
-            is_array=isinstance(label.kept if isinstance(label, Sketch) else label, np.ndarray),
+            is_array=isinstance(label.kept if isinstance(label, PendingTensor) else label, np.ndarray),
         )
     size = _size_that_fits(cropper, shape)
     if size is None or not _are_lists([foreground, background]):
@@ -123,8 +123,8 @@ def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, backgro
         return
     centers = []
     for _ in range(cropper.num_samples):
-        places = foreground if cropper.R.rand() < cropper.pos_ratio else background
-        centers.append(_center(places[cropper.R.randint(len(places))], size, shape))
+        positions = foreground if cropper.R.rand() < cropper.pos_ratio else background
+        centers.append(_center(positions[cropper.R.randint(len(positions))], size, shape))
     cropper.centers = tuple(centers)
 
 
@@ -136,10 +136,10 @@ def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
         cropper.randomize(finish(label), indices, finish(image))
         return
     if indices is None:
-        found = class_places(
+        found = class_positions(
             _voxels(label), cropper.num_classes, None if image is None else _voxels(image), cropper.image_threshold
         )
-        indices = [places.at_most(cropper.max_samples_per_class) for places in found]
+        indices = [positions.at_most(cropper.max_samples_per_class) for positions in found]
     size = _size_that_fits(cropper, shape)
     ratios = [1] * len(indices) if cropper.ratios is None else list(cropper.ratios)
     is_plain = len(ratios) == len(indices) and min(ratios) >= 0 and cropper.num_samples > 0
@@ -165,7 +165,7 @@ def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
     """The shape that holds the centers: the label's spatial sides, or the image's."""
     for value in (label, image):
         if value is not None:
-            return Sketch.of(value).spatial_shape if is_sketchable(value) else None
+            return PendingTensor.of(value).spatial_shape if can_be_pending(value) else None
     return None
 
 
@@ -173,11 +173,11 @@ def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
     """Whether the needed voxels can be read here; otherwise MONAI says what is wrong."""
     if not is_needed:
         return True
-    if label is None or not is_sketchable(label) or not (image is None or is_sketchable(image)):
+    if label is None or not can_be_pending(label) or not (image is None or can_be_pending(image)):
         return False
     if image is None:
         return True
-    one, other = Sketch.of(image), Sketch.of(label)
+    one, other = PendingTensor.of(image), PendingTensor.of(label)
     return one.spatial_shape == other.spatial_shape and one.source.device == other.source.device
 
 
@@ -187,14 +187,14 @@ def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:
 
 
 def _voxels(value: Any) -> torch.Tensor:
-    sketch = Sketch.of(value)
-    assert sketch.is_untouched, "the item's labels and images are finished before they are looked at"
-    return sketch.source
+    pending = PendingTensor.of(value)
+    assert pending.is_untouched, "the item's labels and images are finished before they are looked at"
+    return pending.source
 
 
 def _are_lists(indices: Sequence[Any]) -> bool:
-    """Whether each holds at least one place, and all places are single numbers."""
-    return all(len(places) > 0 and getattr(places, "ndim", 1) == 1 for places in indices)
+    """Whether each holds at least one place, and all positions are single numbers."""
+    return all(len(positions) > 0 and getattr(positions, "ndim", 1) == 1 for positions in indices)
 
 
 def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
@@ -225,8 +225,8 @@ def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> tuple[int,
 
 def _draw_weighted(cropper: Any, weights: Any) -> None:
     """Draws with MONAI's own function, from a copy if that would change the weights."""
-    if isinstance(weights, Sketch):
-        weights = weights.kept if weights.kept is not None else weights.dressed(weights.source)
+    if isinstance(weights, PendingTensor):
+        weights = weights.kept if weights.kept is not None else weights.with_metadata(weights.source)
     if (weights[0] < 0).any():
         weights = weights.clone() if isinstance(weights, torch.Tensor) else weights.copy()
     cropper.randomize(weights)

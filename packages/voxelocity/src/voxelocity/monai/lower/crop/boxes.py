@@ -15,7 +15,7 @@ from monai.utils import ensure_tuple, ensure_tuple_rep
 
 from voxelocity.monai.compared import plain_class
 from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
-from voxelocity.monai.lower.sketch import Sketch, continued, finish, is_sketchable
+from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish, to_pending
 from voxelocity.monai.steps import Crop
 
 _FILLS = ("value", "constant_values")
@@ -27,74 +27,74 @@ def _why_not_given(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(mt.SpatialCrop, mt.SpatialCropd, "cropper", why_not=_why_not_given)
-def _crop_given(transform: Any, sketch: Sketch, drawn: Any) -> Any:
+def _crop_given(transform: Any, pending: PendingTensor, params: Any) -> Any:
     slices = ensure_tuple(transform.slices)
-    if any((taken.start or 0) < -side for taken, side in zip(slices, sketch.spatial_shape, strict=False)):
-        return transform(finish(sketch))  # MONAI's affine then points before the array
-    return cropped(sketch, slices)
+    if any((taken.start or 0) < -side for taken, side in zip(slices, pending.spatial_shape, strict=False)):
+        return transform(finish(pending))  # MONAI's affine then points before the array
+    return add_crop(pending, slices)
 
 
 @adds_steps(mt.CenterSpatialCrop, mt.CenterSpatialCropd, "cropper", why_not=why_not_lazy)
-def _crop_center(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    return cropped(sketch, transform.compute_slices(sketch.spatial_shape))
+def _crop_center(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    return add_crop(pending, transform.compute_slices(pending.spatial_shape))
 
 
 @adds_steps(mt.CenterScaleCrop, mt.CenterScaleCropd, "cropper", why_not=why_not_lazy)
-def _crop_share(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    shape = sketch.spatial_shape
+def _crop_share(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    shape = pending.spatial_shape
     scales = ensure_tuple_rep(transform.roi_scale, len(shape))
     roi_size = [math.ceil(scale * side) for scale, side in zip(scales, shape, strict=True)]
-    return cropped(sketch, mt.CenterSpatialCrop(roi_size).compute_slices(shape))
+    return add_crop(pending, mt.CenterSpatialCrop(roi_size).compute_slices(shape))
 
 
 @lowers(mt.RandSpatialCrop, mt.RandScaleCrop, why_not=why_not_lazy)
-def _crop_anywhere(transform: Any, value: Any) -> Sketch:
-    transform.randomize(Sketch.of(value).spatial_shape)
+def _crop_anywhere(transform: Any, value: Any) -> PendingTensor:
+    transform.randomize(PendingTensor.of(value).spatial_shape)
     return _as_drawn(transform, value)
 
 
 @lowers(mt.RandSpatialCropd, mt.RandScaleCropd, why_not=why_not_lazy)
 def _crop_anywhere_d(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     changed = dict(data)
-    transform.randomize(Sketch.of(changed[transform.first_key(changed)]).spatial_shape)
+    transform.randomize(PendingTensor.of(changed[transform.first_key(changed)]).spatial_shape)
     for key in transform.key_iterator(changed):
         changed[key] = _as_drawn(transform.cropper, changed[key])
     return changed
 
 
-def _as_drawn(cropper: Any, value: Any) -> Sketch:
+def _as_drawn(cropper: Any, value: Any) -> PendingTensor:
     """The box that the cropper drew last, as it lies in this value."""
     if cropper.random_center:
-        return cropped(value, cropper._slices)
-    return cropped(value, mt.CenterSpatialCrop(cropper._size).compute_slices(Sketch.of(value).spatial_shape))
+        return add_crop(value, cropper._slices)
+    return add_crop(value, mt.CenterSpatialCrop(cropper._size).compute_slices(PendingTensor.of(value).spatial_shape))
 
 
 @lowers(mt.RandSpatialCropSamples, why_not=why_not_lazy)
-def _samples(transform: Any, value: Any) -> list[Sketch]:
-    whole = Sketch.of(value)
-    return [numbered(_crop_anywhere(transform.cropper, whole), number) for number in range(transform.num_samples)]
+def _samples(transform: Any, value: Any) -> list[PendingTensor]:
+    whole = PendingTensor.of(value)
+    return [number_sample(_crop_anywhere(transform.cropper, whole), number) for number in range(transform.num_samples)]
 
 
 @lowers(mt.RandSpatialCropSamplesd, why_not=why_not_lazy)
 def _samples_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
     transform.randomize()
 
-    def of_key(value: Any) -> list[Sketch]:
+    def of_key(value: Any) -> list[PendingTensor]:
         transform.cropper.set_random_state(seed=int(transform.sub_seed))
         return _samples(transform.cropper, value)
 
     return samples_of(transform, data, of_key)
 
 
-def numbered(sketch: Sketch, number: int, **meta: Any) -> Sketch:
-    """The sketch of a sample with its number, and more, in the metadata if they are tracked."""
-    if sketch.is_tracked:
-        sketch.meta |= {"patch_index": number, **meta}
-    return sketch
+def number_sample(pending: PendingTensor, number: int, **meta: Any) -> PendingTensor:
+    """The pending tensor of a sample with its number, and more, in the metadata if they are tracked."""
+    if pending.is_tracked:
+        pending.meta |= {"patch_index": number, **meta}
+    return pending
 
 
 def samples_of(
-    transform: Any, data: Mapping[Hashable, Any], crops_of: Callable[[Any], Sequence[Sketch]]
+    transform: Any, data: Mapping[Hashable, Any], crops_of: Callable[[Any], Sequence[PendingTensor]]
 ) -> list[dict[Hashable, Any]]:
     """A dictionary for each sample: `crops_of` the values of the transform's keys, and its own copy of all others.
 
@@ -105,15 +105,15 @@ def samples_of(
         for _ in range(transform.cropper.num_samples)
     ]
     for key in transform.key_iterator(dict(data)):
-        for sample, sketch in zip(samples, crops_of(data[key]), strict=True):
-            sample[key] = sketch
+        for sample, pending in zip(samples, crops_of(data[key]), strict=True):
+            sample[key] = pending
     return samples
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, Sketch):
+    if isinstance(value, PendingTensor):
         return value.branch()
-    return Sketch.keeping(value) if is_sketchable(value) else copy.deepcopy(value)
+    return PendingTensor.keeping(value) if can_be_pending(value) else copy.deepcopy(value)
 
 
 def _why_not_mode(mode: Any) -> str:
@@ -145,21 +145,21 @@ def _why_not_pad(transform: Any, inner: Any) -> str:
 @adds_steps(mt.BorderPad, mt.BorderPadd, "padder", why_not=_why_not_pad)
 @adds_steps(mt.DivisiblePad, mt.DivisiblePadd, "padder", why_not=_why_not_pad)
 @adds_steps(mt.ResizeWithPadOrCrop, mt.ResizeWithPadOrCropd, "padder", why_not=_why_not_pad)
-def _pad(transform: Any, sketch: Sketch, drawn: Any) -> Any:
+def _pad(transform: Any, pending: PendingTensor, params: Any) -> Any:
     is_resize = isinstance(transform, mt.ResizeWithPadOrCrop)
     padder = transform.padder if is_resize else transform
-    shape = sketch.spatial_shape
-    fill = fill_of(_fill(padder), sketch.dtype)
+    shape = pending.spatial_shape
+    fill = fill_of(_fill(padder), pending.dtype)
     if fill is None:
-        return transform(finish(sketch), mode="constant")  # by numpy, or refused
+        return transform(finish(pending), mode="constant")  # by numpy, or refused
     start, sides = [0] * len(shape), list(shape)
     if is_resize:
         start, sides = sliced(transform.cropper.compute_slices(shape), shape)
     to_pad = padder.compute_pad_width(sides) if padder.to_pad is None else padder.to_pad
     before, after = _sides(to_pad, len(shape))
-    start = [begin - one for begin, one in zip(start, before, strict=True)]
-    sides = [side + one + other for side, one, other in zip(sides, before, after, strict=True)]
-    return boxed(sketch, start, sides, fill)
+    start = [begin - num for begin, num in zip(start, before, strict=True)]
+    sides = [side + num_before + num_after for side, num_before, num_after in zip(sides, before, after, strict=True)]
+    return add_box(pending, start, sides, fill)
 
 
 def _sides(to_pad: Sequence[Sequence[int]], num_axes: int) -> tuple[list[int], list[int]]:
@@ -173,35 +173,35 @@ def _fill(padder: Any) -> Any:
     return next((padder.kwargs[name] for name in _FILLS if name in padder.kwargs), 0.0)
 
 
-def cropped(value: Any, slices: Sequence[slice]) -> Sketch:
+def add_crop(value: Any, slices: Sequence[slice]) -> PendingTensor:
     """The box that slices (steps of 1) take of the value."""
-    sketch = continued(value)
-    return boxed(sketch, *sliced(slices, sketch.spatial_shape))
+    pending = to_pending(value)
+    return add_box(pending, *sliced(slices, pending.spatial_shape))
 
 
-def boxed(sketch: Sketch, start: Sequence[int], shape: Sequence[int], fill: float = 0.0) -> Sketch:
-    """The sketch with the box as a further step, or without one if the box is the whole array.
+def add_box(pending: PendingTensor, start: Sequence[int], shape: Sequence[int], fill: float = 0.0) -> PendingTensor:
+    """The pending tensor with the box as a further step, or without one if the box is the whole array.
 
-    Changes the sketch, or finishes it first if the type that its steps are made in cannot hold `fill`.
+    Changes the pending tensor, or finishes it first if the type that its steps are made in cannot hold `fill`.
 
     Args:
-        sketch: with two or three spatial axes.
+        pending: with two or three spatial axes.
         start: on each of them, may lie before or beyond the array.
         shape: of the box.
-        fill: what lies beyond the array, a value of the sketch's dtype (`fill_of`).
+        fill: what lies beyond the array, a value of the pending tensor's dtype (`fill_of`).
     """
-    if not any(start) and tuple(shape) == sketch.spatial_shape:
-        sketch.relocate(np.eye(4))
-        return sketch
-    is_filled = any(s < 0 or s + n > side for s, n, side in zip(start, shape, sketch.spatial_shape, strict=True))
+    if not any(start) and tuple(shape) == pending.spatial_shape:
+        pending.relocate(np.eye(4))
+        return pending
+    is_filled = any(s < 0 or s + n > side for s, n, side in zip(start, shape, pending.spatial_shape, strict=True))
     if not is_filled:
         fill = 0.0
-    elif not _is_same(fill_of(fill, sketch.held_dtype), fill):
-        sketch = Sketch.of(finish(sketch))
+    elif not _is_same(fill_of(fill, pending.held_dtype), fill):
+        pending = PendingTensor.of(finish(pending))
     x, y, z = (*start, 0)[:3]
     nx, ny, nz = (*shape, 1)[:3]
-    sketch.add(_crop(int(x), int(y), int(z), int(nx), int(ny), int(nz), fill))
-    return sketch
+    pending.add(_crop(int(x), int(y), int(z), int(nx), int(ny), int(nz), fill))
+    return pending
 
 
 def fill_of(value: float, dtype: torch.dtype) -> float | None:

@@ -20,7 +20,7 @@ from scipy.special import erf
 
 from voxelocity.monai.lower.intensity.float32 import REAL, as_monai, gives_float32, why_not_float32
 from voxelocity.monai.lower.lowering import adds_steps, blindly, of_shape
-from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity.monai.steps import Fill
 from voxelocity.monai.steps.intensity.field import Bias, Blur, LowPass, Shuffle, Spike, Spikes
 from voxelocity.monai.steps.intensity.pointwise import Floats
@@ -31,45 +31,47 @@ _TO_FLOAT32 = REAL - {torch.float16, torch.float64}
 
 
 @adds_steps(array.RandGaussianSmooth, dictionary.RandGaussianSmoothd, "rand_smooth", draw=blindly)
-def _rand_smooth(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    return _add_blurs(sketch, [((transform.x, transform.y, transform.z), None)], transform.approx)
+def _rand_smooth(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    return _add_blurs(pending, [((transform.x, transform.y, transform.z), None)], transform.approx)
 
 
 @adds_steps(array.GaussianSmooth, dictionary.GaussianSmoothd, "converter")
-def _smooth(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    return _add_blurs(sketch, [(_per_axis(transform.sigma, sketch), None)], transform.approx)
+def _smooth(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    return _add_blurs(pending, [(_per_axis(transform.sigma, pending), None)], transform.approx)
 
 
 @adds_steps(array.RandGaussianSharpen, dictionary.RandGaussianSharpend, "rand_sharpen", draw=blindly)
-def _rand_sharpen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _rand_sharpen(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
     first, second = (transform.x1, transform.y1, transform.z1), (transform.x2, transform.y2, transform.z2)
-    return _add_blurs(sketch, [(first, None), (second, transform.a)], transform.approx)
+    return _add_blurs(pending, [(first, None), (second, transform.a)], transform.approx)
 
 
 @adds_steps(array.GaussianSharpen, dictionary.GaussianSharpend, "converter")
-def _sharpen(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    first, second = (_per_axis(sigma, sketch) for sigma in (transform.sigma1, transform.sigma2))
-    return _add_blurs(sketch, [(first, None), (second, transform.alpha)], transform.approx)
+def _sharpen(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    first, second = (_per_axis(sigma, pending) for sigma in (transform.sigma1, transform.sigma2))
+    return _add_blurs(pending, [(first, None), (second, transform.alpha)], transform.approx)
 
 
-def _add_blurs(sketch: Sketch, blurs: Sequence[tuple[Sequence[float], float | None]], approx: str) -> Sketch:
+def _add_blurs(
+    pending: PendingTensor, blurs: Sequence[tuple[Sequence[float], float | None]], approx: str
+) -> PendingTensor:
     for sigmas, alpha in blurs:
-        along = [gaussian_weights(float(sigma), approx) for sigma in sigmas[: sketch.num_spatial]]
+        along = [gaussian_weights(float(sigma), approx) for sigma in sigmas[: pending.num_spatial]]
         x, y, z = (*along, _NO_BLUR)[:3]
-        sketch.add(Blur(weights=(x, y, z), alpha=None if alpha is None else float(alpha)))
-    return sketch
+        pending.add(Blur(weights=(x, y, z), alpha=None if alpha is None else float(alpha)))
+    return pending
 
 
-def _per_axis(sigma: Any, sketch: Sketch) -> Sequence[float]:
+def _per_axis(sigma: Any, pending: PendingTensor) -> Sequence[float]:
     """One sigma for each axis.
 
     Raises:
         ValueError: there are more or fewer.
     """
     if np.ndim(sigma) == 0:
-        return [float(sigma)] * sketch.num_spatial
-    if len(sigma) != sketch.num_spatial:
-        raise ValueError(f"sigma {tuple(sigma)} is not one number for each of {sketch.num_spatial} spatial axes")
+        return [float(sigma)] * pending.num_spatial
+    if len(sigma) != pending.num_spatial:
+        raise ValueError(f"sigma {tuple(sigma)} is not one number for each of {pending.num_spatial} spatial axes")
     return [float(value) for value in sigma]
 
 
@@ -80,22 +82,22 @@ def gaussian_weights(sigma: float, approx: str) -> Floats:
     deviation = np.float32(sigma)
     radius = int(max(float(deviation) * _TRUNCATE, 0.5) + 0.5)
     with np.errstate(divide="ignore"):
-        steepness = np.float32(0.70710678) / np.abs(deviation)
+        steepness = np.float32(0.70710678) / np.abs(deviation)  # 1 / sqrt(2) in the digits that MONAI has
     edges = erf(steepness * (np.arange(-radius, radius + 2, dtype=np.float32) - np.float32(0.5)))
     weights: Floats = np.maximum(np.diff(edges) / 2, 0.0).astype(np.float32)
     return weights
 
 
 @adds_steps(array.RandBiasField, dictionary.RandBiasFieldd, "rand_bias_field", draw=of_shape, why_not=why_not_float32)
-def _shade(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    if not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
+def _shade(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    if not gives_float32(transform, pending):
+        return as_monai(transform, pending)
     degrees = transform.degree + 1
-    coefficients = np.zeros((degrees,) * sketch.num_spatial, np.float32)
-    places = _planes(degrees) if sketch.num_spatial == 2 else _triples(degrees)
-    coefficients[tuple(np.array(places).T)] = transform._coeff
-    sketch.add(Bias(coefficients=coefficients.reshape(degrees, degrees, -1)))
-    return sketch
+    coefficients = np.zeros((degrees,) * pending.num_spatial, np.float32)
+    positions = _planes(degrees) if pending.num_spatial == 2 else _triples(degrees)
+    coefficients[tuple(np.array(positions).T)] = transform._coeff
+    pending.add(Bias(coefficients=coefficients.reshape(degrees, degrees, -1)))
+    return pending
 
 
 @functools.cache
@@ -111,19 +113,19 @@ def _planes(degrees: int) -> list[tuple[int, int]]:
 
 
 @adds_steps(array.RandGibbsNoise, dictionary.RandGibbsNoised, "rand_gibbs_noise", draw=blindly)
-def _rand_low_pass(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    return _low_pass(array.GibbsNoise(transform.sampled_alpha), sketch, drawn)
+def _rand_low_pass(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    return _low_pass(array.GibbsNoise(transform.sampled_alpha), pending, params)
 
 
 @adds_steps(array.GibbsNoise, dictionary.GibbsNoised, "transform")
-def _low_pass(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    if sketch.dtype not in _TO_FLOAT32:
-        return as_monai(transform, sketch)
-    sketch.add(LowPass(radius=float((1 - transform.alpha) * max(sketch.spatial_shape) * np.sqrt(2) / 2.0)))
-    return sketch
+def _low_pass(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    if pending.dtype not in _TO_FLOAT32:
+        return as_monai(transform, pending)
+    pending.add(LowPass(radius=float((1 - transform.alpha) * max(pending.spatial_shape) * np.sqrt(2) / 2.0)))
+    return pending
 
 
-def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
+def _draw_spikes(transform: Any, pending: PendingTensor) -> tuple[Spike, ...] | None:
     """One spike for each channel, or None if the draw is to do nothing.
 
     Raises:
@@ -131,22 +133,22 @@ def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
     """
     ranges = transform.intensity_range
     has_rows = ranges is not None and isinstance(ranges[0], Sequence)
-    num_channels = sketch.shape[0]
+    num_channels = pending.shape[0]
     if has_rows and len(ranges) != num_channels:
         raise RuntimeError(f"intensity_range has {len(ranges)} pairs (low, high) for {num_channels} channels")
     super(array.RandKSpaceSpikeNoise, transform).randomize(None)
     if not transform._do_transform:
         return None
-    shape, draw = sketch.spatial_shape, transform.R
+    shape, draw = pending.spatial_shape, transform.R
     # Without ranges only the share of the range is drawn, which depends on the channel's spectrum.
     rows = [(0.0, 1.0) if ranges is None else ranges[c] if has_rows else ranges for c in range(num_channels)]
-    places, sizes = [], []
+    positions, sizes = [], []
     if transform.channel_wise:
         for low, high in rows:
-            places.append(tuple(draw.randint(0, side) for side in shape))
+            positions.append(tuple(draw.randint(0, side) for side in shape))
             sizes.append(draw.uniform(low, high))
     else:
-        places = [tuple(draw.randint(0, side) for side in shape)] * num_channels
+        positions = [tuple(draw.randint(0, side) for side in shape)] * num_channels
         sizes = [draw.uniform(low, high) for low, high in rows]
     return tuple(
         Spike(
@@ -157,38 +159,38 @@ def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
             is_relative=ranges is None,
             share=size,
         )
-        for channel, (place, size) in enumerate(zip(places, sizes, strict=True))
+        for channel, (place, size) in enumerate(zip(positions, sizes, strict=True))
     )
 
 
 @adds_steps(array.RandKSpaceSpikeNoise, dictionary.RandKSpaceSpikeNoised, "rand_noise", draw=_draw_spikes, draws="each")
-def _set_spikes(transform: Any, sketch: Sketch, spikes: tuple[Spike, ...]) -> Sketch:
-    if sketch.dtype == torch.float32:
-        sketch.add(Spikes(spikes=spikes))
-        return sketch
-    num_spatial = sketch.num_spatial
+def _set_spikes(transform: Any, pending: PendingTensor, spikes: tuple[Spike, ...]) -> PendingTensor:
+    if pending.dtype == torch.float32:
+        pending.add(Spikes(spikes=spikes))
+        return pending
+    num_spatial = pending.num_spatial
     magnitudes = [spike.log_magnitude for spike in spikes]
     if spikes[0].is_relative:
         # To the last bit as MONAI's: an integer type turns -1.0 and -0.99 into 255 and 0.
-        ranges = [(float(low), float(high)) for low, high in transform._set_default_range(finish(sketch))]
+        ranges = [(float(low), float(high)) for low, high in transform._set_default_range(finish(pending))]
         magnitudes = [low + (high - low) * spike.share for spike, (low, high) in zip(spikes, ranges, strict=True)]
-    places = [(spike.channel, *spike.place[:num_spatial]) for spike in spikes]
-    setter = array.KSpaceSpikeNoise(places, magnitudes)
-    return as_monai(setter, sketch)
+    positions = [(spike.channel, *spike.place[:num_spatial]) for spike in spikes]
+    setter = array.KSpaceSpikeNoise(positions, magnitudes)
+    return as_monai(setter, pending)
 
 
 @adds_steps(array.RandCoarseShuffle, dictionary.RandCoarseShuffled, "shuffle", draw=of_shape)
-def _shuffle(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _shuffle(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
     """RandCoarseShuffle: the orders are drawn here, image by image, as MONAI does."""
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch)
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending)
     for _, *box in transform.hole_coords:
         starts, lengths = zip(*((part.start, part.stop - part.start) for part in box), strict=True)
-        orders = np.tile(np.arange(int(np.prod(lengths))), (sketch.shape[0], 1))
+        orders = np.tile(np.arange(int(np.prod(lengths))), (pending.shape[0], 1))
         for order in orders:
             transform.R.shuffle(order)
-        sketch.add(Shuffle(start=(*starts, 0)[:3], shape=(*lengths, 1)[:3], orders=orders))
-    return sketch
+        pending.add(Shuffle(start=(*starts, 0)[:3], shape=(*lengths, 1)[:3], orders=orders))
+    return pending
 
 
 def _why_not_fill(transform: Any, inner: Any) -> str:
@@ -200,32 +202,32 @@ def _why_not_fill(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(array.RandCoarseDropout, dictionary.RandCoarseDropoutd, "dropper", draw=of_shape, why_not=_why_not_fill)
-def _drop_out(dropper: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _drop_out(dropper: Any, pending: PendingTensor, params: None) -> PendingTensor:
     """Boxes filled with a number, or with noise of a range, drawn here from `dropper.R`; or all but the boxes."""
-    boxes = _boxes(dropper.hole_coords, sketch.spatial_shape)
-    if sketch.dtype != torch.float32 or not len(boxes):
+    boxes = _boxes(dropper.hole_coords, pending.spatial_shape)
+    if pending.dtype != torch.float32 or not len(boxes):
         # By MONAI's own arithmetic, in the type of the voxels; on a copy, because it writes into its argument.
-        return as_monai(dropper, sketch)
+        return as_monai(dropper, pending)
     low, high, noise = dropper.fill_value, None, None
     if low is None or isinstance(low, tuple | list):
         low, high = (None, None) if low is None else low
         sides = boxes[:, 1] - boxes[:, 0]
-        num_channels = sketch.shape[0]
+        num_channels = pending.shape[0]
         num = num_channels * int(sides.prod(axis=1).sum())
         if not dropper.dropout_holes:
-            num = int(np.prod(sketch.shape))
+            num = int(np.prod(pending.shape))
         # `R.uniform(low, high)` takes the same numbers from 0 to 1 and spreads them.
         noise = dropper.R.random_sample(num)
-    sketch.add(Fill(boxes=boxes, is_outside=not dropper.dropout_holes, low=low, high=high, noise=noise))
-    return sketch
+    pending.add(Fill(boxes=boxes, is_outside=not dropper.dropout_holes, low=low, high=high, noise=noise))
+    return pending
 
 
 def _boxes(holes: list[tuple[slice, ...]], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """(n, 2, 3), as far as they lie within the array; a plane is one voxel thick."""
-    places = np.zeros((len(holes), 2, 3), np.int64)
-    places[:, 1] = 1
+    positions = np.zeros((len(holes), 2, 3), np.int64)
+    positions[:, 1] = 1
     for number, hole in enumerate(holes):
         for axis, (along, side) in enumerate(zip(hole[1:], shape, strict=False)):
-            places[number, :, axis] = along.indices(side)[:2]
-    places[:, 1] = np.maximum(places[:, 0], places[:, 1])
-    return places
+            positions[number, :, axis] = along.indices(side)[:2]
+    positions[:, 1] = np.maximum(positions[:, 0], positions[:, 1])
+    return positions

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from monai.utils.type_conversion import get_equivalent_dtype
 
-from voxelocity.monai.lower.sketch import Sketch, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity.monai.steps import Linear
 from voxelocity.monai.steps.intensity.pointwise import Floats
 
@@ -17,16 +17,16 @@ REAL = frozenset(
 )
 
 
-def as_monai(transform: Any, sketch: Sketch, **given: Any) -> Sketch:
+def as_monai(transform: Any, pending: PendingTensor, **given: Any) -> PendingTensor:
     """What MONAI's own array transform makes of it, with the numbers that it has already drawn."""
     if hasattr(transform, "_do_transform"):
         given["randomize"] = False
-    return Sketch.of(transform(finish(sketch), **given))
+    return PendingTensor.of(transform(finish(pending), **given))
 
 
-def gives_float32(transform: Any, sketch: Sketch, sources: frozenset[torch.dtype] = REAL) -> bool:
+def gives_float32(transform: Any, pending: PendingTensor, sources: frozenset[torch.dtype] = REAL) -> bool:
     """Whether an image of this dtype, one of `sources`, is float32 after a transform with an attribute `dtype`."""
-    return sketch.dtype in sources and _result_dtype(transform, sketch) == torch.float32
+    return pending.dtype in sources and _result_dtype(transform, pending) == torch.float32
 
 
 def why_not_float32(transform: Any, inner: Any) -> str:
@@ -36,25 +36,25 @@ def why_not_float32(transform: Any, inner: Any) -> str:
     return f"it returns {inner.dtype}, and intensities are computed in float32; leave dtype at float32"
 
 
-def cast_idle(transform: Any, sketch: Sketch) -> Sketch:
+def cast_idle(transform: Any, pending: PendingTensor) -> PendingTensor:
     """What an array form that converts to its `dtype` in any case returns if it is to do nothing."""
-    return sketch if _result_dtype(transform, sketch) == sketch.dtype else add_linear(sketch)
+    return pending if _result_dtype(transform, pending) == pending.dtype else add_linear(pending)
 
 
-def _result_dtype(transform: Any, sketch: Sketch) -> torch.dtype:
-    result: torch.dtype = get_equivalent_dtype(transform.dtype, torch.Tensor) or sketch.dtype
+def _result_dtype(transform: Any, pending: PendingTensor) -> torch.dtype:
+    result: torch.dtype = get_equivalent_dtype(transform.dtype, torch.Tensor) or pending.dtype
     return result
 
 
 def add_linear(
-    sketch: Sketch, *, scale: Any = 1.0, shift: Any = 0.0, center: Any = None, keeps_zero: bool = False
-) -> Sketch:
-    """The sketch with `(v - center) * scale + shift`, each as for `per_channel`."""
-    num = sketch.shape[0]
+    pending: PendingTensor, *, scale: Any = 1.0, shift: Any = 0.0, center: Any = None, keeps_zero: bool = False
+) -> PendingTensor:
+    """The pending tensor with `(v - center) * scale + shift`, each as for `per_channel`."""
+    num = pending.shape[0]
     scale, shift = per_channel(scale, num), per_channel(shift, num)
     center = None if center is None else per_channel(center, num)
-    sketch.add(Linear(scale=scale, shift=shift, center=center, keeps_zero=keeps_zero))
-    return sketch
+    pending.add(Linear(scale=scale, shift=shift, center=center, keeps_zero=keeps_zero))
+    return pending
 
 
 def per_channel(values: Any, num_channels: int) -> Floats:

@@ -26,7 +26,7 @@ from voxelocity.monai.lower.intensity.float32 import (
     why_not_float32,
 )
 from voxelocity.monai.lower.lowering import EXACT_NOISE, adds_steps, seeing
-from voxelocity.monai.lower.sketch import Sketch
+from voxelocity.monai.lower.pending import PendingTensor
 from voxelocity.monai.steps.intensity.field import Noise, NormalField, Rician
 from voxelocity.monai.steps.intensity.pointwise import Floats
 from voxelocity.monai.steps.intensity.statistic import RelativeRician
@@ -45,16 +45,16 @@ def _draw_seed(transform: Any) -> int:
     return int(transform.R.randint(0, 2**63 - 1, dtype=np.int64))
 
 
-def _draw_whether(transform: Any, sketch: Sketch) -> None:
+def _draw_whether(transform: Any, pending: PendingTensor) -> None:
     RandomizableTransform.randomize(transform, None)
 
 
-def _draw_gaussian(transform: Any, sketch: Sketch) -> _Seeded | None:
-    _draw_whether(transform, sketch)
+def _draw_gaussian(transform: Any, pending: PendingTensor) -> _Seeded | None:
+    _draw_whether(transform, pending)
     if not transform._do_transform:
         return None
     std = float(transform.R.uniform(0, transform.std) if transform.sample_std else transform.std)
-    return _Seeded(seed=_draw_seed(transform), std=std, shape=sketch.shape)
+    return _Seeded(seed=_draw_seed(transform), std=std, shape=pending.shape)
 
 
 _of_gaussian = functools.partial(
@@ -63,24 +63,24 @@ _of_gaussian = functools.partial(
 
 
 @_of_gaussian(draw=seeing, table=EXACT_NOISE)
-def _add_gaussian_exactly(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _add_gaussian_exactly(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
     # Where shapes differ the sum may have another shape than the image.
-    if transform.noise.shape != sketch.shape or not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
-    sketch.add(Noise(field=_lifted(np.asarray(transform.noise), sketch), std=1.0))
-    return sketch
+    if transform.noise.shape != pending.shape or not gives_float32(transform, pending):
+        return as_monai(transform, pending)
+    pending.add(Noise(field=_lifted(np.asarray(transform.noise), pending), std=1.0))
+    return pending
 
 
 @_of_gaussian(draw=_draw_gaussian)
-def _add_gaussian(transform: Any, sketch: Sketch, drawn: _Seeded) -> Sketch:
-    num_channels, *shape = drawn.shape
-    has_same_places = tuple(shape) == sketch.spatial_shape and num_channels in (1, sketch.shape[0])
-    if not has_same_places or not gives_float32(transform, sketch):
-        rows = [standard_normal(drawn.seed, channel, int(np.prod(shape))) for channel in range(num_channels)]
-        transform.noise = transform.mean + drawn.std * np.stack(rows).reshape(drawn.shape)
-        return as_monai(transform, sketch)
-    sketch.add(Noise(field=drawn.seed, std=drawn.std, is_shared=num_channels == 1))
-    return sketch if transform.mean == 0 else add_linear(sketch, shift=transform.mean)
+def _add_gaussian(transform: Any, pending: PendingTensor, params: _Seeded) -> PendingTensor:
+    num_channels, *shape = params.shape
+    has_same_positions = tuple(shape) == pending.spatial_shape and num_channels in (1, pending.shape[0])
+    if not has_same_positions or not gives_float32(transform, pending):
+        rows = [standard_normal(params.seed, channel, int(np.prod(shape))) for channel in range(num_channels)]
+        transform.noise = transform.mean + params.std * np.stack(rows).reshape(params.shape)
+        return as_monai(transform, pending)
+    pending.add(Noise(field=params.seed, std=params.std, is_shared=num_channels == 1))
+    return pending if transform.mean == 0 else add_linear(pending, shift=transform.mean)
 
 
 _of_rician = functools.partial(
@@ -95,12 +95,12 @@ _of_rician = functools.partial(
 )
 
 
-def _rician(transform: Any, sketch: Sketch, drawn: None, *, is_exact: bool) -> Sketch:
+def _rician(transform: Any, pending: PendingTensor, params: None, *, is_exact: bool) -> PendingTensor:
     given = (transform.mean, transform.std)
     is_taken = transform.channel_wise or all(isinstance(value, int | float) for value in given)
-    if not is_taken or not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
-    shape, draw = sketch.shape, transform.R
+    if not is_taken or not gives_float32(transform, pending):
+        return as_monai(transform, pending)
+    shape, draw = pending.shape, transform.R
     means, stds = (ensure_tuple_rep(value, shape[0]) for value in given)
     shares, firsts, seconds = [], [], []
     fields: tuple[NormalField, NormalField]
@@ -112,21 +112,21 @@ def _rician(transform: Any, sketch: Sketch, drawn: None, *, is_exact: bool) -> S
             firsts.append(draw.normal(size=size))
             seconds.append(draw.normal(size=size))
     if is_exact:
-        fields = _lifted(np.reshape(firsts, shape), sketch), _lifted(np.reshape(seconds, shape), sketch)
+        fields = _lifted(np.reshape(firsts, shape), pending), _lifted(np.reshape(seconds, shape), pending)
     else:
         seed = _draw_seed(transform)
         fields = seed, seed
     std_of_channel = np.broadcast_to(np.array(shares, np.float32), shape[:1]).copy()
     step = Rician(fields=fields, mean=np.array(means, np.float32), std=std_of_channel)
-    sketch.add(RelativeRician(rician=step, per_channel=transform.channel_wise) if transform.relative else step)
-    return sketch
+    pending.add(RelativeRician(rician=step, per_channel=transform.channel_wise) if transform.relative else step)
+    return pending
 
 
 _of_rician()(functools.partial(_rician, is_exact=False))
 _of_rician(table=EXACT_NOISE)(functools.partial(_rician, is_exact=True))
 
 
-def _lifted(field: np.ndarray[Any, np.dtype[Any]], sketch: Sketch) -> Floats:
+def _lifted(field: np.ndarray[Any, np.dtype[Any]], pending: PendingTensor) -> Floats:
     """Float32 of three spatial axes."""
     numbers: Floats = field.astype(np.float32)
-    return numbers[..., None] if sketch.num_spatial == 2 else numbers
+    return numbers[..., None] if pending.num_spatial == 2 else numbers

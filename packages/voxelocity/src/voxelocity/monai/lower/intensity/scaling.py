@@ -21,7 +21,7 @@ from voxelocity.monai.lower.intensity.float32 import (
     why_not_float32,
 )
 from voxelocity.monai.lower.lowering import adds_steps, blindly, lowers, seeing
-from voxelocity.monai.lower.sketch import Sketch, continued
+from voxelocity.monai.lower.pending import PendingTensor, to_pending
 from voxelocity.monai.steps.intensity.pointwise import Clip, Threshold
 from voxelocity.monai.steps.intensity.statistic import (
     Contrast,
@@ -46,26 +46,26 @@ _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16})
     idle=cast_idle,
     why_not=why_not_float32,
 )
-def _scale(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    if not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
-    return add_linear(sketch, scale=1.0 + per_channel(transform.factor, sketch.shape[0]))
+def _scale(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    if not gives_float32(transform, pending):
+        return as_monai(transform, pending)
+    return add_linear(pending, scale=1.0 + per_channel(transform.factor, pending.shape[0]))
 
 
 @adds_steps(array.RandShiftIntensity, draw=seeing)
-def _rand_shift(transform: Any, sketch: Sketch, drawn: None, factor: Any = None) -> Sketch:
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch, factor=factor)
-    offsets = per_channel(transform._offset, sketch.shape[0]).astype(np.float64)
-    return add_linear(sketch, shift=offsets if factor is None else offsets * float(factor))
+def _rand_shift(transform: Any, pending: PendingTensor, params: None, factor: Any = None) -> PendingTensor:
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending, factor=factor)
+    offsets = per_channel(transform._offset, pending.shape[0]).astype(np.float64)
+    return add_linear(pending, shift=offsets if factor is None else offsets * float(factor))
 
 
 @adds_steps(array.ShiftIntensity)
-def _shift(transform: Any, sketch: Sketch, drawn: Any, factor: Any = None) -> Sketch:
+def _shift(transform: Any, pending: PendingTensor, params: Any, factor: Any = None) -> PendingTensor:
     offset = transform.offset if factor is None else transform.offset * factor
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch, offset=offset)
-    return add_linear(sketch, shift=float(offset))
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending, offset=offset)
+    return add_linear(pending, shift=float(offset))
 
 
 @lowers(dictionary.RandShiftIntensityd)
@@ -74,10 +74,10 @@ def _rand_shift_d(transform: Any, data: Any) -> Any:
     transform.randomize(None)
     keys = list(transform.key_iterator(changed))
     if not transform._do_transform or not keys:
-        return changed | {key: continued(changed[key]) for key in keys}
-    transform.shifter.randomize(continued(changed[keys[0]]))
+        return changed | {key: to_pending(changed[key]) for key in keys}
+    transform.shifter.randomize(to_pending(changed[keys[0]]))
     for key, factor in _factors(transform, changed):
-        changed[key] = _rand_shift(transform.shifter, continued(changed[key]), None, factor)
+        changed[key] = _rand_shift(transform.shifter, to_pending(changed[key]), None, factor)
     return changed
 
 
@@ -85,7 +85,7 @@ def _rand_shift_d(transform: Any, data: Any) -> Any:
 def _shift_d(transform: Any, data: Any) -> Any:
     changed = dict(data)
     for key, factor in _factors(transform, changed):
-        changed[key] = _shift(transform.shifter, continued(changed[key]), None, factor)
+        changed[key] = _shift(transform.shifter, to_pending(changed[key]), None, factor)
     return changed
 
 
@@ -107,11 +107,11 @@ def _factors(transform: Any, data: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
     idle=cast_idle,
     why_not=why_not_float32,
 )
-def _shift_by_std(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    if not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
-    sketch.add(StdShift(factor=float(transform.factor), per_channel=transform.channel_wise, nonzero=transform.nonzero))
-    return sketch
+def _shift_by_std(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    if not gives_float32(transform, pending):
+        return as_monai(transform, pending)
+    pending.add(StdShift(factor=float(transform.factor), per_channel=transform.channel_wise, nonzero=transform.nonzero))
+    return pending
 
 
 @adds_steps(array.ScaleIntensityFixedMean, why_not=why_not_float32)
@@ -123,86 +123,86 @@ def _shift_by_std(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     idle=cast_idle,
     why_not=why_not_float32,
 )
-def _scale_about_mean(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    if not gives_float32(transform, sketch, _FLOATS):
-        return as_monai(transform, sketch)
-    sketch.add(
+def _scale_about_mean(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    if not gives_float32(transform, pending, _FLOATS):
+        return as_monai(transform, pending)
+    pending.add(
         ScaleAboutMean(
-            factor=1.0 + per_channel(transform.factor, sketch.shape[0]),
+            factor=1.0 + per_channel(transform.factor, pending.shape[0]),
             keeps_mean=transform.fixed_mean,
             keeps_range=transform.preserve_range,
             per_channel=transform.channel_wise,
         )
     )
-    return sketch
+    return pending
 
 
 @adds_steps(array.RandAdjustContrast, dictionary.RandAdjustContrastd, "adjuster", draw=blindly)
-def _rand_contrast(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    return _bend(transform.adjust_contrast, transform.gamma_value, sketch)
+def _rand_contrast(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    return _bend(transform.adjust_contrast, transform.gamma_value, pending)
 
 
 @adds_steps(array.AdjustContrast, dictionary.AdjustContrastd, "adjuster")
-def _contrast(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    return _bend(transform, transform.gamma, sketch)
+def _contrast(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    return _bend(transform, transform.gamma, pending)
 
 
-def _bend(transform: Any, gamma: float, sketch: Sketch) -> Sketch:
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch, gamma=gamma)
+def _bend(transform: Any, gamma: float, pending: PendingTensor) -> PendingTensor:
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending, gamma=gamma)
     is_inverted, keeps_moments = transform.invert_image, transform.retain_stats
-    sketch.add(Contrast(gamma=float(gamma), is_inverted=is_inverted, keeps_moments=keeps_moments))
-    return sketch
+    pending.add(Contrast(gamma=float(gamma), is_inverted=is_inverted, keeps_moments=keeps_moments))
+    return pending
 
 
 @adds_steps(array.RandHistogramShift, dictionary.RandHistogramShiftd, "shifter", draw=blindly)
-def _shift_histogram(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch)
-    sketch.add(HistogramShift(points=np.array(transform.floating_control_points, np.float64)))
-    return sketch
+def _shift_histogram(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending)
+    pending.add(HistogramShift(points=np.array(transform.floating_control_points, np.float64)))
+    return pending
 
 
 @adds_steps(array.ScaleIntensity, dictionary.ScaleIntensityd, "scaler", why_not=why_not_float32)
-def _stretch(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    if not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
+def _stretch(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    if not gives_float32(transform, pending):
+        return as_monai(transform, pending)
     if transform.minv is not None or transform.maxv is not None:
-        sketch.add(RescaleRange(low=transform.minv, high=transform.maxv, per_channel=transform.channel_wise))
-        return sketch
-    return add_linear(sketch, scale=1.0 + (0.0 if transform.factor is None else float(transform.factor)))
+        pending.add(RescaleRange(low=transform.minv, high=transform.maxv, per_channel=transform.channel_wise))
+        return pending
+    return add_linear(pending, scale=1.0 + (0.0 if transform.factor is None else float(transform.factor)))
 
 
 @adds_steps(array.ScaleIntensityRange, dictionary.ScaleIntensityRanged, "scaler", why_not=why_not_float32)
-def _to_range(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
+def _to_range(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
     low, high = transform.b_min, transform.b_max
     # From whole numbers torch subtracts a whole `a_min` within their dtype, where the result may not fit.
     sources = _FLOAT32 | _WHOLE if isinstance(transform.a_min, float) else _FLOAT32
     span = transform.a_max - transform.a_min
     has_no_bound = transform.clip and low is None and high is None
-    if span == 0 or has_no_bound or not gives_float32(transform, sketch, sources):
-        return as_monai(transform, sketch)
+    if span == 0 or has_no_bound or not gives_float32(transform, pending, sources):
+        return as_monai(transform, pending)
     width, shift = (1.0, 0.0) if low is None or high is None else (high - low, low)
-    add_linear(sketch, center=transform.a_min, scale=width / span, shift=shift)
+    add_linear(pending, center=transform.a_min, scale=width / span, shift=shift)
     if transform.clip:
         bounds = (-np.inf if low is None else low, np.inf if high is None else high)
-        low, high = (per_channel(bound, sketch.shape[0]) for bound in bounds)
-        sketch.add(Clip(low=low, high=high))
-    return sketch
+        low, high = (per_channel(bound, pending.shape[0]) for bound in bounds)
+        pending.add(Clip(low=low, high=high))
+    return pending
 
 
 @adds_steps(
     array.ScaleIntensityRangePercentiles, dictionary.ScaleIntensityRangePercentilesd, "scaler", why_not=why_not_float32
 )
-def _to_percentile_range(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
+def _to_percentile_range(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
     low, high = transform.b_min, transform.b_max
     lacks_one, lacks_both = low is None or high is None, low is None and high is None
     has_no_bound = (transform.clip and lacks_both) or (transform.relative and lacks_one)
-    if has_no_bound or not gives_float32(transform, sketch, _FLOAT32):
-        return as_monai(transform, sketch)
+    if has_no_bound or not gives_float32(transform, pending, _FLOAT32):
+        return as_monai(transform, pending)
     if transform.relative:
         low, high = (low + (high - low) * share / 100.0 for share in (transform.lower, transform.upper))
-    sketch.add(
+    pending.add(
         PercentileRange(
             lower=transform.lower,
             upper=transform.upper,
@@ -212,7 +212,7 @@ def _to_percentile_range(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
             per_channel=transform.channel_wise,
         )
     )
-    return sketch
+    return pending
 
 
 def _why_not_standardize(transform: Any, inner: Any) -> str:
@@ -225,31 +225,31 @@ def _why_not_standardize(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(array.NormalizeIntensity, dictionary.NormalizeIntensityd, "normalizer", why_not=_why_not_standardize)
-def _standardize(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    num_channels = sketch.shape[0]
+def _standardize(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    num_channels = pending.shape[0]
     given = (transform.subtrahend, transform.divisor)
     has_wrong_length = any(np.ndim(values) == 1 and len(values) != num_channels for values in given)
-    if has_wrong_length or not gives_float32(transform, sketch):
-        return as_monai(transform, sketch)
+    if has_wrong_length or not gives_float32(transform, pending):
+        return as_monai(transform, pending)
     subtract, divide = (None if values is None else per_channel(values, num_channels) for values in given)
     if subtract is not None and divide is not None:
         with np.errstate(over="ignore"):
             scale = (1.0 / np.where(divide == 0.0, 1.0, divide.astype(np.float64))).astype(np.float32)
         if not np.isfinite(scale).all():
             # A number so small that its inverse is not a float32: only a division gives what MONAI gives.
-            return as_monai(transform, sketch)
-        return add_linear(sketch, center=subtract, scale=scale, keeps_zero=transform.nonzero)
-    sketch.add(
+            return as_monai(transform, pending)
+        return add_linear(pending, center=subtract, scale=scale, keeps_zero=transform.nonzero)
+    pending.add(
         Standardize(subtract=subtract, divide=divide, per_channel=transform.channel_wise, nonzero=transform.nonzero)
     )
-    return sketch
+    return pending
 
 
 @adds_steps(array.ThresholdIntensity, dictionary.ThresholdIntensityd, "filter")
-def _threshold(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
-    if sketch.dtype != torch.float32:
-        return as_monai(transform, sketch)
-    sketch.add(
+def _threshold(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+    if pending.dtype != torch.float32:
+        return as_monai(transform, pending)
+    pending.add(
         Threshold(bound=float(transform.threshold), keeps_above=bool(transform.above), fill=float(transform.cval))
     )
-    return sketch
+    return pending

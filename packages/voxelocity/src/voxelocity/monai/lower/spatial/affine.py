@@ -13,23 +13,23 @@ from monai.transforms.utils import create_rotate
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
-from voxelocity.monai.lower.sketch import Sketch, continued
+from voxelocity.monai.lower.pending import PendingTensor, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
     about_centers,
+    add_warp,
     affine_grid_is_fused,
-    centered_places,
+    centered_positions,
     device_why_not,
     dtype_why_not,
     each,
     lifted_matrix,
     mode_why_not,
     product_is_fused,
-    resampled,
     rotation_is_fused,
     rotation_why_not_on,
     rounding_why_not,
     to_float32,
-    unit_places,
+    unit_positions,
 )
 from voxelocity.monai.steps import SamplingGrid
 
@@ -49,22 +49,22 @@ def _why_not_rand_affine(transform: Any, inner: Any) -> str:
 
 
 @lowers(RandAffine, why_not=_why_not_rand_affine)
-def _rand_affine(transform: Any, value: Any) -> Sketch:
+def _rand_affine(transform: Any, value: Any) -> PendingTensor:
     """If it does nothing, MONAI still moves the affine by the matrix that was drawn last."""
     transform.randomize()
-    sketch = continued(value)
-    before = sketch.spatial_shape
+    pending = to_pending(value)
+    before = pending.spatial_shape
     shape = fall_back_tuple(transform.spatial_size, before)
     maker = transform.rand_affine_grid
     if transform._do_transform:
         maker(shape, lazy=True)
     to_source = about_centers(maker.affine, before, shape)
     if not transform._do_transform and shape == before:
-        sketch.relocate(to_source)
-        return to_float32(transform, sketch)
+        pending.relocate(to_source)
+        return to_float32(transform, pending)
     matrix = maker.affine if transform._do_transform else torch.eye(len(shape) + 1)
-    places = centered_places(matrix, shape, before)
-    return resampled(sketch, places, shape, transform.mode, transform.padding_mode, to_source)
+    positions = centered_positions(matrix, shape, before)
+    return add_warp(pending, positions, shape, transform.mode, transform.padding_mode, to_source)
 
 
 @lowers(RandAffined, inner="rand_affine", why_not=_why_not_rand_affine)
@@ -78,7 +78,7 @@ def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
     inner = transform.rand_affine
     inner.randomize()
     maker = inner.rand_affine_grid
-    first_shape = Sketch.of(made[first_key]).spatial_shape
+    first_shape = PendingTensor.of(made[first_key]).spatial_shape
     shape = fall_back_tuple(inner.spatial_size, first_shape)
     is_resampled = transform._do_transform or shape != first_shape
     matrix: Any = torch.eye(len(shape) + 1)
@@ -87,16 +87,16 @@ def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
         matrix = maker.affine
     known: dict[_Shape, SamplingGrid] = {}
     for key, mode, padding_mode in transform.key_iterator(made, transform.mode, transform.padding_mode):
-        sketch = continued(made[key])
+        pending = to_pending(made[key])
         if not is_resampled:
-            made[key] = to_float32(transform, sketch)
+            made[key] = to_float32(transform, pending)
             continue
         inner.randomize()
-        before = sketch.spatial_shape
+        before = pending.spatial_shape
         if before not in known:
-            known[before] = centered_places(matrix, shape, before)
+            known[before] = centered_positions(matrix, shape, before)
         to_source = about_centers(maker.affine, before, shape)
-        made[key] = resampled(sketch, known[before], shape, mode, padding_mode, to_source)
+        made[key] = add_warp(pending, known[before], shape, mode, padding_mode, to_source)
         transform._do_transform = is_resampled
     return made
 
@@ -114,13 +114,15 @@ def _why_not_affine(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(Affine, Affined, "affine", per_key=_MODES, why_not=_why_not_affine)
-def _affine(transform: Any, sketch: Sketch, known: dict[_Shape, SamplingGrid], mode: Any, padding_mode: Any) -> Sketch:
+def _affine(
+    transform: Any, pending: PendingTensor, known: dict[_Shape, SamplingGrid], mode: Any, padding_mode: Any
+) -> PendingTensor:
     """It computes in float32."""
-    before = sketch.spatial_shape
+    before = pending.spatial_shape
     shape = fall_back_tuple(transform.spatial_size, before)
     _, matrix = transform.affine_grid(spatial_size=shape, lazy=True)
     if before not in known:
-        known[before] = centered_places(
+        known[before] = centered_positions(
             _aligned(torch.as_tensor(np.asarray(matrix), dtype=torch.float32), shape, transform),
             shape,
             before,
@@ -128,7 +130,7 @@ def _affine(transform: Any, sketch: Sketch, known: dict[_Shape, SamplingGrid], m
             align_corners=transform.resampler.align_corners,
             is_normalized=not transform.norm_coord,
         )
-    return resampled(sketch, known[before], shape, mode, padding_mode, about_centers(matrix, before, shape))
+    return add_warp(pending, known[before], shape, mode, padding_mode, about_centers(matrix, before, shape))
 
 
 def _aligned(matrix: torch.Tensor, shape: Sequence[int], transform: Any) -> torch.Tensor:
@@ -150,11 +152,11 @@ def _why_not_rotation(transform: Any, inner: Any) -> str:
 @adds_steps(
     Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on
 )
-def _rotate(transform: Any, sketch: Sketch, known: _Turned, *modes: Any) -> Sketch:
-    return _rotated(sketch, transform.angle, transform.keep_size, modes, known, transform.rotate_order)
+def _rotate(transform: Any, pending: PendingTensor, known: _Turned, *modes: Any) -> PendingTensor:
+    return _add_rotation(pending, transform.angle, transform.keep_size, modes, known, transform.rotate_order)
 
 
-def _draw_angles(transform: Any, sketch: Sketch | None) -> _Turned:
+def _draw_angles(transform: Any, pending: PendingTensor | None) -> _Turned:
     transform.randomize()
     return {}
 
@@ -167,9 +169,9 @@ def _draw_angles(transform: Any, sketch: Sketch | None) -> _Turned:
     why_not=_why_not_rotation,
     why_not_on=rotation_why_not_on,
 )
-def _rand_rotate(transform: Any, sketch: Sketch, known: _Turned, *modes: Any) -> Sketch:
-    angles = transform.x if sketch.num_spatial == 2 else (transform.x, transform.y, transform.z)
-    return _rotated(sketch, angles, transform.keep_size, modes, known)
+def _rand_rotate(transform: Any, pending: PendingTensor, known: _Turned, *modes: Any) -> PendingTensor:
+    angles = transform.x if pending.num_spatial == 2 else (transform.x, transform.y, transform.z)
+    return _add_rotation(pending, angles, transform.keep_size, modes, known)
 
 
 @lowers(RandRotated, inner="rand_rotate", why_not=_why_not_rotation, why_not_on=rotation_why_not_on)
@@ -180,20 +182,25 @@ def _rand_rotate_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
     known = _draw_angles(transform.rand_rotate, None)
     modes = (getattr(transform, name) for name in _ROTATION_MODES)
     for key, *of_key in transform.key_iterator(made, *modes):
-        sketch = continued(made[key])
+        pending = to_pending(made[key])
         if transform._do_transform:
-            made[key] = _rand_rotate(transform.rand_rotate, sketch, known, *of_key)
+            made[key] = _rand_rotate(transform.rand_rotate, pending, known, *of_key)
         else:
-            made[key] = to_float32(transform, sketch)
+            made[key] = to_float32(transform, pending)
     return made
 
 
-def _rotated(
-    sketch: Sketch, angle: Any, keeps_size: bool, modes: Sequence[Any], known: _Turned, rotate_order: str = "XYZ"
-) -> Sketch:
+def _add_rotation(
+    pending: PendingTensor,
+    angle: Any,
+    keeps_size: bool,
+    modes: Sequence[Any],
+    known: _Turned,
+    rotate_order: str = "XYZ",
+) -> PendingTensor:
     mode, padding_mode, align_corners = modes
-    before = sketch.spatial_shape
-    device = sketch.source.device
+    before = pending.spatial_shape
+    device = pending.source.device
     case = (before, bool(align_corners), device)
     if case not in known:
         turn = create_rotate(len(before), ensure_tuple_rep(angle, 2 * len(before) - 3), rotate_order=rotate_order)
@@ -203,10 +210,10 @@ def _rotated(
         back[:-1, -1] = -(np.array(shape) - 1) / 2
         matrix = there @ np.asarray(turn) @ back
         is_fused = None if device.type == "cpu" else rotation_is_fused(len(before), device)
-        places = unit_places(matrix, shape, before, align_corners=bool(align_corners), is_fused=is_fused)
-        known[case] = places, shape, matrix
-    places, shape, matrix = known[case]
-    return resampled(sketch, places, shape, mode, padding_mode, lifted_matrix(matrix))
+        positions = unit_positions(matrix, shape, before, align_corners=bool(align_corners), is_fused=is_fused)
+        known[case] = positions, shape, matrix
+    positions, shape, matrix = known[case]
+    return add_warp(pending, positions, shape, mode, padding_mode, lifted_matrix(matrix))
 
 
 def _whole(turn: Any, shape: _Shape) -> _Shape:

@@ -1,6 +1,6 @@
-"""What MONAI's resampling transforms share: their modes, the places of their grids, and how they change the affine.
+"""What MONAI's resampling transforms share: their modes, the positions of their grids, and how they change the affine.
 
-Places halfway between two voxels, and so labels, depend on how this machine's matrix products round.
+Positions halfway between two voxels, and so labels, depend on how this machine's matrix products round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from monai.networks.utils import normalize_transform, to_norm_affine
 from monai.utils import get_equivalent_dtype
 
-from voxelocity.monai.lower.sketch import Sketch, lifted_shape
+from voxelocity.monai.lower.pending import PendingTensor, lifted_shape
 from voxelocity.monai.steps import Beyond, Interpolation, SamplingGrid, Warp
 
 Floats = npt.NDArray[np.float32]
@@ -34,10 +34,10 @@ _INTERPOLATIONS: dict[str, Interpolation] = {
 }
 
 
-def to_float32(transform: Any, sketch: Sketch) -> Sketch:
+def to_float32(transform: Any, pending: PendingTensor) -> PendingTensor:
     """The tensor as MONAI's resampling transforms return it if they do nothing: float32."""
-    sketch.dtype = torch.float32
-    return sketch
+    pending.dtype = torch.float32
+    return pending
 
 
 def each(value: Any) -> tuple[Any, ...]:
@@ -83,22 +83,27 @@ def rounding_why_not(is_fused: Callable[[int], bool | None]) -> str:
     return ""
 
 
-def resampled(
-    sketch: Sketch, places: SamplingGrid, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix | None
-) -> Sketch:
-    """The sketch with a warp added; its affine moves by `matrix` (4, 4), or not at all."""
+def add_warp(
+    pending: PendingTensor,
+    positions: SamplingGrid,
+    shape: Sequence[int],
+    mode: Any,
+    padding_mode: Any,
+    matrix: Matrix | None,
+) -> PendingTensor:
+    """The pending tensor with a warp added; its affine moves by `matrix` (4, 4), or not at all."""
     step = Warp(
-        places=places,
+        positions=positions,
         shape=lifted_shape(shape),
         interpolation=_INTERPOLATIONS[named(mode)],
         beyond=cast(Beyond, named(padding_mode)),
         matrix=np.eye(4) if matrix is None else matrix,
     )
-    sketch.add(step, updates_affine=matrix is not None)
-    return sketch
+    pending.add(step, updates_affine=matrix is not None)
+    return pending
 
 
-def centered_places(
+def centered_positions(
     matrix: Any,
     shape: Sequence[int],
     source_shape: Sequence[int],
@@ -108,7 +113,7 @@ def centered_places(
     is_normalized: bool = False,
     shifts: Floats | None = None,
 ) -> SamplingGrid:
-    """Places as MONAI's `AffineGrid` and `Resample` make them: `matrix @ grid`, voxels counted from the center.
+    """Positions as MONAI's `AffineGrid` and `Resample` make them: `matrix @ grid`, voxels counted from the center.
 
     Args:
         matrix: (n + 1, n + 1) of n spatial axes, as numbers of float32.
@@ -135,7 +140,7 @@ def centered_places(
     )
 
 
-def unit_places(
+def unit_positions(
     matrix: Matrix,
     shape: Sequence[int],
     source_shape: Sequence[int],
@@ -143,7 +148,7 @@ def unit_places(
     align_corners: bool,
     is_fused: bool | None = None,
 ) -> SamplingGrid:
-    """Places as MONAI's `AffineTransform` makes them in float32.
+    """Positions as MONAI's `AffineTransform` makes them in float32.
 
     Args:
         matrix: (n + 1, n + 1) float64, from voxels of the result to voxels of the array.
@@ -245,8 +250,8 @@ def _rotation_is_fused(num_spatial: int, device: torch.device, precision: str) -
             matrix[:num_spatial] += rng.normal(scale=0.3, size=(num_spatial, num_spatial + 1))
             theirs = _grid_by_monai(matrix, shape, source_shape, align_corners, device)
             for is_fused in tuple(fits):
-                places = unit_places(matrix, shape, source_shape, align_corners=align_corners, is_fused=is_fused)
-                ours = places.normalized(device)
+                positions = unit_positions(matrix, shape, source_shape, align_corners=align_corners, is_fused=is_fused)
+                ours = positions.normalized(device)
                 ours = ours if num_spatial == 3 else ours[:, :, 0, 1:]
                 if not torch.equal(ours, theirs):
                     fits.discard(is_fused)

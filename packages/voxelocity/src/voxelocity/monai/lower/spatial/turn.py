@@ -23,31 +23,31 @@ from monai.transforms import (
 from monai.transforms.utils import map_spatial_axes
 
 from voxelocity.monai.lower.lowering import adds_steps, blindly, lowers, why_not_lazy
-from voxelocity.monai.lower.sketch import Sketch, continued, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending
 from voxelocity.monai.steps import Flip as FlipStep
 from voxelocity.monai.steps import Turn
 
 
 @adds_steps(Flip, Flipd, "flipper", why_not=why_not_lazy)
-def _flip(flipper: Any, sketch: Sketch, drawn: Any) -> Any:
+def _flip(flipper: Any, pending: PendingTensor, params: Any) -> Any:
     """MONAI itself flips, or refuses, if the axes are not distinct spatial axes."""
-    axes = [axis - 1 for axis in map_spatial_axes(sketch.num_spatial + 1, flipper.spatial_axis)]
-    if len(set(axes)) < len(axes) or not all(0 <= axis < sketch.num_spatial for axis in axes):
-        return flipper(finish(sketch))
-    sketch.add(_flip_step(0 in axes, 1 in axes, 2 in axes))
-    return sketch
+    axes = [axis - 1 for axis in map_spatial_axes(pending.num_spatial + 1, flipper.spatial_axis)]
+    if len(set(axes)) < len(axes) or not all(0 <= axis < pending.num_spatial for axis in axes):
+        return flipper(finish(pending))
+    pending.add(_flip_step(0 in axes, 1 in axes, 2 in axes))
+    return pending
 
 
 @adds_steps(RandFlip, RandFlipd, draw=blindly, draws="outside", why_not=why_not_lazy)
-def _rand_flip(transform: Any, sketch: Sketch, drawn: Any) -> Any:
-    return _flip(transform.flipper, sketch, drawn)
+def _rand_flip(transform: Any, pending: PendingTensor, params: Any) -> Any:
+    return _flip(transform.flipper, pending, params)
 
 
 @lowers(RandAxisFlip, why_not=why_not_lazy)
 def _axis_flip(transform: Any, value: Any) -> Any:
     # As `transform.randomize` draws, which must be given an image.
     RandomizableTransform.randomize(transform, None)
-    return _flipped_along(transform, value, _draw_axis(transform, value) if transform._do_transform else None)
+    return _add_flip_along(transform, value, _draw_axis(transform, value) if transform._do_transform else None)
 
 
 @lowers(RandAxisFlipd, why_not=why_not_lazy)
@@ -61,39 +61,39 @@ def _axis_flip_d(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable,
     RandomizableTransform.randomize(transform.flipper, None)
     axis = _draw_axis(transform.flipper, changed[first]) if transform.flipper._do_transform else None
     for key in transform.key_iterator(changed):
-        changed[key] = _flipped_along(transform.flipper, changed[key], axis if transform._do_transform else None)
+        changed[key] = _add_flip_along(transform.flipper, changed[key], axis if transform._do_transform else None)
     return changed
 
 
 def _draw_axis(transform: Any, value: Any) -> int:
-    axis: int = transform.R.randint(Sketch.of(value).num_spatial)
+    axis: int = transform.R.randint(PendingTensor.of(value).num_spatial)
     transform._axis = axis
     return axis
 
 
-def _flipped_along(transform: Any, value: Any, axis: int | None) -> Any:
+def _add_flip_along(transform: Any, value: Any, axis: int | None) -> Any:
     if axis is None:
-        return continued(value)
+        return to_pending(value)
     transform.flipper.spatial_axis = axis
-    return _flip(transform.flipper, continued(value), None)
+    return _flip(transform.flipper, to_pending(value), None)
 
 
 @adds_steps(Rotate90, Rotate90d, "rotator", why_not=why_not_lazy)
-def _turn(rotator: Any, sketch: Sketch, drawn: Any) -> Any:
+def _turn(rotator: Any, pending: PendingTensor, params: Any) -> Any:
     """MONAI itself turns, or refuses, if the axes are not two spatial axes."""
-    first, second = (axis - 1 for axis in map_spatial_axes(sketch.num_spatial + 1, rotator.spatial_axes))
-    if first == second or not all(0 <= axis < sketch.num_spatial for axis in (first, second)):
-        return rotator(finish(sketch))
+    first, second = (axis - 1 for axis in map_spatial_axes(pending.num_spatial + 1, rotator.spatial_axes))
+    if first == second or not all(0 <= axis < pending.num_spatial for axis in (first, second)):
+        return rotator(finish(pending))
     if rotator.k:
-        sketch.add(_turn_step(rotator.k, first, second))
+        pending.add(_turn_step(rotator.k, first, second))
     else:
-        sketch.relocate(np.eye(4))
-    return sketch
+        pending.relocate(np.eye(4))
+    return pending
 
 
 @adds_steps(RandRotate90, RandRotate90d, draw=blindly, draws="outside", why_not=why_not_lazy)
-def _rand_turn(transform: Any, sketch: Sketch, drawn: Any) -> Any:
-    return _turn(Rotate90(transform._rand_k, transform.spatial_axes), sketch, drawn)
+def _rand_turn(transform: Any, pending: PendingTensor, params: Any) -> Any:
+    return _turn(Rotate90(transform._rand_k, transform.spatial_axes), pending, params)
 
 
 # Equal moves are one object, so `run` knows that an image and its label are moved together.

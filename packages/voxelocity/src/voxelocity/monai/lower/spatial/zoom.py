@@ -17,7 +17,7 @@ from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing, why_not_lazy
-from voxelocity.monai.lower.sketch import Sketch, continued
+from voxelocity.monai.lower.pending import PendingTensor, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
     Matrix,
     device_why_not,
@@ -59,13 +59,13 @@ def _zoom_why_not(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(Zoom, Zoomd, "zoomer", per_key=_ZOOM_MODES, why_not=_zoom_why_not)
-def _zoom(transform: Any, sketch: Sketch, drawn: Any, *modes: Any) -> Sketch:
-    return _zoomed(sketch, transform.zoom, transform.keep_size, *modes)
+def _zoom(transform: Any, pending: PendingTensor, params: Any, *modes: Any) -> PendingTensor:
+    return _add_zoom(pending, transform.zoom, transform.keep_size, *modes)
 
 
 @adds_steps(RandZoom, draw=seeing, idle=to_float32, per_key=_ZOOM_MODES, why_not=_zoom_why_not)
-def _rand_zoom(transform: Any, sketch: Sketch, drawn: None, *modes: Any) -> Sketch:
-    return _zoomed(sketch, transform._zoom, transform.keep_size, *modes)
+def _rand_zoom(transform: Any, pending: PendingTensor, params: None, *modes: Any) -> PendingTensor:
+    return _add_zoom(pending, transform._zoom, transform.keep_size, *modes)
 
 
 @lowers(RandZoomd, inner="rand_zoom", why_not=_zoom_why_not)
@@ -76,17 +76,19 @@ def _rand_zoom_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, An
     if first_key == ():
         return made
     transform.randomize(None)
-    inner.randomize(Sketch.of(made[first_key]))
+    inner.randomize(PendingTensor.of(made[first_key]))
     modes = (getattr(transform, name) for name in _ZOOM_MODES)
     for key, *of_key in transform.key_iterator(made, *modes):
-        sketch = continued(made[key])
-        made[key] = _rand_zoom(inner, sketch, None, *of_key) if transform._do_transform else to_float32(inner, sketch)
+        pending = to_pending(made[key])
+        made[key] = _rand_zoom(inner, pending, None, *of_key) if transform._do_transform else to_float32(inner, pending)
     return made
 
 
-def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mode: Any, align_corners: Any) -> Sketch:
-    before = sketch.spatial_shape
-    factors = ensure_tuple_rep(factor, sketch.num_spatial)
+def _add_zoom(
+    pending: PendingTensor, factor: Any, keeps_size: bool, mode: Any, padding_mode: Any, align_corners: Any
+) -> PendingTensor:
+    before = pending.spatial_shape
+    factors = ensure_tuple_rep(factor, pending.num_spatial)
     sizes = [math.floor(float(side) * zoom) for side, zoom in zip(before, factors, strict=True)]
     if min(sizes) < 1:
         raise ValueError(
@@ -103,8 +105,8 @@ def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mo
             shift[axis, 3] = size // 2 - side // 2 if size > side else -((side - size) // 2)
             matrix = matrix @ shift
         tables.append(table)
-    _add(sketch, tables, matrix)
-    return sketch
+    _add(pending, tables, matrix)
+    return pending
 
 
 def _resize_why_not(transform: Any, inner: Any) -> str:
@@ -117,8 +119,8 @@ def _resize_why_not(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(MonaiResize, Resized, "resizer", per_key=("mode", "align_corners"), why_not=_resize_why_not)
-def _resize(transform: Any, sketch: Sketch, drawn: Any, mode: Any, align_corners: Any) -> Sketch:
-    before = sketch.spatial_shape
+def _resize(transform: Any, pending: PendingTensor, params: Any, mode: Any, align_corners: Any) -> PendingTensor:
+    before = pending.spatial_shape
     if transform.size_mode == "all":
         if len(ensure_tuple(transform.spatial_size)) > len(before):
             raise ValueError(
@@ -131,11 +133,11 @@ def _resize(transform: Any, sketch: Sketch, drawn: Any, mode: Any, align_corners
         shape = tuple(round(side * scale) for side in before)
     matrix = lifted_matrix(scale_affine(before, shape, align_corners=bool(align_corners)))
     if shape == before:
-        sketch.relocate(matrix)
-        return to_float32(transform, sketch)
+        pending.relocate(matrix)
+        return to_float32(transform, pending)
     sides = zip(before, shape, strict=True)
-    _add(sketch, [interpolation(side, size, named(mode), bool(align_corners)) for side, size in sides], matrix)
-    return sketch
+    _add(pending, [interpolation(side, size, named(mode), bool(align_corners)) for side, size in sides], matrix)
+    return pending
 
 
 def _low_resolution_why_not(transform: Any, inner: Any) -> str:
@@ -145,15 +147,15 @@ def _low_resolution_why_not(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(RandSimulateLowResolution, draw=blindly, why_not=_low_resolution_why_not)
-def _coarsen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _coarsen(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
     tables = []
-    for side in sketch.spatial_shape:
+    for side in pending.spatial_shape:
         few = max(1, int(np.round(side * transform.zoom_factor)))
         down = interpolation(side, few, named(transform.downsample_mode), bool(transform.align_corners))
         up = interpolation(few, side, named(transform.upsample_mode), bool(transform.align_corners))
         tables.append(up.after(down))
-    _add(sketch, tables, np.eye(4), updates_affine=False)
-    return sketch
+    _add(pending, tables, np.eye(4), updates_affine=False)
+    return pending
 
 
 @lowers(RandSimulateLowResolutiond, inner="sim_lowres_tfm", why_not=_low_resolution_why_not)
@@ -164,18 +166,18 @@ def _coarsen_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]
         return made
     transform.randomize(None)
     for key in transform.key_iterator(made):
-        sketch = continued(made[key])
+        pending = to_pending(made[key])
         if transform._do_transform:
             inner.randomize(None)
-            made[key] = _coarsen(inner, sketch, None)
+            made[key] = _coarsen(inner, pending, None)
         else:
-            made[key] = to_float32(inner, sketch)
+            made[key] = to_float32(inner, pending)
     return made
 
 
-def _add(sketch: Sketch, tables: Sequence[AxisWeights], matrix: Matrix, *, updates_affine: bool = True) -> None:
+def _add(pending: PendingTensor, tables: Sequence[AxisWeights], matrix: Matrix, *, updates_affine: bool = True) -> None:
     x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
-    sketch.add(Resize(tables=(x, y, z), matrix=matrix), updates_affine=updates_affine)
+    pending.add(Resize(tables=(x, y, z), matrix=matrix), updates_affine=updates_affine)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -203,18 +205,18 @@ def padded_rows(size: int, side: int, mode: str) -> Any:
         start = max(size // 2 - side // 2, 0)
         return np.arange(start, start + side)
     before = (side - size) // 2
-    places = np.arange(side) - before
+    positions = np.arange(side) - before
     if mode == "constant":
-        return np.where((places < 0) | (places >= size), -1, places)
+        return np.where((positions < 0) | (positions >= size), -1, positions)
     if mode == "reflect":
         if side - size - before >= size:
             raise ValueError(
                 f"voxelocity.monai: padding_mode 'reflect' cannot pad {size} voxels to {side}: a mirror image is too "
                 "short; choose padding_mode='edge'"
             )
-        places = np.abs(places)
-        return np.where(places >= size, 2 * (size - 1) - places, places)
-    return np.clip(places, 0, size - 1)
+        positions = np.abs(positions)
+        return np.where(positions >= size, 2 * (size - 1) - positions, positions)
+    return np.clip(positions, 0, size - 1)
 
 
 def _linear(side: int, size: int, align_corners: bool) -> AxisWeights:

@@ -84,17 +84,17 @@ def _each(values: Floats, device: torch.device) -> torch.Tensor | float:
 
 def _make_statistic(patch: torch.Tensor, step: Statistic, kernels: bool) -> None:
     if isinstance(step, StdShift):
-        facts.shifted_by_std(patch, step)
+        facts.shift_by_std(patch, step)
     elif isinstance(step, Standardize):
-        facts.standardized(patch, step)
+        facts.standardize(patch, step)
     elif isinstance(step, RescaleRange):
-        facts.rescaled(patch, step)
+        facts.rescale(patch, step)
     elif isinstance(step, ScaleAboutMean):
-        facts.scaled_about_mean(patch, step)
+        facts.scale_about_mean(patch, step)
     elif isinstance(step, Contrast):
-        facts.bent(patch, step)
+        facts.change_contrast(patch, step)
     elif isinstance(step, HistogramShift):
-        facts.bent_along(patch, step.points)
+        facts.map_along(patch, step.points)
     elif isinstance(step, Rematch):
         found = facts.DeviceFacts(patch, per_channel=False, nonzero=False)
         scale = step.std / (found.sample_std + 1e-8)

@@ -152,8 +152,8 @@ def _symmetric_mask(shape: Index3, radius: float) -> torch.Tensor:
         squares = []
         for axis, side in enumerate(shape):
             frequencies = np.arange(side) if axis < 2 else np.arange(side // 2 + 1)
-            places = (sign * frequencies + side // 2) % side
-            squares.append((2 * places - (side - 1)) ** 2)
+            positions = (sign * frequencies + side // 2) % side
+            squares.append((2 * positions - (side - 1)) ** 2)
         along_x, along_y, along_z = (torch.from_numpy(values.astype(np.int32)) for values in squares)
         masks.append(along_x[:, None, None] + along_y[:, None] + along_z <= bound)
     return (masks[0].float() + masks[1].float()) / 2

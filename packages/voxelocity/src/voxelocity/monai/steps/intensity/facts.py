@@ -118,14 +118,14 @@ def _value(value: torch.Tensor | float) -> torch.Tensor | float:
     return as_column(value) if isinstance(value, torch.Tensor) else value
 
 
-def shifted_by_std(patch: torch.Tensor, step: StdShift) -> None:
+def shift_by_std(patch: torch.Tensor, step: StdShift) -> None:
     """`StdShift`."""
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
     shift = torch.where(found.is_some, step.factor * found.std, 0.0)
     DeviceLinear(shift=shift, keeps_zero=step.nonzero)(patch)
 
 
-def standardized(patch: torch.Tensor, step: Standardize) -> None:
+def standardize(patch: torch.Tensor, step: Standardize) -> None:
     """`Standardize`."""
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
     center = found.mean if step.subtract is None else sent(step.subtract, patch.device).double()
@@ -135,7 +135,7 @@ def standardized(patch: torch.Tensor, step: Standardize) -> None:
     DeviceLinear(center=center, scale=1.0 / divisor, keeps_zero=step.nonzero)(patch)
 
 
-def rescaled(patch: torch.Tensor, step: RescaleRange) -> None:
+def rescale(patch: torch.Tensor, step: RescaleRange) -> None:
     """`RescaleRange`."""
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
     span = found.high - found.low
@@ -151,7 +151,7 @@ def rescaled(patch: torch.Tensor, step: RescaleRange) -> None:
     )(patch)
 
 
-def scaled_about_mean(patch: torch.Tensor, step: ScaleAboutMean) -> None:
+def scale_about_mean(patch: torch.Tensor, step: ScaleAboutMean) -> None:
     """`ScaleAboutMean`."""
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
     low, high = (as_column(found.low), as_column(found.high)) if step.keeps_range else (None, None)
@@ -161,7 +161,7 @@ def scaled_about_mean(patch: torch.Tensor, step: ScaleAboutMean) -> None:
         patch.clamp_(low, high)
 
 
-def bent(patch: torch.Tensor, step: Contrast) -> None:
+def change_contrast(patch: torch.Tensor, step: Contrast) -> None:
     """`Contrast`, with mean and deviation restored where that was asked for."""
     if step.is_inverted:
         patch.neg_()
@@ -179,7 +179,7 @@ def bent(patch: torch.Tensor, step: Contrast) -> None:
         patch.neg_()
 
 
-def bent_along(patch: torch.Tensor, points: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+def map_along(patch: torch.Tensor, points: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     """`HistogramShift`."""
     found = DeviceFacts(patch, per_channel=False, nonzero=False)
     low, high = found.low[0], found.high[0]

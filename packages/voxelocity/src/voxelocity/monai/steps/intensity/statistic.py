@@ -264,7 +264,7 @@ Statistic = (
     StdShift | Standardize | RescaleRange | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
 )
 IntensityStep = Pointwise | Statistic | PercentileRange | Field
-"""A change of an array (c, x, y, z) float32: by each voxel alone, by all of them, or by places and neighbors."""
+"""A change of an array (c, x, y, z) float32: by each voxel alone, by all of them, or by positions and neighbors."""
 
 
 def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bool) -> Facts:
@@ -278,7 +278,7 @@ def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bo
 
 
 def ranks_of(num_voxels: int, shares: Sequence[float]) -> list[float]:
-    """The places of percentiles among this many ordered voxels, counted from 0, between two of them."""
+    """The positions of percentiles among this many ordered voxels, counted from 0, between two of them."""
     last = num_voxels - 1
     is_small = num_voxels <= _MAX_FLOAT32_RANKS
     return [

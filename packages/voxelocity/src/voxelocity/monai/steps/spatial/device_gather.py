@@ -16,7 +16,14 @@ from voxelocity.core.kernels import launch
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.memory import ArrayLayout, Staged, Staging
 from voxelocity.monai.steps.spatial import triton_gather
-from voxelocity.monai.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
+from voxelocity.monai.steps.spatial.moves import (
+    Gain,
+    GatherTask,
+    Moves,
+    SpatialPass,
+    passes,
+    positions_in_result,
+)
 from voxelocity.monai.steps.spatial.step import AxisWeights, Resize, Warp, sampler_is_fused
 from voxelocity_observe.core.device import as_current
 
@@ -91,12 +98,12 @@ def _move(source: torch.Tensor, moves: Moves, gain: Gain | None, out: torch.Tens
 def _warp(
     source: torch.Tensor, work: SpatialPass, step: Warp, gain: Gain | None, out: torch.Tensor, staging: Staging
 ) -> _Launch:
-    places = step.places
-    *lines, theta, order, is_fused, _, shifts = along_result(places, work.after, (0, 1, 2))
+    positions = step.positions
+    *lines, theta, order, is_fused, _, shifts = positions_in_result(positions, work.after, (0, 1, 2))
     # The sum takes the columns in its order; the last one is the constant.
     terms = [int(number) for number in order[:3]]
     ints = staging.add(_ints(source, work.before, work.after, terms))
-    scales = np.ones(3) if places.scale is None else places.scale
+    scales = np.ones(3) if positions.scale is None else positions.scale
     reals = staging.add(np.array([work.before.fill, work.after.fill, *scales], np.float64))
     tables = [
         ints,
@@ -110,10 +117,10 @@ def _warp(
         "NEAREST": step.interpolation == "nearest",
         "BEYOND": _BEYOND[step.beyond],
         "FUSED": bool(is_fused),
-        "WIDE": places.is_wide,
-        "ALIGN_CORNERS": places.align_corners,
-        "ONCE": sampler_is_fused(places.num_spatial, out.device),
-        "SHIFTED": places.shifts is not None,
+        "WIDE": positions.is_wide,
+        "ALIGN_CORNERS": positions.align_corners,
+        "ONCE": sampler_is_fused(positions.num_spatial, out.device),
+        "SHIFTED": positions.shifts is not None,
         "BLOCK": triton_gather.BLOCK,
         "enable_fp_fusion": False,
     }
@@ -128,7 +135,7 @@ def _resize(
     rows: list[AxisWeights] = []
     for move in along:
         table = step.tables[move.axis]
-        rows.append(table.rows(np.arange(len(table.index))[move.taken]))
+        rows.append(table.rows(np.arange(len(table.index))[move.source_slice]))
     index, weight = (np.concatenate([getattr(row, name).T.reshape(-1) for row in rows]) for name in ("index", "weight"))
     sizes = [row.index.size for row in rows]
     starts = [[row.index.shape[1], sum(sizes[:number])] for number, row in enumerate(rows)]

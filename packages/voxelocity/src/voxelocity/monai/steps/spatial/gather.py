@@ -103,9 +103,9 @@ def _crop(source: torch.Tensor, step: Crop) -> torch.Tensor:
 
 
 def _warped(source: torch.Tensor, step: Warp) -> torch.Tensor:
-    grid = step.places.normalized(source.device)
+    grid = step.positions.normalized(source.device)
     source = source.to(grid.dtype)
-    is_plane = step.places.num_spatial == 2
+    is_plane = step.positions.num_spatial == 2
     if is_plane:
         grid, source = grid[:, :, 0, 1:], source[..., 0]
     sampled = functional.grid_sample(
@@ -113,7 +113,7 @@ def _warped(source: torch.Tensor, step: Warp) -> torch.Tensor:
         grid[None],
         mode="bilinear" if step.interpolation == "linear" else "nearest",
         padding_mode=step.beyond,
-        align_corners=step.places.align_corners,
+        align_corners=step.positions.align_corners,
     )[0].float()
     return sampled[..., None] if is_plane else sampled
 

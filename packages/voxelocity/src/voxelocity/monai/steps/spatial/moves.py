@@ -28,7 +28,7 @@ from voxelocity.monai.steps.spatial.step import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Along:
+class AxisMap:
     """One axis of a result.
 
     Attributes:
@@ -53,22 +53,22 @@ class Along:
         return self.before + self.length + self.after
 
     @property
-    def taken(self) -> slice:
+    def source_slice(self) -> slice:
         """The array's voxels that the result contains, in its order."""
         stop = self.start + self.sign * self.length
         return slice(self.start, stop if stop >= 0 else None, self.sign) if self.length > 0 else slice(0, 0)
 
     @property
-    def shown(self) -> slice:
-        """The place of these voxels in the result."""
+    def result_slice(self) -> slice:
+        """Where these voxels are in the result."""
         return slice(self.before, self.before + self.length)
 
-    def flipped(self) -> Along:
+    def flipped(self) -> AxisMap:
         """The same, reversed."""
         start = self.start + self.sign * (self.length - 1)
         return replace(self, start=start, sign=-self.sign, before=self.after, after=self.before)
 
-    def cropped(self, start: int, length: int) -> Along:
+    def cropped(self, start: int, length: int) -> AxisMap:
         """The window that begins at `start`, which may reach beyond the result."""
         first = min(max(self.before, start), start + length)
         stop = max(first, min(self.before + self.length, start + length))
@@ -80,25 +80,25 @@ class Along:
 class Moves:
     """Exact moves of an array: along each axis of the result, and the fill around the array's voxels."""
 
-    along: tuple[Along, Along, Along]
+    along: tuple[AxisMap, AxisMap, AxisMap]
     fill: float = 0.0
 
     @classmethod
     def none(cls, shape: Index3) -> Moves:
         """The moves that leave an array of `shape` unchanged."""
-        x, y, z = (Along(axis=axis, start=0, sign=1, length=side) for axis, side in enumerate(shape))
+        x, y, z = (AxisMap(axis=axis, start=0, sign=1, length=side) for axis, side in enumerate(shape))
         return cls((x, y, z))
 
     @property
     def shape(self) -> Index3:
         """Of the result."""
-        x, y, z = (one.side for one in self.along)
+        x, y, z = (axis_map.side for axis_map in self.along)
         return (x, y, z)
 
     @property
     def has_fill(self) -> bool:
         """Whether the result contains more than voxels of the array."""
-        return any(one.before or one.after for one in self.along)
+        return any(axis_map.before or axis_map.after for axis_map in self.along)
 
     def then(self, step: ExactStep) -> Moves | None:
         """These moves and one more; None if the result would contain two different fills."""
@@ -117,31 +117,31 @@ class Moves:
 
     def _cropped(self, step: Crop) -> Moves | None:
         windows = list(zip(self.along, step.start, step.shape, strict=True))
-        x, y, z = (one.cropped(start, length) for one, start, length in windows)
+        x, y, z = (axis_map.cropped(start, length) for axis_map, start, length in windows)
         cropped = Moves((x, y, z), self.fill)
-        goes_beyond = any(start < 0 or start + length > one.side for one, start, length in windows)
+        goes_beyond = any(start < 0 or start + length > axis_map.side for axis_map, start, length in windows)
         if not goes_beyond or step.fill == self.fill:
             return cropped
         return None if self.has_fill else replace(cropped, fill=step.fill)
 
     def view(self, array: Array) -> Array:
         """(c, *) of an array (c, x, y, z), a view: its voxels in the result, without the fill."""
-        turned = array.transpose(0, *(one.axis + 1 for one in self.along))
-        taken: Array = turned[(slice(None), *(one.taken for one in self.along))]
+        turned = array.transpose(0, *(axis_map.axis + 1 for axis_map in self.along))
+        taken: Array = turned[(slice(None), *(axis_map.source_slice for axis_map in self.along))]
         return taken
 
-    def shown(self, result: Array) -> Array:
+    def copied_part(self, result: Array) -> Array:
         """(c, *) of a result, a view: the part that comes from the array."""
-        part: Array = result[(slice(None), *(one.shown for one in self.along))]
+        part: Array = result[(slice(None), *(axis_map.result_slice for axis_map in self.along))]
         return part
 
     def fill_around(self, result: Array) -> None:
         """Writes the fill around that part."""
         inner = result
-        for axis, one in enumerate(self.along, start=1):
-            for part in (slice(0, one.before), slice(one.side - one.after, one.side)):
+        for axis, axis_map in enumerate(self.along, start=1):
+            for part in (slice(0, axis_map.before), slice(axis_map.side - axis_map.after, axis_map.side)):
                 inner[(slice(None),) * axis + (part,)] = np.asarray(self.fill).astype(result.dtype)
-            inner = inner[(slice(None),) * axis + (one.shown,)]
+            inner = inner[(slice(None),) * axis + (axis_map.result_slice,)]
 
 
 def composed(shape: Index3, steps: Sequence[SpatialStep]) -> tuple[Moves, int]:
@@ -206,22 +206,22 @@ def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[SpatialPass]:
     return made
 
 
-def along_result(places: SamplingGrid, after: Moves, order: Sequence[int]) -> list[Any]:
-    """The places of a warp along the axes of a result in `order`, of which `after` tells what the warp fills.
+def positions_in_result(positions: SamplingGrid, after: Moves, order: Sequence[int]) -> list[Any]:
+    """The positions of a warp along the axes of a result in `order`, of which `after` tells what the warp fills.
 
     Returns:
         The three lines, theta (3, 4) with their columns, the order of its products (4,), whether they are fused, the
-        scale (3,) or (0,) of the type that the places are computed in, and the shifts (3, *) or (3, 0, 0, 0).
+        scale (3,) or (0,) of the type that the positions are computed in, and the shifts (3, *) or (3, 0, 0, 0).
     """
     along = [after.along[axis] for axis in order]
-    columns = [one.axis for one in along]
-    lines = [np.ascontiguousarray(places.lines[one.axis][one.taken]) for one in along]
-    summed = [*(columns.index(axis) for axis in places.order), 3]
-    kind = np.float64 if places.is_wide else np.float32
-    scale = np.zeros(0, kind) if places.scale is None else places.scale.astype(kind)
+    columns = [axis_map.axis for axis_map in along]
+    lines = [np.ascontiguousarray(positions.lines[axis_map.axis][axis_map.source_slice]) for axis_map in along]
+    summed = [*(columns.index(axis) for axis in positions.order), 3]
+    kind = np.float64 if positions.is_wide else np.float32
+    scale = np.zeros(0, kind) if positions.scale is None else positions.scale.astype(kind)
     shifts = np.zeros((3, 0, 0, 0), np.float32)
-    if places.shifts is not None:
-        turned = places.shifts[columns].transpose(0, *(axis + 1 for axis in columns))
-        shifts = np.ascontiguousarray(turned[(slice(None), *(one.taken for one in along))])
-    theta = np.ascontiguousarray(places.theta[:, [*columns, 3]])
-    return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]
+    if positions.shifts is not None:
+        turned = positions.shifts[columns].transpose(0, *(axis + 1 for axis in columns))
+        shifts = np.ascontiguousarray(turned[(slice(None), *(axis_map.source_slice for axis_map in along))])
+    theta = np.ascontiguousarray(positions.theta[:, [*columns, 3]])
+    return [*lines, theta, np.array(summed, np.int64), positions.is_fused, scale, shifts]

@@ -14,7 +14,14 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.memory import scratch
 from voxelocity.monai.steps.spatial import numba_resize, numba_sample
-from voxelocity.monai.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, along_result, passes
+from voxelocity.monai.steps.spatial.moves import (
+    Gain,
+    GatherTask,
+    Moves,
+    SpatialPass,
+    passes,
+    positions_in_result,
+)
 from voxelocity.monai.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
@@ -56,8 +63,8 @@ def gather_compiled(tasks: Sequence[GatherTask]) -> None:
                 break
         else:
             waiting.append((last, warp))
-    for one in waiting:
-        _warp([one])
+    for alone in waiting:
+        _warp([alone])
 
 
 def _all_but_last(task: GatherTask, number: int) -> _Last:
@@ -87,7 +94,7 @@ def _make(last: _Last) -> None:
 
 def _move(last: _Last) -> None:
     moves = last.work.before
-    _copy(moves.view(last.source), moves.shown(last.out))
+    _copy(moves.view(last.source), moves.copied_part(last.out))
     if moves.has_fill:
         moves.fill_around(last.out)
     if last.gain is not None:
@@ -102,16 +109,19 @@ def _resize(last: _Last, step: Resize) -> None:
     if before.has_fill or source.dtype not in _RESIZED_DTYPES:
         dtype = source.dtype if source.dtype in _RESIZED_DTYPES else _FLOAT32
         padded = scratch("padded", (len(source), *before.shape), dtype)
-        _copy(source, before.shown(padded))
+        _copy(source, before.copied_part(padded))
         before.fill_around(padded)
         source = padded
     target = _flat_target(last, "target")
-    shown = last.work.after.shown(target)
+    shown = last.work.after.copied_part(target)
     order = _order(shown)
     along = [last.work.after.along[axis] for axis in order]
-    x, y, z = (step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along)
+    x, y, z = (
+        step.tables[axis_map.axis].rows(np.arange(len(step.tables[axis_map.axis].index))[axis_map.source_slice])
+        for axis_map in along
+    )
     numba_resize.resize(
-        source.transpose(0, *(one.axis + 1 for one in along)),
+        source.transpose(0, *(axis_map.axis + 1 for axis_map in along)),
         (x.index, x.weight),
         (y.index, y.weight),
         (np.ascontiguousarray(z.index.T), np.ascontiguousarray(z.weight.T)),
@@ -122,9 +132,9 @@ def _resize(last: _Last, step: Resize) -> None:
 
 
 def _shares(one: _Last, warp: Warp, other: _Last, other_warp: Warp) -> bool:
-    """Whether the voxels of two tasks, one interpolated and one taken from the nearest, lie at the same places."""
+    """Whether the voxels of two tasks, one interpolated and one taken from the nearest, lie at the same positions."""
     return (
-        warp.places is other_warp.places
+        warp.positions is other_warp.positions
         and warp.beyond == other_warp.beyond
         and {warp.interpolation, other_warp.interpolation} == {"linear", "nearest"}
         and one.work.before.shape == other.work.before.shape
@@ -135,12 +145,12 @@ def _shares(one: _Last, warp: Warp, other: _Last, other_warp: Warp) -> bool:
 
 def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
     lasts, warps = zip(*pairs, strict=True)
-    work, places, beyond = lasts[0].work, warps[0].places, warps[0].beyond
+    work, positions, beyond = lasts[0].work, warps[0].positions, warps[0].beyond
     sides = work.before.shape
-    low, high = reach(places, sides, beyond)
+    low, high = reach(positions, sides, beyond)
     _check_size(low, high)
     targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
-    shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
+    shown = [last.work.after.copied_part(target) for last, target in zip(lasts, targets, strict=True)]
     order = _order(shown[0])
     arguments: dict[str, tuple[Any, ...]] = {}
     for (last, warp), target, part in zip(pairs, targets, shown, strict=True):
@@ -150,13 +160,13 @@ def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
         flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
         arguments[name] = (box, _scale(last), flat, steps)
     all_arguments = [
-        *along_result(places, work.after, order),
+        *positions_in_result(positions, work.after, order),
         np.array(sides, dtype=np.int64),
-        places.align_corners,
-        sampler_is_fused(places.num_spatial),
+        positions.align_corners,
+        sampler_is_fused(positions.num_spatial),
         _BEYOND[beyond],
         np.array(low, dtype=np.int64),
-        scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
+        scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if positions.is_wide else np.float32)),
         arguments.get("linear", _nothing(np.dtype(np.float32))),
         arguments.get("nearest", _nothing(np.dtype(np.uint8))),
     ]
@@ -224,13 +234,13 @@ def _boxed(
     """
     target = scratch(name, (len(array), *(b - a + _RING for a, b in zip(start, stop, strict=True))), dtype)
     inner, window = [], []
-    for one, side, first, last in zip(moves.along, moves.shape, start, stop, strict=True):
+    for axis_map, side, first, last in zip(moves.along, moves.shape, start, stop, strict=True):
         low, high = max(first - 1, 0), min(last + 2, side)
         inner.append(slice(low - first + 1, high - first + 1))
-        window.append(one.cropped(low, high - low))
+        window.append(axis_map.cropped(low, high - low))
     part = target[(slice(None), *inner)]
     shown = Moves((window[0], window[1], window[2]), moves.fill)
-    _copy(shown.view(array), shown.shown(part))
+    _copy(shown.view(array), shown.copied_part(part))
     if shown.has_fill:
         shown.fill_around(part)
     for axis, within in enumerate(inner, start=1):
@@ -255,18 +265,18 @@ def _copy(source: Array, target: Array) -> None:
     numba_resize.move(source.transpose(axes), target.transpose(axes))
 
 
-def reach(places: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
+def reach(positions: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
     """The box of an array of `sides`, as start and stop, that holds every voxel that is needed; never empty."""
-    if places.shifts is not None or any(line.size == 0 for line in places.lines):
+    if positions.shifts is not None or any(line.size == 0 for line in positions.lines):
         return (0, 0, 0), sides
     starts, stops = [], []
     for axis, side in enumerate(sides):
-        low = high = float(places.theta[axis, 3])
-        for factor, line in zip(places.theta[axis, :3].tolist(), places.lines, strict=True):
+        low = high = float(positions.theta[axis, 3])
+        for factor, line in zip(positions.theta[axis, :3].tolist(), positions.lines, strict=True):
             ends = (factor * float(line[0]), factor * float(line[-1]))
             low, high = low + min(ends), high + max(ends)
-        factor = 1.0 if places.scale is None else float(places.scale[axis])
-        span = (side - 1) / 2 if places.align_corners else side / 2
+        factor = 1.0 if positions.scale is None else float(positions.scale[axis])
+        span = (side - 1) / 2 if positions.align_corners else side / 2
         middle = (side - 1) / 2
         # A rounded sum of float32 is off by a few millionths of its size.
         slack = 0.01 + 1e-5 * (abs(low) + abs(high)) * factor * span
@@ -277,7 +287,7 @@ def reach(places: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, 
 
 
 def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]:
-    """First and last voxel for places from `low` to `high`, as start and stop."""
+    """First and last voxel for positions from `low` to `high`, as start and stop."""
     if beyond == "reflection" and (low < 0.0 or high > side - 1.0):
         # About the faces or the centers of the outermost voxels, whichever reaches farther.
         low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)

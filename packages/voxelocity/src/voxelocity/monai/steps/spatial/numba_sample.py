@@ -2,7 +2,7 @@
 
 Nothing here holds the GIL. The result is filled row by row: the coordinates of its voxels with the roundings that
 `SamplingGrid` requires, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and
-places limited to it, no voxel needs a test of whether its neighbors lie inside.
+positions limited to it, no voxel needs a test of whether its neighbors lie inside.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sample(
     interpolated: Any,
     nearest: Any,
 ) -> None:
-    """Fills up to two results at the same places: one interpolated, one from the nearest voxels.
+    """Fills up to two results at the same positions: one interpolated, one from the nearest voxels.
 
     The result's axes are 0, 1 and 2 in its memory order.
 
@@ -164,7 +164,7 @@ def _sum_moved(factors: Any, moved: Any, order: Any, is_fused: Any, out: Any) ->
 
 @exact_kernel
 def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners: Any, is_once: Any, out: Any) -> None:
-    """Places in voxels, by torch's `grid_sample`: float64 or float32 as `out` is."""
+    """Positions in voxels, by torch's `grid_sample`: float64 or float32 as `out` is."""
     kind = out.dtype.type
     one, half, num = kind(1.0), kind(0.5), kind(side)
     factor = scale[axis] if scale.size > 0 else one
@@ -182,7 +182,7 @@ def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners
 
 @exact_kernel
 def _hold(row: Any, side: Any, align_corners: Any, is_once: Any, beyond: Any) -> None:
-    """Maps places beyond the array to the voxels seen there, and limits places to its ring."""
+    """Maps positions beyond the array to the voxels seen there, and limits positions to its ring."""
     kind = row.dtype.type
     low, high = kind(0.0), kind(side - 1)
     if beyond == REFLECTION:

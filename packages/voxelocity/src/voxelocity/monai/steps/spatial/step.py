@@ -1,8 +1,8 @@
 """Changes of where a patch's voxels are taken from, as plain data that any implementation can take.
 
-A step maps an array (c, x, y, z) to another; places count voxels from 0, with voxel centers at whole numbers. A plane
-(c, x, y) is passed as (c, x, y, 1). Each step has two methods: `to_source(shape)` is the matrix (4, 4) from a place in
-its result on an array of `shape` to the place in that array; `shape_after(shape)` is the shape of that result.
+A step maps an array (c, x, y, z) to another; positions count voxels from 0, with voxel centers at whole numbers. A
+plane (c, x, y) is passed as (c, x, y, 1). Each step has two methods: `to_source(shape)` is the matrix (4, 4) from a
+position in its result on an array of `shape` to that in the array; `shape_after(shape)` is the shape of that result.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamplingGrid:
-    """Maps coordinates of the result's voxels to places in the array, by sums of float32 products in a fixed order.
+    """Maps coordinates of the result's voxels to positions in the array, by sums of float32 products in a fixed order.
 
     With the same roundings as the library that it stands in for: a label's nearest voxel depends on them.
 
@@ -171,14 +171,14 @@ class Warp:
     """Each voxel of the result taken from its place in the array, between voxels.
 
     Attributes:
-        places: of the result's voxels.
+        positions: of the result's voxels.
         shape: of the result.
-        interpolation: trilinear, or the nearest voxel, with halfway places rounded to the even one.
+        interpolation: trilinear, or the nearest voxel, with halfway positions rounded to the even one.
         beyond: what lies beyond the array.
         matrix: (4, 4), the result of `to_source`, for code that tracks where the result lies.
     """
 
-    places: SamplingGrid
+    positions: SamplingGrid
     shape: Index3
     interpolation: Interpolation
     beyond: Beyond

@@ -48,7 +48,7 @@ def move(source, out, ints, reals, gains, HAS_GAIN: tl.constexpr, BLOCK: tl.cons
     """Copies the moved array. Programs: (blocks of a channel, channels)."""
     channel = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i, j, k, in_patch, num_voxels = _places(t, ints)
+    i, j, k, in_patch, num_voxels = _positions(t, ints)
     first, step_c = tl.load(ints), tl.load(ints + 1)
     at, in_array = _at(ints, i, j, k)
     value = tl.load(source + (first + channel * step_c + at), mask=in_array & in_patch, other=0)
@@ -74,7 +74,7 @@ def warp(
     - FUSED, WIDE, ALIGN_CORNERS: `SamplingGrid.is_fused`, `is_wide` and `align_corners`.
     """
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i, j, k, in_patch, num_voxels = _places(t, ints)
+    i, j, k, in_patch, num_voxels = _positions(t, ints)
     i, j, k, is_sampled = _sampled(ints, i, j, k, in_patch)
     u0, u1, u2 = _coordinates(ints, lines, shifts, i, j, k, is_sampled, SHIFTED)
     x = _sum(theta, u0, u1, u2, FUSED)
@@ -109,7 +109,7 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
     """
     channel = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i, j, k, in_patch, num_voxels = _places(t, ints)
+    i, j, k, in_patch, num_voxels = _positions(t, ints)
     i, j, k, is_sampled = _sampled(ints, i, j, k, in_patch)
     n0, n1, n2 = _whole(ints + 20), _whole(ints + 21), _whole(ints + 22)
     fill, around = tl.load(reals).to(tl.float32), tl.load(reals + 1).to(tl.float32)
@@ -144,15 +144,15 @@ def resize(source, out, ints, reals, gains, tables, index, weight, BLOCK: tl.con
 
 
 @triton.jit
-def _places(t, ints):
-    """The patch's voxels t as places, which of them exist, and how many there are."""
+def _positions(t, ints):
+    """The patch's voxels t as positions, which of them exist, and how many there are."""
     nx, ny, nz = _whole(ints + 14), _whole(ints + 15), _whole(ints + 16)
     return t // (ny * nz), t // nz % ny, t % nz, t < nx * ny * nz, (nx * ny).to(tl.int64) * nz
 
 
 @triton.jit
 def _sampled(ints, i, j, k, in_patch):
-    """Places in the part of the patch that a resampling fills, and which lie in it."""
+    """Positions in the part of the patch that a resampling fills, and which lie in it."""
     i, j, k = i - _whole(ints + 17), j - _whole(ints + 18), k - _whole(ints + 19)
     is_sampled = (i >= 0) & (i < _whole(ints + 20)) & (j >= 0) & (j < _whole(ints + 21)) & (k >= 0) & in_patch
     return i, j, k, is_sampled & (k < _whole(ints + 22))

@@ -1,13 +1,14 @@
-"""The process that measures what libraries take: `python -m voxelocity.planning.library_memory`, a plan on its input.
+"""What libraries take in memory, measured in a process of its own: `python -m voxelocity.training.library_memory`.
 
-Trains, as a run does, on a made-up case of few voxels: this loads code, compiles loops and starts threads, while data
-and network take next to nothing.
+It reads a plan from its input and trains, as a run does, on a made-up case of few voxels: this loads code, compiles
+loops and starts threads, while data and network take next to nothing.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,24 +22,53 @@ from voxelocity.core.config import find_factory
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.planning.config import Plan, plan_with
+from voxelocity.planning.make import Planned
+from voxelocity.planning.memory_estimate import LibraryMemory
 from voxelocity.step import NETWORKS, NetworkConfig, TrainingStep, build_loss, build_network
+from voxelocity_observe.core.environment import python_path
+from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import peak_host_bytes
 
 _SIDE = 16
 _TINY = NetworkConfig(name="dynunet", widths=(4, 8, 16), strides=((2, 2, 2), (2, 2, 2)))
 
 
+def measure_libraries(planned: Planned) -> LibraryMemory:
+    """Main memory that libraries take on this machine, from a process of its own that computes tiny steps.
+
+    Raises:
+        InputError: it failed.
+    """
+    given = {
+        "plan": planned.plan.to_plain(),
+        "device": planned.machine.device,
+        "num_channels": planned.cases.num_channels,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "voxelocity.training.library_memory"],
+        input=json.dumps(given),
+        env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise InputError(
+            f"plan: the process that measures the memory of libraries ended with status {done.returncode}: {last}; "
+            "training on this machine would fail in the same way, so fix that, or leave out --memory"
+        )
+    return LibraryMemory(**json.loads(done.stdout.splitlines()[-1]))
+
+
 def measure(plan: Plan, device: torch.device, *, num_channels: int) -> dict[str, int]:
     """Peaks of this process's main memory once a case is prepared, and after two steps.
 
-    Cases have as many channels as those of the run, which the user's own augmentation may need.
+    Cases have as many channels as those of the run, which the user's own augmentation may need. What a run imports is
+    imported with this package.
     """
-    importlib.import_module("voxelocity.training")
     source = NETWORKS[plan.network.name].source
     if source == "user":
         find_factory(plan.network.factory, key="network.factory")
     elif source == "monai":
-        importlib.import_module("monai.networks.nets")
+        import monai.networks.nets  # noqa: F401
     keys: dict[str, Any] = {
         "data.patch.shape_voxel": [_SIDE] * 3,
         "data.patch.growth": [],

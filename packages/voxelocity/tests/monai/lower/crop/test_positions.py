@@ -1,4 +1,4 @@
-"""Voxels to center crops on: the places that MONAI lists, without the list."""
+"""Voxels to center crops on: the positions that MONAI lists, without the list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
-from voxelocity.monai.lower.crop.places import FlatIndices, binary_places, class_places
+from voxelocity.monai.lower.crop.positions import FlatIndices, binary_positions, class_positions
 
 LABELS = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.float64]
 IMAGES = [torch.uint8, torch.int16, torch.float16, torch.float32, torch.float64]
@@ -31,8 +31,8 @@ def _voxels(draw: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     return label.to(draw(st.sampled_from(LABELS))), draw(st.sampled_from([None, image]))
 
 
-def _all(places: FlatIndices) -> list[int]:
-    return [places[number] for number in range(len(places))]
+def _all(positions: FlatIndices) -> list[int]:
+    return [positions[number] for number in range(len(positions))]
 
 
 @given(voxels=_voxels(), threshold=st.sampled_from([0.0, 0.1, 0.2, 1, 2.5, -1.0]), engine=ENGINES)
@@ -41,8 +41,8 @@ def test_foreground_and_background_are_where_monai_finds_them(
 ) -> None:
     label, image = voxels
     theirs = map_binary_to_indices(label, image, threshold)
-    ours = binary_places(label, image, threshold, engine=engine)
-    assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
+    ours = binary_positions(label, image, threshold, engine=engine)
+    assert [_all(positions) for positions in ours] == [indices.tolist() for indices in theirs]
 
 
 @given(
@@ -61,8 +61,10 @@ def test_classes_are_where_monai_finds_them(
 ) -> None:
     label, image = voxels
     theirs = map_classes_to_indices(label, num_classes, image, threshold, at_most)
-    ours = [places.at_most(at_most) for places in class_places(label, num_classes, image, threshold, engine=engine)]
-    assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
+    ours = [
+        positions.at_most(at_most) for positions in class_positions(label, num_classes, image, threshold, engine=engine)
+    ]
+    assert [_all(positions) for positions in ours] == [indices.tolist() for indices in theirs]
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])
@@ -70,23 +72,23 @@ def test_background_of_a_uint8_tensor_is_everywhere_and_that_of_an_array_is_not(
     engine: Literal["auto", "torch"],
 ) -> None:
     label = torch.tensor([[[0, 1], [2, 0]]], dtype=torch.uint8)
-    for one, is_array in ((label, False), (label.numpy(), True)):
-        theirs = map_binary_to_indices(one)
-        ours = binary_places(label, None, 0.0, is_array=is_array, engine=engine)
-        assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
+    for values, is_array in ((label, False), (label.numpy(), True)):
+        theirs = map_binary_to_indices(values)
+        ours = binary_positions(label, None, 0.0, is_array=is_array, engine=engine)
+        assert [_all(positions) for positions in ours] == [indices.tolist() for indices in theirs]
 
 
 def test_nan_is_foreground_of_no_class_and_above_no_threshold_as_for_monai() -> None:
     label = torch.tensor([[[np.nan, 0.0, 1.0, -1.0, 0.5, 7.0]]])
     image = torch.tensor([[[1.0, np.nan, 1.0, 1.0, 1.0, 1.0]]])
     for engine in ("auto", "torch"):
-        assert [_all(places) for places in binary_places(label, image, 0.0, engine=engine)] == [
+        assert [_all(positions) for positions in binary_positions(label, image, 0.0, engine=engine)] == [
             indices.tolist() for indices in map_binary_to_indices(label, image, 0.0)
         ]
-        assert [_all(places) for places in class_places(label, 2, None, 0.0, engine=engine)] == [[1], [2]]
+        assert [_all(positions) for positions in class_positions(label, 2, None, 0.0, engine=engine)] == [[1], [2]]
 
 
 def test_a_place_beyond_the_last_is_refused() -> None:
-    foreground, _ = binary_places(torch.ones(1, 2, 2, 2), None, 0.0)
+    foreground, _ = binary_positions(torch.ones(1, 2, 2, 2), None, 0.0)
     with pytest.raises(IndexError, match="place 8 of 8 was asked for"):
         foreground[8]

@@ -1,6 +1,6 @@
 """The voxels that a crop may be centered on, counted and looked up without making a list of them.
 
-MONAI makes the whole list for each crop (8 bytes per voxel) and takes a few of it; the places found here are the same.
+MONAI makes the whole list for each crop (8 bytes per voxel) and takes a few of it; the positions here are the same.
 Those of a label on a device are found once, and kept on the host as long as the label lives: drawing one waits for
 nothing.
 """
@@ -26,13 +26,13 @@ _MOST_CLASSES = 32_000  # their marks are int16
 
 
 class FlatIndices:
-    """Flat places (C order over the spatial axes) of the voxels of one kind, in ascending order.
+    """Flat positions (C order over the spatial axes) of the voxels of one kind, in ascending order.
 
     Like a list of them as far as `len` and single items go; reads the label when an item is asked for.
     """
 
     def __init__(self, counts: npt.NDArray[np.int64], find: Callable[[int, int], int]) -> None:
-        """The places of a label.
+        """The positions of a label.
 
         Args:
             counts: (planes,), how many there are in each plane of the first axis.
@@ -60,12 +60,12 @@ class FlatIndices:
         """An even selection of `num` of these if there are more; all if it is None or 0."""
         if not num or len(self) <= max(num, 1):
             return self
-        places = copy.copy(self)
-        places._taken = np.round(np.linspace(0, len(self) - 1, num)).astype(np.int64)
-        return places
+        positions = copy.copy(self)
+        positions._taken = np.round(np.linspace(0, len(self) - 1, num)).astype(np.int64)
+        return positions
 
 
-def binary_places(
+def binary_positions(
     label: torch.Tensor,
     image: torch.Tensor | None,
     threshold: float,
@@ -73,7 +73,7 @@ def binary_places(
     is_array: bool = False,
     engine: Engine = "auto",
 ) -> tuple[FlatIndices, FlatIndices]:
-    """The places of foreground and of background, as MONAI's `map_binary_to_indices` has them.
+    """The positions of foreground and of background, as MONAI's `map_binary_to_indices` has them.
 
     The background of a uint8 tensor is therefore the whole array unless an image narrows it: MONAI takes the complement
     of the numbers, bit by bit, and none of them becomes 0.
@@ -89,19 +89,19 @@ def binary_places(
         return kept(
             [label] if image is None else [label, image],
             ("binary", threshold, is_array),
-            lambda: _binary_places(label, image, threshold, is_array=is_array, engine="torch"),
+            lambda: _binary_positions(label, image, threshold, is_array=is_array, engine="torch"),
         )
-    return _binary_places(label, image, threshold, is_array=is_array, engine=engine)
+    return _binary_positions(label, image, threshold, is_array=is_array, engine=engine)
 
 
-def _binary_places(
+def _binary_positions(
     label: torch.Tensor, image: torch.Tensor | None, threshold: float, *, is_array: bool, engine: Engine
 ) -> tuple[FlatIndices, FlatIndices]:
     label, image = _lifted(label), None if image is None else _lifted(image)
     is_all = label.dtype == torch.uint8 and image is None and not is_array
     label = label[1:] if len(label) > 1 else label
     if engine == "auto" and _is_compiled(label, image):
-        background, foreground = _Planes(label, None, image, threshold).places(2)
+        background, foreground = _Planes(label, None, image, threshold).positions(2)
     else:
         is_foreground = label.bool().any(0)
         is_background = ~is_foreground if image is None else ~is_foreground & (image > threshold).any(0)
@@ -109,10 +109,10 @@ def _binary_places(
     return foreground, _everywhere(label) if is_all else background
 
 
-def class_places(
+def class_positions(
     label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine = "auto"
 ) -> list[FlatIndices]:
-    """The places of each class, as MONAI's `map_classes_to_indices` has them.
+    """The positions of each class, as MONAI's `map_classes_to_indices` has them.
 
     Args:
         label: (c, *spatial) of two or three spatial axes: classes by number in one channel, or a channel for each.
@@ -125,24 +125,24 @@ def class_places(
         return kept(
             [label] if image is None else [label, image],
             ("classes", num_classes, threshold),
-            lambda: _class_places(label, num_classes, image, threshold, engine="torch"),
+            lambda: _class_positions(label, num_classes, image, threshold, engine="torch"),
         )
-    return _class_places(label, num_classes, image, threshold, engine=engine)
+    return _class_positions(label, num_classes, image, threshold, engine=engine)
 
 
-def _class_places(
+def _class_positions(
     label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine
 ) -> list[FlatIndices]:
     label, image = _lifted(label), None if image is None else _lifted(image)
     if engine == "auto" and len(label) == 1 and num_classes <= _MOST_CLASSES and _is_compiled(label, image):
-        return _Planes(label, num_classes, image, threshold).places(num_classes)
+        return _Planes(label, num_classes, image, threshold).positions(num_classes)
     is_valid = None if image is None else (image > threshold).any(0)
     masks = (channel.bool() for channel in label) if len(label) > 1 else (label[0] == c for c in range(num_classes))
     return [_of_mask(mask if is_valid is None else mask & is_valid) for mask in masks]
 
 
 def _lifted(value: torch.Tensor) -> torch.Tensor:
-    """(c, x, y, z): a plane is one slice, which has its places in the same order."""
+    """(c, x, y, z): a plane is one slice, which has its positions in the same order."""
     return value.unsqueeze(1) if value.ndim == 3 else value
 
 
@@ -164,15 +164,15 @@ class _Planes:
         is_single = image is not None and image.dtype == torch.float32
         self._threshold = np.float32(threshold) if is_single else np.float64(threshold)
 
-    def places(self, num_marks: int) -> list[FlatIndices]:
-        """The places of each mark."""
-        from voxelocity.monai.lower.crop import numba_places
+    def positions(self, num_marks: int) -> list[FlatIndices]:
+        """The positions of each mark."""
+        from voxelocity.monai.lower.crop import numba_positions
 
         counts = np.empty((self._label.shape[1], num_marks), np.int64)
         marks = np.empty(self._label.shape[2:], np.int16)
         for plane, row in enumerate(counts):
             self._mark(plane, marks)
-            numba_places.count(marks, row)
+            numba_positions.count(marks, row)
         return [FlatIndices(counts[:, mark], self._finder(mark)) for mark in range(num_marks)]
 
     def _finder(self, mark: int) -> Callable[[int, int], int]:
@@ -184,15 +184,15 @@ class _Planes:
         return find
 
     def _mark(self, plane: int, marks: npt.NDArray[np.int16]) -> None:
-        from voxelocity.monai.lower.crop import numba_places
+        from voxelocity.monai.lower.crop import numba_positions
 
         if self._num_classes is None:
-            numba_places.mark_binary(self._label[:, plane], marks)
+            numba_positions.mark_binary(self._label[:, plane], marks)
         else:
-            numba_places.mark_classes(self._label[0, plane], self._num_classes, marks)
+            numba_positions.mark_classes(self._label[0, plane], self._num_classes, marks)
         if self._image is not None:
             last = 0 if self._num_classes is None else self._num_classes - 1
-            numba_places.leave_out(self._image[:, plane], self._threshold, 0, last, marks)
+            numba_positions.leave_out(self._image[:, plane], self._threshold, 0, last, marks)
 
 
 def _everywhere(label: torch.Tensor) -> FlatIndices:
@@ -201,7 +201,7 @@ def _everywhere(label: torch.Tensor) -> FlatIndices:
 
 
 def _of_mask(mask: torch.Tensor) -> FlatIndices:
-    """The places where a mask (x, y, z) holds; one on a device is copied once, a bit for each voxel."""
+    """The positions where a mask (x, y, z) holds; one on a device is copied once, a bit for each voxel."""
     size = mask[0].numel() if len(mask) else 0
     if on_device.is_far(mask.device):
         return _of_bits(mask.flatten(1).cpu().numpy())

@@ -39,7 +39,7 @@ _REFUSAL = (
 )
 
 
-class Sketch:
+class PendingTensor:
     """The voxels of an image and the steps that will be applied to them.
 
     A lowered transform draws its random numbers as MONAI's does, from the same generator and in the same order, and
@@ -50,8 +50,8 @@ class Sketch:
         steps: what will be applied to it, in this order; on three spatial axes, a plane being (c, x, y, 1).
         dtype: of the result.
         kept: the value itself, if the result is to be a copy of it, of its own type; None once there is a step.
-        is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when the sketch was made.
-        meta: of that MetaTensor, except its affine; this sketch's own dictionary.
+        is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when this was made.
+        meta: of that MetaTensor, except its affine; a dictionary of its own.
         applied_operations: of the source. Of the drawn changes it holds only the last, as one that MONAI cannot
             invert.
     """
@@ -70,13 +70,13 @@ class Sketch:
         self._is_moved = False
 
     @classmethod
-    def of(cls, value: Any) -> Sketch:
-        """The sketch itself, or a new one of a tensor, an array, or what a sketch keeps.
+    def of(cls, value: Any) -> PendingTensor:
+        """The pending tensor itself, or a new one of a tensor, an array, or what a pending tensor keeps.
 
         Raises:
             TypeError: it is none of these.
         """
-        if isinstance(value, Sketch):
+        if isinstance(value, PendingTensor):
             return value if value.kept is None else cls.of(value.kept)
         if isinstance(value, np.ndarray):
             value = convert_to_tensor(value)
@@ -85,11 +85,11 @@ class Sketch:
         return cls(value)
 
     @classmethod
-    def keeping(cls, value: torch.Tensor | npt.NDArray[Any]) -> Sketch:
-        """A sketch that becomes a copy of the value when it is needed."""
-        sketch = cls.of(value)
-        sketch.kept = value
-        return sketch
+    def keeping(cls, value: torch.Tensor | npt.NDArray[Any]) -> PendingTensor:
+        """A pending tensor that becomes a copy of the value when it is needed."""
+        pending = cls.of(value)
+        pending.kept = value
+        return pending
 
     @property
     def num_spatial(self) -> int:
@@ -159,9 +159,9 @@ class Sketch:
             self.applied_operations.pop()
         self.applied_operations.append({TraceKeys.CLASS_NAME: f"{name} ({_REFUSAL})"})
 
-    def branch(self) -> Sketch:
-        """Another sketch of the same source with the same steps so far, to be continued separately."""
-        twin = object.__new__(Sketch)
+    def branch(self) -> PendingTensor:
+        """Another pending tensor of the same source with the same steps so far, to be continued separately."""
+        twin = object.__new__(PendingTensor)
         twin.__dict__ |= self.__dict__
         twin.steps, twin.meta = list(self.steps), dict(self.meta)
         twin.applied_operations = list(self.applied_operations)
@@ -173,7 +173,7 @@ class Sketch:
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
         return PatchTask(source=source, steps=tuple(self.steps), out=out)
 
-    def dressed(self, out: torch.Tensor) -> torch.Tensor:
+    def with_metadata(self, out: torch.Tensor) -> torch.Tensor:
         """The filled `out` with affine and metadata where they are tracked, as MONAI returns it."""
         if not self.is_tracked:
             return out
@@ -189,7 +189,7 @@ class Sketch:
         return dressed
 
     def kept_copy(self) -> Any:
-        """A copy of the value that is kept, with this sketch's history where it has one."""
+        """A copy of the value that is kept, with this pending tensor's history where it has one."""
         copied = copy.deepcopy(self.kept)
         if isinstance(copied, MetaTensor):
             copied.applied_operations = self.applied_operations
@@ -210,25 +210,25 @@ def lifted_shape(spatial: Sequence[int]) -> Index3:
     return (x, y, z)
 
 
-def continued(value: Any) -> Sketch:
-    """A sketch that may be changed: a branch of the one given, or a new one."""
-    if isinstance(value, Sketch) and value.kept is None:
+def to_pending(value: Any) -> PendingTensor:
+    """A pending tensor that may be changed: a branch of the one given, or a new one."""
+    if isinstance(value, PendingTensor) and value.kept is None:
         return value.branch()
-    return Sketch.of(value)
+    return PendingTensor.of(value)
 
 
-def is_sketchable(value: Any) -> bool:
-    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes."""
-    return not why_not_sketched(value)
+def can_be_pending(value: Any) -> bool:
+    """Whether it is pending, or can be: a dense tensor or array of two or three spatial axes."""
+    return not why_not_pending(value)
 
 
-def why_not_sketched(value: Any) -> str:
-    """Why no sketch can hold it, in words; "" if one can.
+def why_not_pending(value: Any) -> str:
+    """Why it cannot be pending, in words; "" if it can.
 
-    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, nor what
+    These cannot: what waits for MONAI's lazy resampling, a batch, an image with more axes than its affine, and what
     lies on a device for which nothing is lowered.
     """
-    if isinstance(value, Sketch):
+    if isinstance(value, PendingTensor):
         return ""
     if isinstance(value, np.ndarray):
         is_image = value.ndim in (3, 4) and value.dtype.kind in "biuf"
@@ -256,27 +256,27 @@ def run_soon(pieces: Sequence[PatchTask]) -> None:
 
 
 def finish(data: Any, run: Callable[[Sequence[PatchTask]], None] = run) -> Any:
-    """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone.
+    """The data with a tensor in place of each pending one: of an item, of a list of items, or of one alone.
 
     Args:
         data: only read.
         run: makes the pieces of one sample; `run_soon` does not wait for compiled loops.
     """
-    if isinstance(data, Sketch):
-        return _made([data], run)[0]
+    if isinstance(data, PendingTensor):
+        return _make([data], run)[0]
     if type(data) in (list, tuple):
         return type(data)(finish(item, run) for item in data)
     if not isinstance(data, dict):
         return data
-    keys = [key for key, value in data.items() if isinstance(value, Sketch)]
+    keys = [key for key, value in data.items() if isinstance(value, PendingTensor)]
     if not keys:
         return data
-    return {**data, **dict(zip(keys, _made([data[key] for key in keys], run), strict=True))}
+    return {**data, **dict(zip(keys, _make([data[key] for key in keys], run), strict=True))}
 
 
-def _made(sketches: list[Sketch], run: Callable[[Sequence[PatchTask]], None]) -> list[Any]:
-    drawn = [sketch for sketch in sketches if sketch.kept is None]
-    outs = [torch.empty(one.shape, dtype=one.filled_dtype, device=one.source.device) for one in drawn]
-    run([sketch.piece(out) for sketch, out in zip(drawn, outs, strict=True)])
-    made = (sketch.dressed(out.to(sketch.dtype)) for sketch, out in zip(drawn, outs, strict=True))
-    return [next(made) if sketch.kept is None else sketch.kept_copy() for sketch in sketches]
+def _make(tensors: list[PendingTensor], run: Callable[[Sequence[PatchTask]], None]) -> list[Any]:
+    drawn = [pending for pending in tensors if pending.kept is None]
+    outs = [torch.empty(pending.shape, dtype=pending.filled_dtype, device=pending.source.device) for pending in drawn]
+    run([pending.piece(out) for pending, out in zip(drawn, outs, strict=True)])
+    made = (pending.with_metadata(out.to(pending.dtype)) for pending, out in zip(drawn, outs, strict=True))
+    return [next(made) if pending.kept is None else pending.kept_copy() for pending in tensors]

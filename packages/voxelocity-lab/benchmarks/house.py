@@ -22,6 +22,7 @@ from pathlib import Path
 from harness import ROOT, source_folders
 
 _SMALL = 40
+MOST_PARAMETERS = 8
 
 
 def figures(root: Path) -> dict[str, int]:
@@ -36,17 +37,24 @@ def figures(root: Path) -> dict[str, int]:
                 users[target].add(name)
     modules = [name for name, path in files.items() if path.name not in ("__init__.py", "__main__.py")]
     lines = {name: _lines(path) for name, path in files.items()}
-    functions = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     defined = [n for tree in trees.values() for n in tree.body if isinstance(n, ast.ClassDef)]
     classes = Counter(n.name for n in defined if not _extends_its_namesake(n))
     return {
         "lines of src": sum(lines.values()),
+        **{
+            f"lines of {package}": sum(count for name, count in lines.items() if name.partition(".")[0] == package)
+            for package in ("voxelocity", "voxelocity_observe", "voxelocity_lab")
+        },
         "files of src": len(files),
         **{f"lines of {part}": sum(map(_lines, _scripts_below(root, part))) for part in ("tests", "benchmarks")},
         f"modules below {_SMALL} lines": sum(lines[name] < _SMALL for name in modules),
         "modules with one user": sum(len(users[name]) == 1 for name in modules),
         "files above 400 lines": sum(count > 400 for count in lines.values()),
         "functions above 60 lines": sum((n.end_lineno or 0) - n.lineno >= 60 for n in functions),
+        f"functions above {MOST_PARAMETERS} parameters": sum(num_parameters(n) > MOST_PARAMETERS for n in functions),
+        "loop variables without a noun": sum(map(_without_noun, nodes)),
         "modules in import cycles": _in_cycles(imports),
         "public names of several classes": sum(n > 1 for name, n in classes.items() if not name.startswith("_")),
         "templates of pages": sum(len(list(source.rglob("*.html.j2"))) for source in sources),
@@ -96,6 +104,20 @@ def _imported(name: str, tree: ast.Module, files: Mapping[str, Path]) -> Iterato
                 inner = f"{base}.{alias.name}"
                 if inner in files or base in files:
                     yield inner if inner in files else base
+
+
+def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many values a function takes, without `self` and `cls`."""
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def _without_noun(node: ast.AST) -> bool:
+    """Whether the node is a loop over `one` or `each`."""
+    if not isinstance(node, ast.For | ast.comprehension):
+        return False
+    return isinstance(node.target, ast.Name) and node.target.id in ("one", "each")
 
 
 def _in_cycles(imports: Mapping[str, set[str]]) -> int:

@@ -26,7 +26,7 @@ from voxelocity_observe.diagnose.facts import PARTS, ExperimentFacts, Facts, Pas
 def test_warm_up_and_what_came_before_it_do_not_count(clean, make):
     early = [Step(start_s=4.0, seconds=1.0, parts={}, phase="warm-up"), *clean.steps]
     facts = replace(clean, steps=early, passes=[make.between("saving", 1.0, at=-20), make.between("saving", 0.5, at=3)])
-    assert [one.seconds for one in counted_passes(facts)] == [0.5]
+    assert [interval.seconds for interval in counted_passes(facts)] == [0.5]
     assert watched_s(facts) == pytest.approx(10.5)
 
 
@@ -89,7 +89,7 @@ def test_an_experiment_under_another_load_is_put_on_that_of_the_counted_steps(cl
     assert resident_s(quiet) == pytest.approx(0.12)
     assert resident_s(replace(waiting, experiments=resident)) == 0.04, "nobody knows of another load"
     assert load_change(replace(waiting, steps=[*waiting.steps, *later[:2]])) is None
-    same = [replace(one, seconds=0.28) for one in later]
+    same = [replace(step, seconds=0.28) for step in later]
     assert resident_s(replace(waiting, steps=[*waiting.steps, *same], experiments=resident)) == 0.04
 
 
@@ -103,7 +103,7 @@ def test_the_ceiling_of_batches_made_in_the_own_thread_is_what_their_steps_take_
 def test_steps_that_other_programs_disturb_are_not_taken_for_data(clean, make):
     """Nine of ten steps take 0.1 s and one 1 s, each with 0.01 s of waiting: only that can be saved."""
     parts = [{"wait": 0.01, "forward": 0.09 if number % 10 else 0.99} for number in range(100)]
-    steps = [replace(make.steps(each)[number], parts=each) for number, each in enumerate(parts)]
+    steps = [replace(make.steps(part)[number], parts=part) for number, part in enumerate(parts)]
     disturbed = replace(clean, steps=steps, loaders=[make.loader(num_workers=0)])
     found = ceiling(disturbed)
     assert found.step_s - found.resident_s == pytest.approx(0.01)
@@ -148,23 +148,23 @@ def looping(clean, make):
 
 
 def test_lines_between_reading_and_the_network_make_the_batch_and_later_ones_do_not(looping):
-    assert [one.where for one in making_places(looping)] == ["train.py:25", "train.py:27"]
+    assert [stack.where for stack in making_places(looping)] == ["train.py:25", "train.py:27"]
     assert making_share(looping) == pytest.approx(0.8)
 
 
 def test_a_file_that_reads_and_never_calls_the_network_makes_batches_to_its_end(looping, make):
     stacks = [make.stack("other", "read", 5, where="data.py:3"), make.stack("other", "other", 5, where="data.py:90")]
     found = making_places(replace(looping, stacks=[*looping.stacks, *stacks]))
-    assert {"data.py:3", "data.py:90"} <= {one.where for one in found}
+    assert {"data.py:3", "data.py:90"} <= {stack.where for stack in found}
 
 
 def test_without_a_look_at_the_network_only_known_work_counts(looping):
-    beside = [one for one in looping.stacks if one.part == "other"]
-    assert [one.where for one in making_places(replace(looping, stacks=beside))] == ["train.py:25"]
+    beside = [stack for stack in looping.stacks if stack.part == "other"]
+    assert [stack.where for stack in making_places(replace(looping, stacks=beside))] == ["train.py:25"]
 
 
 def test_own_lines_beside_a_loader_make_no_batches(looping, make):
-    assert [one.where for one in making_places(replace(looping, loaders=[make.loader()]))] == ["train.py:25"]
+    assert [stack.where for stack in making_places(replace(looping, loaders=[make.loader()]))] == ["train.py:25"]
 
 
 def test_the_ceiling_of_a_loop_is_without_its_making(looping):
@@ -202,16 +202,16 @@ def recordings(draw):
 @given(recordings())
 def test_the_split_sums_to_the_watched_time(facts):
     shares = split(facts)
-    is_work = facts.counted or any(one.kind != "epoch start" for one in facts.passes)
-    assert sum(one.seconds for one in shares) == pytest.approx(watched_s(facts) if is_work else 0.0, abs=1e-9)
-    assert not shares or sum(one.share for one in shares) == pytest.approx(1.0)
-    assert all(one.seconds >= -1e-9 for one in shares)
+    is_work = facts.counted or any(interval.kind != "epoch start" for interval in facts.passes)
+    assert sum(share.seconds for share in shares) == pytest.approx(watched_s(facts) if is_work else 0.0, abs=1e-9)
+    assert not shares or sum(share.share for share in shares) == pytest.approx(1.0)
+    assert all(share.seconds >= -1e-9 for share in shares)
     assert watched_s(facts) <= facts.seconds + 1e-9
 
 
 def test_a_planted_wait_of_thirty_per_cent_is_shown_as_such(clean, make):
     facts = replace(clean, steps=make.steps({"wait": 0.03, "forward": 0.03, "backward": 0.03, "optimizer": 0.01}))
-    assert [(one.name, round(one.share, 6)) for one in split(facts)] == [
+    assert [(share.name, round(share.share, 6)) for share in split(facts)] == [
         ("waiting for data", 0.3),
         ("forward", 0.3),
         ("backward", 0.3),
@@ -225,7 +225,7 @@ def test_passes_follow_the_parts_of_a_step_and_other_comes_last(clean, make):
         steps=make.steps({"wait": 0.02, "copy": 0.02, "forward": 0.05, "other": 0.01}),
         passes=[make.between(kind, 1.0, at=100) for kind in ("epoch start", "saving", "validation")],
     )
-    names = [one.name for one in split(facts)]
+    names = [share.name for share in split(facts)]
     assert names == [
         "waiting for data",
         "copy to the device",
@@ -259,7 +259,7 @@ def test_epochs_that_begin_are_no_time_to_share_out_where_no_step_was_counted(cl
     begun = [make.between("epoch start", 1.0, at=0)]
     assert split(replace(clean, steps=[], passes=begun)) == ()
     both = [*begun, make.between("validation", 3.0, at=1)]
-    assert [(one.name, one.share) for one in split(replace(clean, steps=[], passes=both))] == [
+    assert [(share.name, share.share) for share in split(replace(clean, steps=[], passes=both))] == [
         ("validation", 0.75),
         ("epoch start", 0.25),
     ]
@@ -269,6 +269,6 @@ def test_a_ceiling_speaks_of_the_same_waiting_as_the_split_where_batches_come_in
     """Nine of ten steps find their batch there, and the tenth waits for all of them."""
     quick, late = make.steps({"forward": 0.1}, count=90), make.steps({"forward": 0.1, "wait": 1.5}, count=10)
     facts = replace(clean, steps=[*quick, *late], experiments=[], loaders=[make.loader(num_workers=0)])
-    (waiting,) = [one.share for one in split(facts) if one.name == "waiting for data"]
+    (waiting,) = [share.share for share in split(facts) if share.name == "waiting for data"]
     found = ceiling(facts)
     assert found.step_s / found.resident_s == pytest.approx(1.0 / (1.0 - waiting)) == pytest.approx(2.5)

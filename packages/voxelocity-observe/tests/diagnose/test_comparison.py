@@ -32,7 +32,7 @@ def changed():
             parts = {**step.parts, "wait": step.parts["wait"] * wait}
             return dataclasses.replace(step, parts=parts, seconds=sum(parts.values()), num_images=num_images)
 
-        loaders = [dataclasses.replace(one, num_workers=num_workers) for one in diagnosis.facts.loaders]
+        loaders = [dataclasses.replace(loader, num_workers=num_workers) for loader in diagnosis.facts.loaders]
         facts = dataclasses.replace(
             diagnosis.facts,
             steps=[shorter(step) for step in diagnosis.facts.steps],
@@ -51,7 +51,7 @@ def mean_step_s(diagnosis):
 
 def test_what_is_gone_is_told_with_what_was_predicted_and_what_came(before, after):
     found = compare_diagnoses(before, after)
-    assert [one.code for one in found.gone] == ["VX101"]
+    assert [finding.code for finding in found.gone] == ["VX101"]
     assert [finding.code for finding in found.still] == ["VX113", "VX303"]
     assert found.new == []
     epoch_s = 0.2 / 40
@@ -63,9 +63,9 @@ def test_what_is_gone_is_told_with_what_was_predicted_and_what_came(before, afte
 
 
 def test_a_cause_that_no_longer_holds_it_back_is_gone_and_one_that_begins_to_is_new(before, changed):
-    findings = [dataclasses.replace(one, is_cause=not one.is_cause) for one in before.findings]
+    findings = [dataclasses.replace(finding, is_cause=not finding.is_cause) for finding in before.findings]
     found = compare_diagnoses(before, changed(before, findings=findings))
-    assert [one.code for one in found.gone] == ["VX101", "VX113", "VX303"]
+    assert [finding.code for finding in found.gone] == ["VX101", "VX113", "VX303"]
     assert [finding.code for finding in found.new] == ["VX112"]
 
 
@@ -81,8 +81,8 @@ def test_of_several_findings_of_one_code_as_many_are_gone_as_are_missing(before)
 def test_predictions_of_several_causes_are_put_together(before, changed):
     shares = (0.5, 0.25)
     findings = [
-        dataclasses.replace(one, saves_s=share * one.of_s)
-        for one, share in zip(before.findings[:2], shares, strict=True)
+        dataclasses.replace(finding, saves_s=share * finding.of_s)
+        for finding, share in zip(before.findings[:2], shares, strict=True)
     ]
     both = dataclasses.replace(before, findings=findings)
     assert compare_diagnoses(both, changed(before, findings=[])).predicted == pytest.approx(4.0)
@@ -101,7 +101,7 @@ def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
         "Saving was seen only before; it is counted at its earlier cost.",
     ]
     assert compare_diagnoses(none_seen, before).notices[0] == "Validation was seen only after; it is left out."
-    fast = [dataclasses.replace(one, seconds=one.seconds / 10) for one in before.facts.passes]
+    fast = [dataclasses.replace(interval, seconds=interval.seconds / 10) for interval in before.facts.passes]
     three_times = with_facts(before, passes=fast * 3)
     found = compare_diagnoses(before, three_times)
     assert found.after.costs["validation"] == pytest.approx(1.6 / 50)
@@ -117,7 +117,7 @@ def test_larger_batches_count_as_more_images(before, changed):
 def test_settings_that_differ_are_named_and_places_are_not(before, after):
     found = diagnosis_comparison_document(before, after)
     assert found.values["settings"] == {"loader.num_workers": {"before": 0, "after": 2}}
-    (section,) = (one for one in found.sections if one.title == "What was set differently")
+    (section,) = (part for part in found.sections if part.title == "What was set differently")
     assert re.fullmatch(r"\d\d more settings are equal.", section.blocks[-1].text)
 
 

@@ -43,35 +43,35 @@ def test_a_clean_program_has_no_finding_at_all(clean, clean_gpu, device):
 def test_what_saves_most_comes_first_and_trifles_are_no_causes(half_waiting):
     rules = [planted("A", 2.0), planted("B", 6.0), planted("C", 0.5), planted("D", 9.0, is_cause=False)]
     diagnosis = diagnose(half_waiting, rules=rules)
-    assert [one.code for one in diagnosis.findings] == ["B", "A", "D", "C"]
-    assert [one.code for one in diagnosis.causes] == ["B", "A"]
+    assert [finding.code for finding in diagnosis.findings] == ["B", "A", "D", "C"]
+    assert [finding.code for finding in diagnosis.causes] == ["B", "A"]
     assert CAUSE_SHARE * 20.0 > 0.5
 
 
 def test_findings_of_one_pool_never_save_more_than_it_holds(half_waiting):
     diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 8.0), planted("C", 7.0)])
     # 20 s of steps, 9.9 s without data.
-    assert [one.saves_s for one in diagnosis.findings] == pytest.approx([9.0, 1.1, 0.0])
-    assert [one.code for one in diagnosis.causes] == ["A", "B"]
+    assert [finding.saves_s for finding in diagnosis.findings] == pytest.approx([9.0, 1.1, 0.0])
+    assert [finding.code for finding in diagnosis.causes] == ["A", "B"]
     assert diagnosis.findings[1].evidence == ("alone it would save 8.0 s; the causes listed above leave 1.1 s of that",)
 
 
 def test_findings_of_different_pools_do_not_take_from_each_other(half_waiting):
     diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 8.0, pool="compute")])
-    assert [one.saves_s for one in diagnosis.findings] == [9.0, 8.0]
+    assert [finding.saves_s for finding in diagnosis.findings] == [9.0, 8.0]
 
 
 def test_the_slow_work_itself_goes_before_a_place_that_could_hide_it(half_waiting):
     diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 7.0, names_work=True)])
-    assert [one.code for one in diagnosis.findings] == ["B", "A"]
+    assert [finding.code for finding in diagnosis.findings] == ["B", "A"]
     diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 5.0, names_work=True)])
-    assert [one.code for one in diagnosis.findings] == ["A", "B"]
+    assert [finding.code for finding in diagnosis.findings] == ["A", "B"]
 
 
 def test_what_other_programs_do_never_comes_before_the_programs_own_cause(half_waiting):
     rules = [planted("A", 15.0, pool="machine", is_context=True), planted("B", 1.0), planted("C", 9.0, is_cause=False)]
     diagnosis = diagnose(half_waiting, rules=rules)
-    assert [one.code for one in diagnosis.findings] == ["B", "A", "C"]
+    assert [finding.code for finding in diagnosis.findings] == ["B", "A", "C"]
     assert diagnosis.verdict == (
         "The network spends 50 % of the training time waiting for data: cause B; the machine holds it back, too: "
         "cause A."
@@ -81,7 +81,7 @@ def test_what_other_programs_do_never_comes_before_the_programs_own_cause(half_w
 
 def test_a_cause_that_nobody_can_put_a_figure_on_goes_before_trifles(half_waiting):
     diagnosis = diagnose(half_waiting, rules=[planted("A", 1.0, pool="compute"), planted("B", None)])
-    assert [one.code for one in diagnosis.causes] == ["B", "A"]
+    assert [finding.code for finding in diagnosis.causes] == ["B", "A"]
 
 
 def test_a_slow_collate_function_in_the_own_thread_is_named_before_the_thread(waiting, make):
@@ -89,7 +89,7 @@ def test_a_slow_collate_function_in_the_own_thread_is_named_before_the_thread(wa
     loader = make.loader(num_workers=0, collate="train.collate", collate_where="train.py:9")
     facts = waiting(0.06, loader, make.fetch(batch_s=0.06, collate_share=0.9, worker=-1))
     diagnosis = diagnose(facts)
-    assert [one.code for one in diagnosis.findings][:2] == ["VX111", "VX101"]
+    assert [finding.code for finding in diagnosis.findings][:2] == ["VX111", "VX101"]
     assert "The network spends 37 % of the training time waiting for data: the function that puts" in diagnosis.verdict
 
 
@@ -109,9 +109,9 @@ def test_data_rules_that_fire_together_stay_below_the_ceiling(waiting, make):
         stacks=[make.stack("wait", "gunzip", 60), make.stack("wait", "transform", 40)],
     )
     diagnosis = diagnose(facts)
-    data = [one for one in diagnosis.findings if one.code.startswith("VX1")]
+    data = [finding for finding in diagnosis.findings if finding.code.startswith("VX1")]
     assert len(data) >= 4
-    assert sum(one.saves_s for one in data) <= 16.0 - 100 * diagnosis.ceiling.resident_s + 1e-9
+    assert sum(finding.saves_s for finding in data) <= 16.0 - 100 * diagnosis.ceiling.resident_s + 1e-9
 
 
 def test_what_was_not_measured_is_said_with_its_reason(clean):
@@ -173,11 +173,11 @@ def test_a_diagnosis_of_everything_at_once_promises_less_than_all(clean_gpu, mak
         passes=[make.between("validation", 6.0, at=50, num_forwards=10), make.between("saving", 2.0, at=60)],
     )
     diagnosis = diagnose(facts)
-    whole_s = sum(one.seconds for one in diagnosis.split)
+    whole_s = sum(share.seconds for share in diagnosis.split)
     assert {"VX101", "VX202", "VX301", "VX302", "VX331", "VX361", "VX401", "VX411"} <= {
-        one.code for one in diagnosis.findings
+        finding.code for finding in diagnosis.findings
     }
-    assert 0.0 < sum(one.saves_s or 0.0 for one in diagnosis.causes) < whole_s
+    assert 0.0 < sum(finding.saves_s or 0.0 for finding in diagnosis.causes) < whole_s
 
 
 def verdict(facts, **changes):

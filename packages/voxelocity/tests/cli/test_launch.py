@@ -104,7 +104,7 @@ def test_ctrl_c_stops_all_ranks_with_their_state_saved(tiny_msd, sets, tmp_path)
 @pytest.mark.nightly
 def test_a_rank_that_is_killed_is_named_once(tiny_msd, sets, tmp_path):
     launcher = start_long_training(tiny_msd, sets, tmp_path)
-    (second,) = [each for each in psutil.Process(launcher.pid).children() if each.environ().get("RANK") == "1"]
+    (second,) = [child for child in psutil.Process(launcher.pid).children() if child.environ().get("RANK") == "1"]
     second.kill()
     _, err = launcher.communicate(timeout=HANGS_S)
     assert launcher.returncode == 137

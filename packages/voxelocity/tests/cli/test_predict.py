@@ -130,7 +130,7 @@ def test_a_scan_of_any_format_is_predicted_as_the_nifti_file_of_the_same_scan(pr
         assert np.array_equal(found, expected)
         assert found_grid.is_close(expected_grid)
     written = pydicom.dcmread(out / "p1.dcm")
-    assert [one.SegmentLabel for one in written.SegmentSequence] == ["organ"]
+    assert [segment.SegmentLabel for segment in written.SegmentSequence] == ["organ"]
     frames = written.pixel_array.reshape(-1, 9, 10)
     assert frames.sum() == (expected == 7).sum() > 0
     predict(run, tmp_path / "p1", out=tmp_path / "nifti", options=["--format", "nii.gz"]).succeeded()

@@ -307,7 +307,7 @@ def test_a_crafted_data_set_is_data(row, call, victim):
 
 def cases_of(is_quick):
     every = [(row, attack) for row in OF_RUNS for attack in ATTACKS]
-    return [pytest.param(*each, id=f"{each[0]}-{each[1].__name__}") for each in every if (each in QUICK) is is_quick]
+    return [pytest.param(*case, id=f"{case[0]}-{case[1].__name__}") for case in every if (case in QUICK) is is_quick]
 
 
 def check(row, attack, call, victim, run):

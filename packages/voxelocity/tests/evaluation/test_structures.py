@@ -24,8 +24,8 @@ class Study:
         rng = np.random.default_rng(0)
         self.folder, self.predictions, self.truth = folder, folder / "out", folder / "raw" / "labelsTr"
         self.values = np.array(sorted(LABELS), np.uint8)
-        for each in (self.predictions, self.truth, folder / "values"):
-            each.mkdir(parents=True)
+        for place_of_files in (self.predictions, self.truth, folder / "values"):
+            place_of_files.mkdir(parents=True)
         for case in ("a", "b"):
             series = folder / "set" / case / "CT"
             write_series(series, np.zeros(SHAPE_ZYX, np.int16), name=case)
@@ -54,7 +54,9 @@ def study(tmp_path):
 
 def test_segments_have_the_scores_of_the_same_classes_as_values(study):
     study.declare()
-    named, expected = (evaluate(each, study.truth) for each in (study.predictions, study.folder / "values"))
+    named, expected = (
+        evaluate(predictions, study.truth) for predictions in (study.predictions, study.folder / "values")
+    )
     assert named.scores == expected.scores
     assert [score.case_id for score in named.scores] == ["a", "b"]
     assert 0.8 < named.scores[0].dice["tumor"] < 0.95

@@ -178,7 +178,7 @@ def test_what_cannot_be_recorded_continues_eagerly_from_the_same_weights(recorde
     said: list[str] = []
     eager, step = training(step_graph=False), training(warn=said.append)
     recorder.error = error
-    losses = [run(one, range(8)) for one in (eager, step)]
+    losses = [run(way, range(8)) for way in (eager, step)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert_close(step, eager)
     assert recorder.num_records == 1
@@ -259,8 +259,8 @@ def test_after_a_recording_in_float16_that_failed_between_two_calls_of_the_scale
         clip(max_norm)
 
     monkeypatch.setattr(step._sharding, "clip", clipped)
-    for one in (eager, step):
-        run(one, range(8))
+    for way in (eager, step):
+        run(way, range(8))
     assert len(said) == 1
     assert_close(step, eager, rtol=1e-3, atol=1e-4)
     assert saved(step)["scaler"] == saved(eager)["scaler"]
@@ -293,7 +293,7 @@ def test_a_batch_of_another_shape_gets_the_memory_of_recordings_before_it_is_div
 
     step._forward = limited
     for number in range(8):
-        losses = [float(one(batch(number, side=12 if number > 4 else 8), rate(number))) for one in (eager, step)]
+        losses = [float(way(batch(number, side=12 if number > 4 else 8), rate(number))) for way in (eager, step)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert recorder.num_releases == 1
     assert step._num_pieces == 1
@@ -398,7 +398,7 @@ def test_on_a_gpu_200_replayed_steps_train_the_weights_of_eager_ones(feed_like, 
     ]
     assert said == []
     assert replayed._graphs.num_replays == 200 - WARM_UP_STEPS
-    theirs, ours = (torch.stack(each).tolist() for each in losses)
+    theirs, ours = (torch.stack(loss).tolist() for loss in losses)
     # Before roundings have grown.
     assert ours[:20] == pytest.approx(theirs[:20], rel=2e-3)
     assert ours[-1] == pytest.approx(theirs[-1], rel=0.1)
@@ -465,7 +465,7 @@ def test_on_a_gpu_a_failed_recording_leaves_everything_as_it_was(feed_like, kind
 
     step._forward = broken
     for i in range(12):
-        losses = [float(one(batch(i, device="cuda", side=16), 0.01)) for one in (eager, step)]
+        losses = [float(way(batch(i, device="cuda", side=16), 0.01)) for way in (eager, step)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-2)
     assert len(said) == 1
     # Memory that other streams used comes back, so the allocator is no longer in a capture.

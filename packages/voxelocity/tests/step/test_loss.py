@@ -290,7 +290,7 @@ class _OnHost(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(isinstance(each, torch.Tensor) and each.device.type == "cpu" and each.dim() for each in args):
+        if any(isinstance(arg, torch.Tensor) and arg.device.type == "cpu" and arg.dim() for arg in args):
             self.found.append(str(func))
         return func(*args, **kwargs)
 

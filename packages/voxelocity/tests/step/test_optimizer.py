@@ -41,14 +41,14 @@ def test_matrices_step_as_in_torchs_own_class():
 def test_vectors_and_the_first_and_last_weights_step_as_in_adamw_without_decay():
     config = OptimizerConfig(name="muon", learning_rate=0.01, momentum=0.95, second_momentum=0.99)
     begin = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((7, 2), (7,), (3, 7), (2, 3))]
-    ours, theirs = ([torch.nn.Parameter(one.clone()) for one in begin] for _ in range(2))
+    ours, theirs = ([torch.nn.Parameter(tensor.clone()) for tensor in begin] for _ in range(2))
     own, reference = (
         build_optimizer(config, ours),
         torch.optim.AdamW(theirs, lr=0.01, betas=(0.9, 0.99), weight_decay=0.0),
     )
     for number in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad, other.grad = slope_of(one, number), slope_of(other, number)
+        for our_weight, other in zip(ours, theirs, strict=True):
+            our_weight.grad, other.grad = slope_of(our_weight, number), slope_of(other, number)
         own.step()
         reference.step()
     for place in (0, 1, 3):
@@ -100,25 +100,25 @@ def test_matrices_of_one_shape_in_one_product_give_the_same():
     random = torch.Generator().manual_seed(0)
     wide = [torch.randn(shape, generator=random) for shape in ((5, 40), (5, 12), (7, 7), (5, 40), (7, 9))]
     wide = [matrix / matrix.norm() for matrix in wide]
-    for one, other in zip(_brought_to_one(wide), _brought_to_one_each(wide), strict=True):
-        torch.testing.assert_close(one, other)
+    for together, other in zip(_brought_to_one(wide), _brought_to_one_each(wide), strict=True):
+        torch.testing.assert_close(together, other)
 
 
 def test_novograd_steps_as_in_monais_class():
     config = OptimizerConfig(name="novograd", learning_rate=0.01, second_momentum=0.98, weight_decay=0.1)
     begin = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((4, 3, 3), (4,), (2, 4))]
-    ours, theirs = ([torch.nn.Parameter(one.clone()) for one in begin] for _ in range(2))
+    ours, theirs = ([torch.nn.Parameter(tensor.clone()) for tensor in begin] for _ in range(2))
     own = build_optimizer(config, ours)
     decays = [{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1]], "weight_decay": 0.0}]
     reference = Novograd(decays, lr=0.01, betas=(0.9, 0.98))
     for number in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad, other.grad = slope_of(one, number), slope_of(other, number)
+        for our_weight, other in zip(ours, theirs, strict=True):
+            our_weight.grad, other.grad = slope_of(our_weight, number), slope_of(other, number)
         own.step()
         reference.step()
-    for one, other, first in zip(ours, theirs, begin, strict=True):
-        torch.testing.assert_close(one, other)
-        assert not torch.allclose(one, first)
+    for our_weight, other, first in zip(ours, theirs, begin, strict=True):
+        torch.testing.assert_close(our_weight, other)
+        assert not torch.allclose(our_weight, first)
 
 
 @pytest.mark.parametrize("name", ["muon", "novograd"])

@@ -153,12 +153,12 @@ def test_a_step_and_a_validation_launch_nothing_else_in_the_interpreter(regions)
     run = session(compute="float32", regions=regions, mirrored=(0, 2), patch=(8, 8, 4))
     with kernels.record_launches(runs=True) as launches:
         run_everything(run)
-    assert {each.kernel.__name__ for each in launches} == {
+    assert {launch.kernel.__name__ for launch in launches} == {
         *("norm_measure", "norm_apply", "norm_measure_back", "norm_apply_back"),
         *("loss_sums", "loss_of_sums", "loss_gradient"),
         *("add_window", "find_not_finite", "classify", "restore_classes"),
     }
-    assert {each.form for each in launches} - {each.form for each in launches_of(run)} == set()
+    assert {launch.form for launch in launches} - {launch.form for launch in launches_of(run)} == set()
 
 
 @compiled_only
@@ -219,7 +219,7 @@ def test_a_run_on_a_cuda_device_compiles_feed_step_and_validation(monkeypatch):
     assert asked[1] == ["int16"]
     launches, device = asked[2]
     assert device == run.device
-    names = [each.kernel.__name__ for each in launches]
+    names = [launch.kernel.__name__ for launch in launches]
     # The first step needs the norms first.
     assert names[0].startswith("norm")
     assert {"loss_sums", "add_window", "restore_classes"} <= set(names)

@@ -114,7 +114,7 @@ def test_a_picture_that_cannot_be_written_is_told_once_and_the_run_goes_on(run, 
 def phases():
     """A function that gives the phases told since the last call, with their seconds."""
     with SpanRecorder() as recorder:
-        yield lambda: [(each.name, each.seconds) for each in recorder.take()]
+        yield lambda: [(record.name, record.seconds) for record in recorder.take()]
 
 
 def test_each_epoch_is_a_phase_and_short_ones_are_told_together(phases):

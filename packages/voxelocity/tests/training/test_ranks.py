@@ -69,10 +69,10 @@ def test_ranks_with_unequal_shares_have_the_losses_and_weights_of_one_process(
     (alone,) = losses_and_weights(1, tiny_msd, keys, tmp_path)
     several = losses_and_weights(size, tiny_msd, keys, tmp_path)
     assert alone["losses"][-1] < 0.8 * alone["losses"][0], "it learns"
-    for each in several:
-        np.testing.assert_allclose(each["losses"], alone["losses"], rtol=2e-4)
-        assert each["losses"] == several[0]["losses"]
-        for name, weight in each["network"].items():
+    for group in several:
+        np.testing.assert_allclose(group["losses"], alone["losses"], rtol=2e-4)
+        assert group["losses"] == several[0]["losses"]
+        for name, weight in group["network"].items():
             assert torch.equal(weight, several[0]["network"][name]), name
             torch.testing.assert_close(weight, alone["network"][name], rtol=0.0, atol=2e-3)
 
@@ -239,8 +239,8 @@ def test_a_rank_that_hangs_is_named_once_and_ends_the_others(
 
 def kill_with_children(process):
     with contextlib.suppress(psutil.NoSuchProcess):
-        for one in (*psutil.Process(process.pid).children(recursive=True), process):
-            one.kill()
+        for member in (*psutil.Process(process.pid).children(recursive=True), process):
+            member.kill()
     process.wait()
 
 

@@ -70,7 +70,7 @@ def test_nnunet_reads_the_same_from_the_description_and_draws_the_same(regions):
     description = json.loads((regions / "dataset.json").read_text())
     theirs = handling.LabelManager(description["labels"], description["regions_class_order"])
     cases = open_cases(regions)
-    assert [tuple(np.atleast_1d(each)) for each in theirs.foreground_regions] == [*cases.regions.values()]
+    assert [tuple(np.atleast_1d(region)) for region in theirs.foreground_regions] == [*cases.regions.values()]
     logits = np.random.default_rng(0).normal(size=(2, 5, 6, 7)).astype(np.float32)
     drawn = ClassMap((5, 6, 7), region_order=cases.region_order)
     drawn.take(torch.from_numpy(logits), None, Region(start=(0, 0, 0), stop=(5, 6, 7)))
@@ -141,7 +141,7 @@ def test_regions_are_scored_as_masks_of_their_own():
     names, spacing = ("background", "rest", "core"), (1.0, 1.0, 2.0)
     both = case_score("a", prediction, truth, names, spacing, regions={"whole": (1, 2), "core": (2,)})
     for name, indices in (("whole", (1, 2)), ("core", (2,))):
-        masks = [np.isin(one, indices).astype(np.uint8) for one in (prediction, truth)]
+        masks = [np.isin(classes, indices).astype(np.uint8) for classes in (prediction, truth)]
         alone = case_score("a", *masks, ("background", name), spacing)
         for part in ("dice", "hd95_mm", "nsd", "truth_ml", "prediction_ml"):
             assert getattr(both, part)[name] == getattr(alone, part)[name], part

@@ -19,7 +19,7 @@ def test_a_stage_is_written_down_and_told_as_a_phase_also_where_it_fails(tmp_pat
             clock.advance(1.0)
     events = [(event["event"], event["name"], event["seconds"]) for event in read_events(tmp_path / "events.jsonl")]
     assert events == [("stage", "validate", 0.0), ("stage", "cache", 1.0)]
-    told = [(each.name, each.seconds, each.is_phase) for each in recorder.take()]
+    told = [(record.name, record.seconds, record.is_phase) for record in recorder.take()]
     assert told == [("final validation", 0.0, True), ("cache", 1.0, True)]
 
 

@@ -90,7 +90,7 @@ def test_predicting_with_it_warns(trained, tiny_msd, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         vx.predict(short.folder, [scan], tmp_path / "out", device=torch.device("cpu"), num_threads=1)
-    assert any("is too short to be scored: it made only 2 training steps" in str(one.message) for one in caught)
+    assert any("is too short to be scored: it made only 2 training steps" in str(warning.message) for warning in caught)
 
 
 def test_a_stopped_training_names_the_page_of_what_there_is(trained, monkeypatch, voxelocity):

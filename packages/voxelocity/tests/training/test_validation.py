@@ -143,6 +143,6 @@ def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach
     assert seen == axes
     # Windows of 4 voxels, half overlapping, cover 8 voxels three times.
     last = axes[-2:] if axes[-1] and len(axes) > 1 else axes[-1:]
-    assert checks._last_passes == sum(12 if each else 3 for each in last)
+    assert checks._last_passes == sum(12 if is_whole else 3 for is_whole in last)
     reached = [value for value in results if value >= target > 0.0]
-    assert reached == [value for value, each in zip(dice, axes, strict=True) if each and value >= target > 0.0]
+    assert reached == [value for value, axis in zip(dice, axes, strict=True) if axis and value >= target > 0.0]

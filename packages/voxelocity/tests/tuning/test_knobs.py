@@ -23,8 +23,8 @@ def choices(planned, **given):
 
 
 def test_nothing_that_changes_results_is_searched_by_speed(planned, on_gpu):
-    for each in (planned, on_gpu):
-        assert not choices(each).keys() & set(CHANGE_RESULTS)
+    for plan in (planned, on_gpu):
+        assert not choices(plan).keys() & set(CHANGE_RESULTS)
 
 
 @pytest.mark.parametrize("name", CHANGE_RESULTS)
@@ -87,5 +87,5 @@ def test_candidates_scale_the_learning_rate_with_the_square_root_of_the_batch(pl
     plan = planned.plan
     first, *others = candidates(planned)
     assert first == {}
-    doubled = next(each for each in others if each.get("data.batch_size") == 2 * plan.data.batch_size)
+    doubled = next(other for other in others if other.get("data.batch_size") == 2 * plan.data.batch_size)
     assert doubled["optimizer.learning_rate"] == pytest.approx(2**0.5 * plan.optimizer.learning_rate, rel=1e-2)

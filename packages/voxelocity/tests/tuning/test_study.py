@@ -116,7 +116,7 @@ def limits_of(study, script):
 
 def test_headroom_lowers_the_limit_of_memory_alone(limits_of):
     limits = limits_of(limits=TrialLimits(seconds=30.0, host_bytes=2**30), num_trials=1)
-    assert limits == [TrialLimits(seconds=30.0, host_bytes=each) for each in (2**30, int(0.9 * 2**30))]
+    assert limits == [TrialLimits(seconds=30.0, host_bytes=host_bytes) for host_bytes in (2**30, int(0.9 * 2**30))]
 
 
 def test_settings_that_took_the_headroom_are_refused_without_another_trial(study):

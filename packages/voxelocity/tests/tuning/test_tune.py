@@ -323,7 +323,9 @@ def judged(ours, theirs, seconds):
 
     class Planted(DiceResult):
         def labeled(self):
-            return tuple(LabeledRun(label=str(each), each_to_target=(each,) * len(ours)) for each in (10.0, seconds))
+            return tuple(
+                LabeledRun(label=str(target_s), each_to_target=(target_s,) * len(ours)) for target_s in (10.0, seconds)
+            )
 
     def scores(values):
         return [[CaseScore(case_id="a", dice={"ball": value})] for value in values]

@@ -22,8 +22,8 @@ def explain(
     if index:
         typer.echo(findings.index(), nl=False)
     elif not code:
-        for each in findings.codes():
-            typer.echo(f"{each}  {findings.title(each)}")
+        for known in findings.codes():
+            typer.echo(f"{known}  {findings.title(known)}")
     else:
         text, console = findings.page(code), PlainConsole()
         if console.is_terminal:

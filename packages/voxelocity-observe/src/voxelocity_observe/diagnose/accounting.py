@@ -32,17 +32,17 @@ def counted_passes(facts: Facts) -> Sequence[Pass]:
     if not facts.counted:
         return facts.passes
     start_s = facts.counted[0].start_s
-    return [one for one in facts.passes if one.start_s >= start_s]
+    return [interval for interval in facts.passes if interval.start_s >= start_s]
 
 
 def passes_of(facts: Facts, kind: str) -> Sequence[Pass]:
     """Counted passes of one kind."""
-    return [one for one in counted_passes(facts) if one.kind == kind]
+    return [interval for interval in counted_passes(facts) if interval.kind == kind]
 
 
 def passes_s(facts: Facts, kind: str) -> float:
     """Seconds of the counted passes of one kind."""
-    return sum(one.seconds for one in passes_of(facts, kind))
+    return sum(interval.seconds for interval in passes_of(facts, kind))
 
 
 def steps_s(facts: Facts) -> float:
@@ -64,13 +64,13 @@ def between_s(facts: Facts) -> float:
         return 0.0
     first, last = facts.counted[0], facts.counted[-1]
     inside_s = sum(step.seconds for step in facts.steps if first.start_s <= step.start_s <= last.start_s)
-    inside_s += sum(one.seconds for one in counted_passes(facts) if one.start_s < last.start_s)
+    inside_s += sum(interval.seconds for interval in counted_passes(facts) if interval.start_s < last.start_s)
     return max(0.0, last.start_s + last.seconds - first.start_s - inside_s)
 
 
 def watched_s(facts: Facts) -> float:
     """Seconds of all that counts: steps, passes, and the time between them."""
-    return steps_s(facts) + sum(one.seconds for one in counted_passes(facts)) + between_s(facts)
+    return steps_s(facts) + sum(interval.seconds for interval in counted_passes(facts)) + between_s(facts)
 
 
 def counted_images(facts: Facts) -> int | None:
@@ -139,7 +139,7 @@ def without_data_s(facts: Facts) -> float | None:
     if not facts.counted:
         return None
     share = _loop_share(facts, unseen=0.0)
-    return statistics.fmean(max(0.0, one.seconds - _data_s(one, share)) for one in facts.counted)
+    return statistics.fmean(max(0.0, step.seconds - _data_s(step, share)) for step in facts.counted)
 
 
 def data_room_s(facts: Facts) -> float:
@@ -154,14 +154,14 @@ def data_room_s(facts: Facts) -> float:
     if alone_s is not None and not makes_alone(facts):
         return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)
     share = _loop_share(facts, unseen=1.0)
-    return sum(_data_s(one, share) for one in facts.counted)
+    return sum(_data_s(step, share) for step in facts.counted)
 
 
 def makes_alone(facts: Facts) -> bool:
     """Whether the training's own thread makes its batches, in torch's loader without workers."""
-    loaders = [one for one in facts.loaders if one.is_for_training]
+    loaders = [loader for loader in facts.loaders if loader.is_for_training]
     return bool(loaders) and all(
-        one.num_workers == 0 and not one.queue_workers and one.kind in _IN_OWN_THREAD for one in loaders
+        loader.num_workers == 0 and not loader.queue_workers and loader.kind in _IN_OWN_THREAD for loader in loaders
     )
 
 
@@ -190,16 +190,18 @@ def making_places(facts: Facts) -> Sequence[StackFacts]:
     mean subtracted, a copy, a comparison) is not. Without a loader, such lines count if they stand between the first
     line that reads and the line that calls the network, or in a file that reads and never calls it.
     """
-    inside = [one for one in facts.stacks if one.part in LOOP_PARTS]
+    inside = [stack for stack in facts.stacks if stack.part in LOOP_PARTS]
     lines = {} if has_loader(facts) else _own_lines(facts, inside)
-    found = [one for one in inside if one.kind in MAKING_KINDS or (one.kind == "other" and _is_among(one, lines))]
-    return sorted(found, key=lambda one: -one.num_samples)
+    found = [
+        stack for stack in inside if stack.kind in MAKING_KINDS or (stack.kind == "other" and _is_among(stack, lines))
+    ]
+    return sorted(found, key=lambda stack: -stack.num_samples)
 
 
 def making_share(facts: Facts) -> float:
     """Share of a step's "wait" and "other" that makes batches, by samples; 0 where no stacks were taken."""
-    whole = sum(one.num_samples for one in facts.stacks if one.part in LOOP_PARTS)
-    return sum(one.num_samples for one in making_places(facts)) / whole if whole else 0.0
+    whole = sum(stack.num_samples for stack in facts.stacks if stack.part in LOOP_PARTS)
+    return sum(stack.num_samples for stack in making_places(facts)) / whole if whole else 0.0
 
 
 def place(where: str) -> tuple[str, int]:
@@ -211,11 +213,11 @@ def place(where: str) -> tuple[str, int]:
 def _own_lines(facts: Facts, inside: Sequence[StackFacts]) -> dict[str, tuple[int, float]]:
     """By file, the lines that make batches: from the first that was found reading up to the network's call."""
     starts: dict[str, int] = {}
-    for one in inside:
-        file, line = place(one.where)
-        if one.kind in MAKING_KINDS and one.kind != "sleep" and line > 0:
+    for stack in inside:
+        file, line = place(stack.where)
+        if stack.kind in MAKING_KINDS and stack.kind != "sleep" and line > 0:
             starts[file] = min(line, starts.get(file, line))
-    computing = [place(one.where) for one in facts.stacks if one.part in COMPUTING]
+    computing = [place(stack.where) for stack in facts.stacks if stack.part in COMPUTING]
     if not computing:
         # Where the making ends is unknown.
         return {}
@@ -239,7 +241,7 @@ def split(facts: Facts) -> Sequence[TimeShare]:
         time: "other" holds what no part of a step names, and what the loop did besides its steps.
     """
     whole_s = watched_s(facts)
-    has_worked = facts.counted or any(one.kind != "epoch start" for one in counted_passes(facts))
+    has_worked = facts.counted or any(interval.kind != "epoch start" for interval in counted_passes(facts))
     if whole_s <= 0.0 or not has_worked:
         return ()
     seconds = {part_label(part): part_s(facts, part) for part in PARTS if part != OTHER}

@@ -84,7 +84,7 @@ class DiagnosisComparison:
 def compare_diagnoses(a: Diagnosis, b: Diagnosis) -> DiagnosisComparison:
     """What became of the program between `a`, before, and `b`, after."""
     before, after = (
-        StepCost(pace=pace(one), costs=_costs(one.facts, a.facts), images=_images(one.facts)) for one in (a, b)
+        StepCost(pace=pace(side), costs=_costs(side.facts, a.facts), images=_images(side.facts)) for side in (a, b)
     )
     achieved = None
     if before.cost_s is not None and after.cost_s is not None:
@@ -183,10 +183,12 @@ def _values(found: DiagnosisComparison) -> dict[str, Any]:
         for word, side in (("before", found.before), ("after", found.after))
     }
     gone = [
-        {"code": one.code, "title": one.title, "predicted": one.speedup, "achieved": found.achieved}
-        for one in found.gone
+        {"code": finding.code, "title": finding.title, "predicted": finding.speedup, "achieved": found.achieved}
+        for finding in found.gone
     ]
-    new, still = ([{"code": one.code, "title": one.title} for one in some] for some in (found.new, found.still))
+    new, still = (
+        [{"code": finding.code, "title": finding.title} for finding in some] for some in (found.new, found.still)
+    )
     values = {"achieved": found.achieved, "predicted": found.predicted, **sides}
     plain: dict[str, Any] = plain_data({**values, "gone": gone, "new": new, "still": still}, where="comparison")
     return plain
@@ -238,13 +240,13 @@ def _gone(found: DiagnosisComparison) -> list[Block]:
     achieved = found.achieved
     rows = [
         (
-            one.code,
-            one.title,
-            factor_text(one.speedup),
+            finding.code,
+            finding.title,
+            factor_text(finding.speedup),
             factor_text(achieved),
-            f"{one.speedup / achieved:.2f}" if one.speedup and achieved else "no gain was predicted",
+            f"{finding.speedup / achieved:.2f}" if finding.speedup and achieved else "no gain was predicted",
         )
-        for one in found.gone
+        for finding in found.gone
     ]
     table = Table(
         caption="Causes that are gone",
@@ -293,7 +295,7 @@ def _settings(facts: Facts) -> dict[str, Any]:
     """What the user sets, nested; of several training loaders, the first. What was not seen is None."""
     records = {
         "settings": facts.settings,
-        "loader": next((one for one in facts.loaders if one.is_for_training), None),
+        "loader": next((loader for loader in facts.loaders if loader.is_for_training), None),
         "network": facts.network,
         "optimizer": facts.optimizer,
     }
@@ -308,13 +310,15 @@ def _settings(facts: Facts) -> dict[str, Any]:
 
 def _notices(a: Diagnosis, b: Diagnosis, *, has_images: bool) -> list[str]:
     notices = []
-    if machines := different_machines([one.facts.environment for one in (a, b)]):
+    if machines := different_machines([side.facts.environment for side in (a, b)]):
         notices.append(f"The two were made on different machines ({machines}); their times cannot be compared.")
-    before, after = (list(dict.fromkeys(one.kind for one in side.facts.passes)) for side in (a, b))
+    before, after = (list(dict.fromkeys(interval.kind for interval in side.facts.passes)) for side in (a, b))
     seen_once = {kind: "only before; it is counted at its earlier cost" for kind in before if kind not in after}
     seen_once |= {kind: "only after; it is left out" for kind in after if kind not in before}
     notices += [f"{kind.capitalize()} was seen {what}." for kind, what in seen_once.items()]
-    sizes = [next((one.batch_size for one in side.facts.loaders if one.is_for_training), None) for side in (a, b)]
+    sizes = [
+        next((loader.batch_size for loader in side.facts.loaders if loader.is_for_training), None) for side in (a, b)
+    ]
     if not has_images and None not in sizes and sizes[0] != sizes[1]:
         notices.append(f"The batches differ ({sizes[0]} and {sizes[1]} items), and the comparison counts steps.")
     few = [len(side.facts.counted) for side in (a, b) if 0 < len(side.facts.counted) < _FEW_STEPS]
@@ -334,9 +338,9 @@ def _costs(facts: Facts, like: Facts) -> dict[str, float]:
     keys = dict.fromkeys([*PARTS, *(key for step in steps for key in step.parts)])
     sums = {part_label(key): sum(step.parts.get(key, 0.0) for step in steps) for key in keys}
     costs = {name: seconds / len(steps) for name, seconds in sums.items() if seconds > 0.0}
-    for kind in dict.fromkeys(one.kind for one in like.passes):
-        there = [one.seconds for one in like.passes if one.kind == kind]
-        here = [one.seconds for one in facts.passes if one.kind == kind] or there
+    for kind in dict.fromkeys(interval.kind for interval in like.passes):
+        there = [interval.seconds for interval in like.passes if interval.kind == kind]
+        here = [interval.seconds for interval in facts.passes if interval.kind == kind] or there
         costs[kind] = statistics.fmean(here) * len(there) / len(others)
     return costs
 

@@ -101,7 +101,7 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
     least_s = CAUSE_SHARE * watched_s(facts)
     ranked = []
     pools = dict(left)
-    for rule, finding in sorted(found, key=lambda one: _weight(one[0], one[1], pools), reverse=True):
+    for rule, finding in sorted(found, key=lambda pair: _weight(pair[0], pair[1], pools), reverse=True):
         if finding.saves_s is None:
             ranked.append(finding)
             continue
@@ -109,8 +109,8 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
         if finding.is_cause:
             left[rule.pool] -= saves_s
         ranked.append(_settled(finding, saves_s, least_s))
-    notes = sorted((one for one in ranked if not one.is_cause), key=lambda one: -(one.saves_s or 0.0))
-    return (*(one for one in ranked if one.is_cause), *notes)
+    notes = sorted((note for note in ranked if not note.is_cause), key=lambda note: -(note.saves_s or 0.0))
+    return (*(cause for cause in ranked if cause.is_cause), *notes)
 
 
 def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, bool, float]:
@@ -142,7 +142,7 @@ def _not_measured(facts: Facts) -> Sequence[str]:
     if facts.counted and places:
         missing[places[0]] += f"; {_ESTIMATED}"
     elif facts.counted and resident_s(facts) is None:
-        notes = [one.note for one in facts.experiments if one.name == RESIDENT and one.note]
+        notes = [experiment.note for experiment in facts.experiments if experiment.name == RESIDENT and experiment.note]
         is_told = any(notes[0] in text for text in missing) if notes else False
         why = f" ({notes[0]})" if notes and not is_told else ""
         missing.append(f"the ceiling{why}: {_ESTIMATED}")
@@ -171,18 +171,20 @@ def verdict(facts: Facts, findings: Sequence[Finding], rules: Sequence[Rule]) ->
     if not causes:
         return f"{_no_cause(facts)}{_doubts(facts)}."
     # What other programs do is named after the program's own cause, or alone where there is none.
-    own = [one for one in causes if one.code not in context] or causes
+    own = [finding for finding in causes if finding.code not in context] or causes
     first = _named(facts, own, pools)
-    beside = [one for one in causes if one is not first and (one is causes[0] or one.code in context)]
+    beside = [
+        finding for finding in causes if finding is not first and (finding is causes[0] or finding.code in context)
+    ]
     machine = f"; the machine holds it back, too: {clause(beside[0].title)}" if beside else ""
-    if all(pools[one.code] == "compute" and _is_small(facts, one) for one in own):
+    if all(pools[finding.code] == "compute" and _is_small(facts, finding) for finding in own):
         return f"{_no_cause(facts)}; a little is left to gain: {clause(own[0].title)}{machine}{_doubts(facts)}."
     return f"{_beginning(facts, first, pools)}{machine}{_doubts(facts)}."
 
 
 def _named(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> Finding:
     """The cause that the verdict names: the program's own before the machine's, unless it saves next to nothing."""
-    of_program = [one for one in causes if pools[one.code] != "machine" and not _is_small(facts, one)]
+    of_program = [finding for finding in causes if pools[finding.code] != "machine" and not _is_small(facts, finding)]
     return of_program[0] if of_program and pools[causes[0].code] == "machine" else causes[0]
 
 
@@ -246,7 +248,7 @@ def _no_cause(facts: Facts) -> str:
 
 def _time(facts: Facts) -> str:
     """What the shares are of: with hardly any validation, the watched time is the training time."""
-    between = sum(one.seconds for one in counted_passes(facts))
+    between = sum(interval.seconds for interval in counted_passes(facts))
     return "the watched time" if between > _PASS_SHARE * watched_s(facts) else "the training time"
 
 

@@ -113,7 +113,7 @@ def _sample(event: Event) -> dict[str, Any]:
     shares = [share for share in host.pop("core_shares", ()) if _is_number(share)]
     ranks = host.pop("ranks", ())
     named = {f"system/{key}": value for key, value in host.items()}
-    named |= {f"system/rank.{one['rank']}/{key}": one[key] for one in ranks for key in ("cores", "memory_bytes")}
+    named |= {f"system/rank.{rank['rank']}/{key}": rank[key] for rank in ranks for key in ("cores", "memory_bytes")}
     if shares:
         named["system/cpu_busy_share"] = sum(shares) / len(shares)
     for gpu in event.get("gpus") or ():

@@ -36,7 +36,7 @@ class SpanRecord(NamedTuple):
         depth: how many spans it lies in.
         is_phase: whether it was marked as a phase.
         peak_bytes: by the recorder's meters: the most since the outermost span around it began. Exact for the
-            outermost; for one inside it what came before counts as well.
+            outermost; for a span inside it what came before counts as well.
     """
 
     name: str

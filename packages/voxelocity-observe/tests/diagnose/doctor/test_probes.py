@@ -266,12 +266,12 @@ def test_installed_and_wanted_packages_are_found():
     files = [CHECKOUT / "packages" / name / "pyproject.toml" for name in DISTRIBUTIONS]
     projects = [tomllib.loads(file.read_text())["project"] for file in files]
     needed = {Requirement(text) for project in projects for text in project["dependencies"]}
-    assert set(packages.wanted[""]) == {one for one in needed if one.name not in DISTRIBUTIONS}
+    assert set(packages.wanted[""]) == {requirement for requirement in needed if requirement.name not in DISTRIBUTIONS}
     # Extras that only hand over to another distribution are that distribution's.
     assert set(packages.wanted) - {""} == {
         name for project in projects for name in project.get("optional-dependencies", {})
     } - {"dev", "lab"}
-    assert any(one.name == "numpy" for one in packages.requires["numba"])
+    assert any(require.name == "numpy" for require in packages.requires["numba"])
 
 
 def install(folder, name, version, *lines):
@@ -325,7 +325,7 @@ LISTED = [
 
 @pytest.mark.parametrize(("extra", "names"), [("", ["patch-ng"]), ("nvtx", ["patch-ng", "nvtx"])])
 def test_only_requirements_that_hold_on_this_machine_count(extra, names):
-    assert [one.name for one in parse_requirements(LISTED, extra)] == names
+    assert [requirement.name for requirement in parse_requirements(LISTED, extra)] == names
 
 
 def child(script):

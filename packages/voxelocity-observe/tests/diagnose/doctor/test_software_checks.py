@@ -233,7 +233,7 @@ def test_a_version_that_cannot_be_parsed_matches_no_known_fault(checks_of_packag
     ],
 )
 def test_an_extra_says_what_it_gives_and_how_to_get_it(checks_of_packages, extra, wanted, versions, found):
-    checks = checks_of_packages(wanted={extra: [Requirement(one) for one in wanted]}, versions=versions)
+    checks = checks_of_packages(wanted={extra: [Requirement(text) for text in wanted]}, versions=versions)
     (check,) = [check for check in checks if check.name == f"extra {extra}"]
     assert check.found.startswith(found)
     is_missing = "not installed" in found

@@ -55,7 +55,7 @@ def test_lists_sums_and_attributes_that_keep_graphs_are_found(recorded: Recorded
             total = total + loss
             numbers.append(loss.item())
 
-    found = {one.name: one for one in recorded(program).held}
+    found = {held.name: held for held in recorded(program).held}
     assert set(found) >= {"losses", "history['loss']", "keeper.outputs", "total"}
     assert "numbers" not in found
     assert all(found[name].holds_graph for name in ("losses", "history['loss']", "keeper.outputs", "total"))

@@ -110,7 +110,7 @@ def test_a_plain_training_has_the_state_of_an_undiagnosed_one_after_the_rounds(
 ) -> None:
     training = Training(RandomItems(num_items))
     facts = recorded(training.run, **SHORT)
-    rounds = [phase for phase, _ in groupby(one.phase for one in facts.steps if one.is_experiment)]
+    rounds = [phase for phase, _ in groupby(record.phase for record in facts.steps if record.is_experiment)]
     assert rounds == ["resident", "unchanged"] * 3 if num_items > 6 else rounds[0] == "resident"
     assert sum(step.phase == "resident" for step in facts.steps) >= 5
     assert training.num_steps == facts.num_own_steps < len(facts.steps)
@@ -179,10 +179,13 @@ def test_a_saving_among_the_steps_on_resident_batches_ends_them_unwritten(record
     at_the_end = training.sha256()
     saved = {int(path.stem): path.read_text() for path in tmp_path.glob("*.pt")}
     alone: dict[int, str] = {}
-    Training().run(lambda one: alone.update({one.num_steps: one.sha256()}), until=facts.num_own_steps)
+    Training().run(
+        lambda training_alone: alone.update({training_alone.num_steps: training_alone.sha256()}),
+        until=facts.num_own_steps,
+    )
     assert at_the_end == alone[facts.num_own_steps]
     assert saved.items() <= alone.items()
-    assert [Path(one.path).stem for one in facts.refused_writes] == [str((facts.num_own_steps // 10 + 1) * 10)]
+    assert [Path(write.path).stem for write in facts.refused_writes] == [str((facts.num_own_steps // 10 + 1) * 10)]
 
 
 def test_a_checkpoint_that_is_deleted_before_the_next_is_saved_is_never_lost(
@@ -322,7 +325,7 @@ def test_a_program_that_only_predicts_is_ended_by_the_clock(
     facts = recorded(program, whole=False, experiments=True, seconds=0.2)
     assert predicted
     assert (facts.ended.reason, facts.ended.note) == ("limit", "no training step was made in 0.2 s")
-    assert [one.kind for one in facts.passes] == ["validation"]
+    assert [interval.kind for interval in facts.passes] == ["validation"]
     assert capsys.readouterr().err == (
         "voxelocity: no training step was made in 0.2 s, so the program is ended here.\n"
     )
@@ -429,7 +432,7 @@ def test_a_command_that_only_predicts_is_ended_wherever_it_is_and_writes_nothing
     assert not list(tmp_path.glob("*.txt"))
     facts = read_facts(tmp_path / "recording")
     assert facts.ended.reason == "limit"
-    assert [Path(one.path).name for one in facts.refused_writes] == ["prediction.txt", "at exit.txt"]
+    assert [Path(write.path).name for write in facts.refused_writes] == ["prediction.txt", "at exit.txt"]
 
 
 @pytest.mark.nightly

@@ -159,7 +159,7 @@ def test_data_is_neither_copied_nor_changed() -> None:
     loose[0] += 1
     kept.put_back()
     assert kept.num_bytes == before.num_bytes < 1 << 30
-    assert [one.sum().item() for one in (*items.cache, *loose)] == [16.0, 1.0, 2_700_000.0]
+    assert [tensor.sum().item() for tensor in (*items.cache, *loose)] == [16.0, 1.0, 2_700_000.0]
     assert net.weight.shape == (4, 4)
 
 

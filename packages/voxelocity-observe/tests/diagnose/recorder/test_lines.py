@@ -307,7 +307,7 @@ def test_a_framework_loop_is_told_at_the_lines_that_made_its_parts(
     assert facts.optimizer.where == f"{script}:11"
     assert facts.optimizer.call == "torch.optim.SGD(net.parameters(), lr=0.1)"
     assert facts.optimizer.variable == "adam"
-    assert not [one for one in facts.stacks if one.where.endswith(":12")], "the line only started the framework"
+    assert not [stack for stack in facts.stacks if stack.where.endswith(":12")], "the line only started the framework"
 
 
 def test_a_call_is_found_by_its_line_with_the_name_it_is_given(tmp_path: Path) -> None:

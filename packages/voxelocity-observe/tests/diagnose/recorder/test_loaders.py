@@ -94,7 +94,7 @@ def test_a_wrong_length_that_the_program_never_asked_for_causes_no_warning(recor
         warnings.simplefilter("always")
         (loader,) = recorded(train(DataLoader(Longer(), batch_size=2))).loaders
     assert loader.num_batches == 1
-    assert not [one for one in told if "Length of IterableDataset" in str(one.message)]
+    assert not [warning for warning in told if "Length of IterableDataset" in str(warning.message)]
 
 
 def test_forked_workers_tell_their_own_times_and_begin_as_the_program_asks(recorded: Recorded, train: Any) -> None:
@@ -121,7 +121,7 @@ def test_forked_workers_tell_their_own_times_and_begin_as_the_program_asks(recor
     for fetch in facts.fetches:
         assert all(start_s >= 0.05 for start_s in fetch.starts_s)
         # The first batch of an epoch is the first worker's.
-        assert fetch.worker > 0 or max(fetch.starts_s) < max(one.seconds for one in starts)
+        assert fetch.worker > 0 or max(fetch.starts_s) < max(start.seconds for start in starts)
     assert 0.0 < facts.workers_cost_s < 4 * 0.5
 
 
@@ -134,7 +134,7 @@ def test_network_that_runs_in_a_worker_is_no_step_of_the_training(recorded: Reco
 
     facts = recorded(train(DataLoader(Encoded(), batch_size=2, num_workers=1, multiprocessing_context="fork")))
     assert len(facts.steps) == 8
-    assert not [one for one in facts.passes if one.kind == "validation"]
+    assert not [interval for interval in facts.passes if interval.kind == "validation"]
     (fetch,) = facts.fetches
     assert fetch.num_batches == 8
 
@@ -163,8 +163,8 @@ def test_ending_the_workers_of_an_abandoned_epoch_belongs_to_the_start_of_the_ne
                     break
 
     facts = recorded(program)
-    starts = [one for one in facts.passes if one.kind == "epoch start"]
-    assert sum(one.seconds for one in starts) > 3 * 0.2
+    starts = [interval for interval in facts.passes if interval.kind == "epoch start"]
+    assert sum(start.seconds for start in starts) > 3 * 0.2
     # The last epoch has no next one.
     assert parts[:3] == ["epoch start"] * 3
     assert many._shutdown_workers is slow_end

@@ -85,7 +85,7 @@ def test_a_program_that_only_predicts_is_told_that_its_windows_overlap(recorded:
     assert facts.passes[-1].windows_line == "net(scan[..., start : start + roi])"
     assert list(facts.passes[-1].volume) == [4000]
     diagnosis = diagnose(facts)
-    (found,) = [one for one in diagnosis.causes if one.code == "VX406"]
+    (found,) = [finding for finding in diagnosis.causes if finding.code == "VX406"]
     assert found.cause.startswith("Predicting takes ")
     # 37 windows in steps of 100 voxels, 19 in steps of 200.
     assert found.saves_s == pytest.approx(found.of_s * (1 - 19 / 37), rel=0.02)

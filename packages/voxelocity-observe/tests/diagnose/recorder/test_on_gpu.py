@@ -56,7 +56,7 @@ def test_parts_of_a_step_are_those_of_the_stream(recorded: Callable[..., Facts])
     assert 0.010 * len(facts.counted) <= parts["wait"] < whole_s
     assert parts["forward"] > 0.0
     assert parts["backward"] > parts["forward"]
-    (wait,) = [one for one in facts.syncs if one.call == "Tensor.item"]
+    (wait,) = [sync for sync in facts.syncs if sync.call == "Tensor.item"]
     assert wait.on_device
     assert wait.count == len(facts.counted)
 
@@ -101,8 +101,8 @@ def test_weights_optimizer_and_random_states_on_the_device_are_put_back() -> Non
         optimizer.step()
 
     def state() -> list[torch.Tensor]:
-        held = [one.clone() for per in optimizer.state.values() for one in per.values()]
-        return [*(one.clone() for one in net.state_dict().values()), *held, torch.cuda.get_rng_state()]
+        held = [tensor.clone() for per in optimizer.state.values() for tensor in per.values()]
+        return [*(tensor.clone() for tensor in net.state_dict().values()), *held, torch.cuda.get_rng_state()]
 
     step()
     kept = KeptState(torch, [])

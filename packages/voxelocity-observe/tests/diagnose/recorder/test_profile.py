@@ -62,10 +62,10 @@ def test_the_trace_has_the_steps_their_parts_and_their_operators(tmp_path, step)
     own = sorted(name for name in names if name.startswith(("Prof", "part")))
     assert own == ["ProfilerStep#0", "ProfilerStep#1", "part: forward", "part: forward", "part: wait"]
     profile = profile_facts(path)
-    operators = {one.name for one in profile.operators}
+    operators = {operator.name for operator in profile.operators}
     assert {"aten::convolution", "aten::convolution_backward"} <= operators
     assert profile.num_steps == 2
-    assert 0 < sum(one.cpu_ns for one in profile.operators) <= profile.wall_ns * 2
+    assert 0 < sum(operator.cpu_ns for operator in profile.operators) <= profile.wall_ns * 2
     assert not torch._C._autograd._profiler_enabled()
 
 
@@ -169,7 +169,7 @@ def test_shapes_and_waits_with_their_lines_stand_in_the_trace(tmp_path, step):
         text = file.read()
     number = step.__code__.co_firstlineno + 5
     assert f"sync: Tensor.item at {__file__}:{number}" in text
-    shapes = {one.shape for one in profile_facts(path).operators if one.name == "aten::convolution"}
+    shapes = {operator.shape for operator in profile_facts(path).operators if operator.name == "aten::convolution"}
     assert "[[1, 1, 8, 8, 8], [2, 1, 3, 3, 3], [2]]" in shapes
 
 

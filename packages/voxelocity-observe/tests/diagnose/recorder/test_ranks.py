@@ -47,6 +47,6 @@ def test_an_accumulation_that_sums_at_each_micro_batch_is_found(way: str, tmp_pa
     assert facts.main.world_size == 2
     assert facts.optimizer.backwards_per_step == 4.0
     assert facts.optimizer.synced_per_step == (4.0 if way == "each" else 1.0)
-    found = [one for one in diagnose(facts).findings if one.code == "VX315"]
+    found = [finding for finding in diagnose(facts).findings if finding.code == "VX315"]
     assert bool(found) == (way == "each")
     assert way == "no_sync" or found[0].saves_s > 0.0

@@ -272,7 +272,7 @@ def test_networks_are_copied_pickled_scripted_and_traced_as_ever(tmp_path: Path,
             pickle.loads(pickle.dumps(net)),
             torch.fx.symbolic_trace(net),
         ]
-        results = [each(x) for each in made]
+        results = [function(x) for function in made]
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         copied = copy.deepcopy(optimizer)

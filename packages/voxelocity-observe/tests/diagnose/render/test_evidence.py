@@ -86,7 +86,7 @@ def test_the_makers_of_batches_name_a_loader_as_the_table_of_loaders_does(exampl
 
 def test_a_profile_without_a_device_ranks_operators_by_the_processor(example_diagnosis):
     diagnosis = example_diagnosis("on a GPU")
-    operators = [dataclasses.replace(one, gpu_ns=0) for one in diagnosis.facts.profile.operators]
+    operators = [dataclasses.replace(operator, gpu_ns=0) for operator in diagnosis.facts.profile.operators]
     profile = dataclasses.replace(diagnosis.facts.profile, gpu_busy_ns=0, operators=operators)
     found = tables_of(with_facts(diagnosis, profile=profile))
     table = found["Top operators, without what they call"]

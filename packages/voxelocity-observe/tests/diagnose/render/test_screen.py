@@ -60,7 +60,7 @@ def test_no_line_begins_with_the_unit_of_a_figure(example_diagnosis, width):
 def test_starts_of_epochs_stand_beside_the_ceiling_of_a_step_where_they_are_much(example_diagnosis):
     diagnosis = example_diagnosis("data-bound")
     told = "The 40 % that pass before the first batch of an epoch come on top."
-    split = [one for one in diagnosis.split if one.name != "epoch start"]
+    split = [part for part in diagnosis.split if part.name != "epoch start"]
     for share, is_told in ((0.4, True), (0.02, False)):
         starts = dataclasses.replace(split[0], name="epoch start", share=share)
         text = shown(dataclasses.replace(diagnosis, split=[*split, starts]), width=200)
@@ -96,7 +96,9 @@ def test_a_program_at_its_ceiling_gets_no_cure(example_diagnosis):
 def test_examples_are_called_as_their_rules_are(example_diagnosis):
     titles = {rule.code: rule.title for rule in RULES}
     found = [finding for name in NAMES for finding in example_diagnosis(name).findings]
-    assert {finding.code: finding.title for finding in found} == {one.code: titles[one.code] for one in found}
+    assert {finding.code: finding.title for finding in found} == {
+        finding.code: titles[finding.code] for finding in found
+    }
 
 
 def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):

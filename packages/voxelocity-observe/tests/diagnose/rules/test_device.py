@@ -64,8 +64,8 @@ def test_a_wait_at_each_step_costs_what_the_gpu_stood_still(clean_gpu, find):
 def test_two_lines_that_wait_share_what_they_cost(clean_gpu, find):
     both = [sync(seconds=3.0), sync("Tensor.cpu", seconds=1.0, where="train.py:70")]
     found = find("VX204", replace(clean_gpu, syncs=both, profile=profile(idle=0.2)))
-    assert [one.where for one in found] == ["train.py:60", "train.py:70"]
-    assert [one.saves_s for one in found] == pytest.approx([1.5, 0.5])
+    assert [finding.where for finding in found] == ["train.py:60", "train.py:70"]
+    assert [finding.saves_s for finding in found] == pytest.approx([1.5, 0.5])
 
 
 def test_item_on_a_cpu_is_told_to_cost_nothing(clean, find):

@@ -76,7 +76,7 @@ def test_one_random_transform_that_leads_is_named_with_its_library(slow, find):
     (found,) = find("VX114", slow(transforms=chain))
     assert "Rand3DElasticd takes 70 % of making items, 0.10 s a call" in found.cause
     assert (found.risk, "compile(chain)" in found.change) == ("safe", True)
-    foreign = [replace(one, library="torchio") for one in chain]
+    foreign = [replace(record, library="torchio") for record in chain]
     (found,) = find("VX114", slow(transforms=foreign))
     assert (found.risk, "Rand3DElasticd(..., p=0.2)" in found.change) == ("changes results", True)
 

@@ -36,7 +36,7 @@ def slices(path, track):
 def test_steps_and_passes_stand_where_they_were(tmp_path):
     path = write_timeline(facts(), tmp_path / "timeline.json")
     steps = slices(path, "steps")
-    assert [(one["name"], one["ts"], one["dur"]) for one in steps] == [
+    assert [(step["name"], step["ts"], step["dur"]) for step in steps] == [
         ("step 0 (warm-up)", 1_000_000, 1_000_000),
         ("step 1", 2_500_000, 1_000_000),
     ]
@@ -44,12 +44,12 @@ def test_steps_and_passes_stand_where_they_were(tmp_path):
     (validation,) = slices(path, "validation, saving, epoch starts")
     assert (validation["name"], validation["ts"], validation["dur"]) == ("validation", 2_000_000, 500_000)
     assert validation["args"] == {"where": "train.py:9", "forward passes": 4}
-    assert [one["name"] for one in slices(path, "parts of these")] == ["forward"]
+    assert [part["name"] for part in slices(path, "parts of these")] == ["forward"]
 
 
 def test_parts_fill_their_step_in_its_order(tmp_path):
     parts = slices(write_timeline(facts(), tmp_path / "timeline.json"), "parts of steps")[4:]
-    assert [(one["name"], one["ts"]) for one in parts] == [
+    assert [(part["name"], part["ts"]) for part in parts] == [
         ("waiting for data", 2_500_000),
         ("forward", 2_600_000),
         ("backward", 2_900_000),

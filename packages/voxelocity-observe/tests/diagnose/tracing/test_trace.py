@@ -69,7 +69,7 @@ def test_the_recorders_own_mark_of_waiting_counts_as_waiting(written):
 
 
 def test_operators_have_their_own_time_and_that_of_their_kernels(written):
-    operators = {one.name: one for one in profile_facts(written(two_steps())).operators}
+    operators = {operator.name: operator for operator in profile_facts(written(two_steps())).operators}
     assert operators["aten::cudnn_convolution"].gpu_ns == 300_000
     assert operators["aten::cudnn_convolution"].cpu_ns == 160_000
     assert operators["aten::conv3d"].cpu_ns == 40_000
@@ -122,7 +122,10 @@ def test_a_trace_without_a_device_has_operators_alone(written):
         "All other kernels": (0, 0),
     }
     assert (profile.gpu_busy_ns, profile.launch_bound_ns, profile.tensor_core_share) == (0, 0, None)
-    assert [(one.name, one.cpu_ns) for one in profile.operators] == [("aten::conv3d", 800_000), ("aten::add", 100_000)]
+    assert [(operator.name, operator.cpu_ns) for operator in profile.operators] == [
+        ("aten::conv3d", 800_000),
+        ("aten::add", 100_000),
+    ]
 
 
 def test_without_marks_of_steps_the_whole_trace_is_one(written):

@@ -135,9 +135,11 @@ def _list_memory(folder: Path | None) -> None:
 
     _check_alone(folder)
     found = memory_folders()
-    for one in found:
-        who = "in use" if one.is_used else "left behind by a process that was killed; `cache clear --memory` removes it"
-        _say(f"{one.path}  {bytes_text(one.num_bytes)}  {who}")
+    for entry in found:
+        who = (
+            "in use" if entry.is_used else "left behind by a process that was killed; `cache clear --memory` removes it"
+        )
+        _say(f"{entry.path}  {bytes_text(entry.num_bytes)}  {who}")
     if not found:
         _say("no run keeps cases in memory, and none was left there")
 
@@ -148,23 +150,23 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
 
     _check_alone(folder or older_than)
     found = memory_folders()
-    for one in found:
-        if one.is_used:
-            _say(f"{one.path} is in use and stays: its memory is freed when the last run that uses it ends")
-    left = [one for one in found if not one.is_used]
+    for entry in found:
+        if entry.is_used:
+            _say(f"{entry.path} is in use and stays: its memory is freed when the last run that uses it ends")
+    left = [entry for entry in found if not entry.is_used]
     if not left:
         _say("nothing to remove in memory")
         return
-    total = bytes_text(sum(one.num_bytes for one in left))
+    total = bytes_text(sum(entry.num_bytes for entry in left))
     if not yes:
-        _ask(f"Remove {total} from {', '.join(str(one.path) for one in left)}?")
-    for one in left:
+        _ask(f"Remove {total} from {', '.join(str(entry.path) for entry in left)}?")
+    for entry in left:
         try:
-            is_gone = remove_left_behind(one.path)
+            is_gone = remove_left_behind(entry.path)
         except OSError as error:
-            raise OutputError(f"cache clear: {one.path} cannot be removed ({error})") from error
-        size = bytes_text(one.num_bytes)
-        _say(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is now in use and stays")
+            raise OutputError(f"cache clear: {entry.path} cannot be removed ({error})") from error
+        size = bytes_text(entry.num_bytes)
+        _say(f"removed {entry.path}, freed {size}" if is_gone else f"{entry.path} is now in use and stays")
 
 
 def _check_alone(given: object) -> None:

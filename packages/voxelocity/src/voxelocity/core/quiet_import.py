@@ -60,5 +60,5 @@ def _as_found() -> Iterator[None]:
             else:
                 os.environ[variable] = value
         random.setstate(drawn)
-        for entry in [each for each in logger.filters if each not in log_filters]:
+        for entry in [log_filter for log_filter in logger.filters if log_filter not in log_filters]:
             logger.removeFilter(entry)

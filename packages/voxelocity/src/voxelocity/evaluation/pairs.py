@@ -123,7 +123,7 @@ def read_labels(path: Path) -> Declared:
         # Of a model, in class indices.
         values = sorted(labels)
         indices = dict(description.values.get("regions") or {})
-        regions = {name: tuple(values[index] for index in each) for name, each in indices.items()}
+        regions = {name: tuple(values[index] for index in members) for name, members in indices.items()}
         ignore_value = description.values.get("ignore_value")
     return Declared(labels=labels, regions=regions, ignore_value=ignore_value, where=str(found))
 

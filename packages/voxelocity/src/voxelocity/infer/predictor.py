@@ -167,7 +167,7 @@ class Predictor:
         self._enter_evaluation_mode()
 
         def predict() -> None:
-            both = [(each, ClassMap(spatial_shape(each), region_order=self._spec.region_order)) for each in images]
+            both = [(array, ClassMap(spatial_shape(array), region_order=self._spec.region_order)) for array in images]
             for stitched in stitch_volumes(self._forward, both, window, device=self.device, warn=self._warn):
                 stitched.check()
             for _, classes in both:

@@ -159,7 +159,7 @@ def _series_of(file: Path) -> tuple[str, Path]:
     found = series_in(folder)
     name = folder.resolve().name
     for series in found.values():
-        if any(one.path == file for one in series):
+        if any(series_slice.path == file for series_slice in series):
             first = series[0]
             return (name, folder) if len(found) == 1 else (f"{name}_{stem_of(first.path.name)}", first.path)
     raise InputError(f"predict: {file} holds no image of a scan; name a slice of a series, or its folder")

@@ -64,7 +64,7 @@ class DiceCounts:
             self._pairs += _histogram(codes, num_pairs)
 
     def dice_of(self, scored: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
-        """Dice of each group of class indices, which may overlap; None for one in neither. Waits for the device."""
+        """Dice of each group of class indices, which may overlap; None for a group in neither. Waits for the device."""
         k, known = self._num_classes, slice(0, self._num_known)
         counts = np.zeros((k, k), np.int64) if self._pairs is None else self._pairs.cpu().numpy().reshape(k, k)
         return dice_of_tables(merged_pairs(counts[known, known], scored))

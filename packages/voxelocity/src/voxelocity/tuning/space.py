@@ -94,4 +94,4 @@ def single_changes(knobs: Sequence[Knob], start: Settings) -> list[dict[str, Any
     """The settings with one other value each, the knobs alternating."""
     others = {knob.name: [choice for choice in knob.choices if choice != start[knob.name]] for knob in knobs}
     rounds = itertools.zip_longest(*([(name, value) for value in values] for name, values in others.items()))
-    return [{**start, change[0]: change[1]} for each in rounds for change in each if change is not None]
+    return [{**start, change[0]: change[1]} for candidates in rounds for change in candidates if change is not None]

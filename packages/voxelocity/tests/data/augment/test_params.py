@@ -40,7 +40,7 @@ def test_scalings_of_a_batch_are_those_of_its_samples(given_scaling):
     sources = [
         Source(image=image, label=label, start=(0, 0, 0), scaling=some) for some in (given_scaling, (), given_scaling)
     ]
-    assert np.array_equal(scalings(sources, 2), np.stack([slopes_and_inters(each, 2) for each in sources]))
+    assert np.array_equal(scalings(sources, 2), np.stack([slopes_and_inters(source, 2) for source in sources]))
 
 
 @given(
@@ -83,7 +83,7 @@ def test_cubes_of_all_channels_are_those_of_each():
     params.bias[:] = np.random.default_rng(0).standard_normal(params.bias.shape)
     wanted = np.zeros((3, 2, 64), np.float32)
     for row in (0, 2):
-        wanted[row] = [tables.coefficient_cube(each).ravel() for each in params.bias[row]]
+        wanted[row] = [tables.coefficient_cube(bia).ravel() for bia in params.bias[row]]
     assert np.array_equal(triton_tables.cubes(params), wanted)
 
 

@@ -168,8 +168,8 @@ def test_a_remote_data_set_has_the_cases_and_voxels_of_the_local_one(server, own
     assert (found.labels, found.channels, found.layout) == (wanted.labels, wanted.channels, wanted.layout)
     assert {name for name, _ in server.sent} == {"dataset.json"}
     assert read_header(found.refs[0].images[0]).grid == read_header(wanted.refs[0].images[0]).grid
-    for one, other in zip(found, wanted, strict=True):
-        assert_same(one, other)
+    for found_case, other in zip(found, wanted, strict=True):
+        assert_same(found_case, other)
     num_sent = len(server.sent)
     read_case(found.refs[0], label_values=LABEL_VALUES)
     assert len(server.sent) == num_sent, "kept"
@@ -204,7 +204,7 @@ def test_a_fault_of_the_connection_costs_waiting_and_nothing_else(server, own_ms
     if fault in ("error", "cut", "other"):
         assert waits
         assert waits == sorted(waits)
-        (told,) = [one for one in caught if "trying again" in str(one.message)]
+        (told,) = [warning for warning in caught if "trying again" in str(warning.message)]
         assert ref.images[0].name in str(told.message)
 
 
@@ -381,7 +381,7 @@ def test_a_tag_that_is_no_checksum_costs_one_more_download(server, own_msd):
         cases, _, _ = opened(server.url)
         for found, wanted in zip(cases, open_cases(own_msd), strict=True):
             assert_same(found, wanted)
-    assert sum("not checksums" in str(one.message) for one in caught) <= 1
+    assert sum("not checksums" in str(warning.message) for warning in caught) <= 1
 
 
 def test_a_full_disk_is_not_taken_for_a_lost_connection(server, monkeypatch):

@@ -61,8 +61,8 @@ def bucket(tiny_msd, tmp_path, monkeypatch):
 def test_a_data_set_in_a_bucket_has_the_voxels_of_the_local_one(bucket, tiny_msd):
     found, wanted = open_cases(bucket), open_cases(tiny_msd)
     assert [ref.case_id for ref in found] == [ref.case_id for ref in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        got = read_case(one, label_values=found.label_values)
+    for found_case, other in zip(found, wanted, strict=True):
+        got = read_case(found_case, label_values=found.label_values)
         here = read_case(other, label_values=wanted.label_values)
         assert np.array_equal(got.image, here.image)
         assert np.array_equal(got.label, here.label)

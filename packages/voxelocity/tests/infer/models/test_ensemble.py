@@ -64,10 +64,10 @@ def asked(model, volume):
     "intensities", [(WINDOW, WINDOW), (WINDOW, {**WINDOW, "high": 1.0}), ({"mode": "zscore"}, WINDOW)]
 )
 def test_an_ensemble_predicts_from_the_mean_of_the_logits(tmp_path, intensities):
-    folders = [save(tmp_path / str(seed), seed, intensity=each) for seed, each in enumerate(intensities)]
+    folders = [save(tmp_path / str(seed), seed, intensity=intensity) for seed, intensity in enumerate(intensities)]
     singles = [open_model(folder) for folder in folders]
     answers = [asked(model, scan()) for model in singles]
-    means = [(one + other) / 2 for one, other in zip(*answers, strict=True)]
+    means = [(answer + other) / 2 for answer, other in zip(*answers, strict=True)]
     expected = Predictor(Kept(means), singles[0].spec, singles[0].preparation, device=CPU).predict(scan())
     found = predictor(open_models(folders)).predict(scan())
     assert np.array_equal(found, expected)
@@ -100,7 +100,7 @@ def test_models_that_turn_a_scan_differently_are_refused(tmp_path):
 @pytest.mark.parametrize("highs", [(2.0,), (2.0, 1.0)])
 def test_what_an_ensemble_prepares_is_described(highs):
     values = [{"intensity": {**WINDOW, "high": high}, "dtype": "smallest"} for high in highs]
-    stacked = StackedPreparations([Preparation(PrepareConfig.parse(each, where="a test")) for each in values])
+    stacked = StackedPreparations([Preparation(PrepareConfig.parse(value, where="a test")) for value in values])
     assert stacked.describe(scan().spec).spec == stacked(scan()).spec
 
 

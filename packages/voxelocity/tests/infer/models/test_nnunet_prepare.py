@@ -94,9 +94,9 @@ def test_logits_of_thick_slices_come_back_from_the_nearest_slice(shape, new_shap
     if shape == new_shape:
         expected = logits
     elif thick is None:
-        expected = np.stack([as_skimage(each.astype(float), shape, 1) for each in logits])
+        expected = np.stack([as_skimage(logit.astype(float), shape, 1) for logit in logits])
     else:
-        expected = np.stack([in_planes(each.astype(float), shape, 1, thick, 0) for each in logits])
+        expected = np.stack([in_planes(logit.astype(float), shape, 1, thick, 0) for logit in logits])
     restoration = Restoration(prepared.trace, new_shape)
     restoration.add(logits)
     ordered = np.sort(expected, axis=0)

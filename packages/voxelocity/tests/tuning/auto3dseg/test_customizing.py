@@ -77,7 +77,7 @@ def test_settings_that_nothing_beats_stay_and_a_trial_is_shown_by_its_median(wor
     trials("write({'images_per_s': [4.0, 6.0], 'validation_s': [1.0]})")
     document = tuning_document(customize(work, "dints", SPECS, console=quiet())["dints_0"])
     assert "they stay" in document.verdict
-    trials_table = next(each for each in document.sections if each.title == "Trials").blocks[1]
+    trials_table = next(section for section in document.sections if section.title == "Trials").blocks[1]
     assert {row[2].partition(" images/s")[0] for row in trials_table.rows} == {"5.00"}
 
 
@@ -207,7 +207,7 @@ def test_what_a_kill_left_half_written_is_put_back(work, trials):
 
     trials()
     before = every_file(work)
-    one = next(each for each in algorithms_in(work) if each.id == "dints_0")
+    one = next(algorithm for algorithm in algorithms_in(work) if algorithm.id == "dints_0")
     one.originals.keep()
     (work / "dints_0" / "configs" / "hyper_parameters.yaml").write_text("half")
     undo(work, console=quiet())

@@ -11,8 +11,8 @@ from voxelocity_observe.core.errors import ConfigError
 def test_without_specs_every_algorithm_has_monais_ranges():
     specs = parse_specs(None)
     assert sorted(specs) == sorted(ALGORITHMS)
-    assert {each.range_num_images_per_batch for each in specs.values()} == {(1, 20)}
-    assert {each.range_num_sw_batch_size for each in specs.values()} == {(1, 40)}
+    assert {spec.range_num_images_per_batch for spec in specs.values()} == {(1, 20)}
+    assert {spec.range_num_sw_batch_size for spec in specs.values()} == {(1, 40)}
 
 
 def test_an_algorithms_own_specs_win_over_the_universal_ones_and_leave_the_others():

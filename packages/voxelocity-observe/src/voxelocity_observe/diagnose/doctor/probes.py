@@ -196,7 +196,11 @@ def probe_packages() -> Packages:
         python=platform.python_version(),
         versions={name: distribution.version for name, distribution in installed.items()},
         wanted=wanted,
-        requires={name: parse_requirements(one.requires or ()) for name, one in installed.items() if name in ours},
+        requires={
+            name: parse_requirements(distribution.requires or ())
+            for name, distribution in installed.items()
+            if name in ours
+        },
     )
 
 
@@ -232,7 +236,9 @@ def _requirements_of(distribution: str) -> dict[str, tuple[Requirement, ...]]:
     wanted = {"": parse_requirements(lines)}
     for extra in metadata.get_all("Provides-Extra", []):
         # Those without a marker hold for each extra too.
-        wanted[extra] = tuple(one for one in parse_requirements(lines, extra) if one not in wanted[""])
+        wanted[extra] = tuple(
+            requirement for requirement in parse_requirements(lines, extra) if requirement not in wanted[""]
+        )
     return wanted
 
 

@@ -191,11 +191,15 @@ def check_packages(packages: Packages, torch: Torch) -> Iterator[Check]:
     """Required packages, conflicts among installed ones, versions known to be incompatible, extras, Triton."""
     versions, required = packages.versions, packages.wanted.get("", ())
     yield from _check_required(packages, torch)
-    for name, requirement in [(name, one) for name, requirements in packages.requires.items() for one in requirements]:
+    for name, requirement in [
+        (name, entry) for name, requirements in packages.requires.items() for entry in requirements
+    ]:
         version = versions.get(requirement.name)
         if version is not None and fits(version, requirement.specifier) is False:
             pair = f"{name} {versions[name]} requires {requirement}, and {requirement.name} {version} is installed"
-            level: Level = "warning" if any(name == one.name for one in required) else "note"
+            level: Level = (
+                "warning" if any(name == requirement_of_ours.name for requirement_of_ours in required) else "note"
+            )
             yield Check(
                 "packages",
                 name,
@@ -218,15 +222,22 @@ def _check_required(packages: Packages, torch: Torch) -> Iterator[Check]:
     versions, required = packages.versions, packages.wanted.get("", ())
     # torch has its own line if it cannot be imported at all.
     is_judged = {"torch"} if torch.error or torch.version else set()
-    missing = [one for one in required if one.name not in {*versions, *is_judged}]
-    unfit = [one for one in required if one.name in versions and not fits(versions[one.name], one.specifier)]
+    missing = [requirement for requirement in required if requirement.name not in {*versions, *is_judged}]
+    unfit = [
+        requirement
+        for requirement in required
+        if requirement.name in versions and not fits(versions[requirement.name], requirement.specifier)
+    ]
     found = partial(Check, "packages", "required")
     if missing:
-        yield found(f"not installed: {', '.join(one.name for one in missing)}").problem(
+        yield found(f"not installed: {', '.join(requirement.name for requirement in missing)}").problem(
             "Voxelocity cannot train without them", _install(missing), stops_training=True
         )
     if unfit:
-        named = (f"{one.name} {versions[one.name]} (required: {one.specifier})" for one in unfit)
+        named = (
+            f"{requirement.name} {versions[requirement.name]} (required: {requirement.specifier})"
+            for requirement in unfit
+        )
         yield found(", ".join(named)).warning(
             "Voxelocity is not tested with these; it may fail, or give different results", _install(unfit)
         )
@@ -250,7 +261,9 @@ def _check_known(packages: Packages, torch: Torch) -> Iterator[Check]:
 
 
 def _check_extra(extra: str, members: Iterable[Requirement], versions: Mapping[str, str]) -> Check:
-    installed = {one.name: versions.get(one.name) or versions.get(_STANDS_FOR.get(one.name, "")) for one in members}
+    installed = {
+        member.name: versions.get(member.name) or versions.get(_STANDS_FOR.get(member.name, "")) for member in members
+    }
     found = ", ".join(f"{name} {version}" for name, version in installed.items() if version)
     missing = ", ".join(name for name, version in installed.items() if not version)
     gives = GIVES.get(extra, "")

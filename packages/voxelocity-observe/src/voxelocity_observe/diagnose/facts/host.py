@@ -77,7 +77,7 @@ def watched_stretch_s(facts: Facts, *, sampled_from_s: float | None = None) -> t
     began_s = facts.main.began_s
     late_s = 0.0 if began_s is None or sampled_from_s is None else began_s - sampled_from_s
     spans = [(step.start_s, step.start_s + step.seconds) for step in facts.counted]
-    spans += [(one.start_s, one.start_s + one.seconds) for one in facts.passes if spans]
+    spans += [(interval.start_s, interval.start_s + interval.seconds) for interval in facts.passes if spans]
     if not spans:
         return None
     return late_s + min(start for start, _ in spans), late_s + max(stop for _, stop in spans)

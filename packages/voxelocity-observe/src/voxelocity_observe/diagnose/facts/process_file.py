@@ -102,7 +102,7 @@ def _is(hint: Any, value: Any) -> bool:
     """Whether the value is of this type. A file may be damaged, or of another version of the recorder."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_is(one, value) for one in inner)
+        return any(_is(kind, value) for kind in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is Mapping:
@@ -121,5 +121,5 @@ def _is_sequence(inner: tuple[Any, ...], value: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
     if len(inner) == 1 or inner[-1] is ...:
-        return all(_is(inner[0], one) for one in value)
+        return all(_is(inner[0], item) for item in value)
     return len(value) == len(inner) and all(_is(*pair) for pair in zip(inner, value, strict=True))

@@ -75,7 +75,7 @@ def _ranks(processes: Sequence[RecordedProcess]) -> tuple[RankFacts, ...]:
             for part, seconds in (item for step in steps for item in step.parts.items()):
                 parts[part] += seconds
             found.append(RankFacts(rank=process.facts.rank, num_steps=len(steps), parts=parts))
-    return tuple(sorted(found, key=lambda one: one.rank)) if len(found) > 1 else ()
+    return tuple(sorted(found, key=lambda rank: rank.rank)) if len(found) > 1 else ()
 
 
 def _rank_as_main(process: RecordedProcess) -> tuple[bool, bool, int, bool, int, float]:
@@ -174,11 +174,11 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
 def _not_done(experiments: Sequence[ExperimentFacts]) -> list[str]:
     """What was not tried alone, one line per reason."""
     names: dict[str, list[str]] = {}
-    for one in experiments:
-        if not one.seconds:
+    for experiment in experiments:
+        if not experiment.seconds:
             # "storage, page cache" is part of the "storage" experiment.
-            name = one.name.partition(",")[0]
-            names.setdefault(one.note, []).append(_STAGES.get(name, name))
+            name = experiment.name.partition(",")[0]
+            names.setdefault(experiment.note, []).append(_STAGES.get(name, name))
     return [f"{', '.join(dict.fromkeys(those))}: {note}" for note, those in names.items()]
 
 

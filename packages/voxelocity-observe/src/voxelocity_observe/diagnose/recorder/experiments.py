@@ -230,8 +230,8 @@ def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> flo
     started_s = time.perf_counter()
     with torch.enable_grad():
         for image in inputs:
-            outputs = [one for one in tensors_in(torch, network(image)) if one.requires_grad]
-            torch.autograd.grad(sum(one.sum() for one in outputs), parameters, allow_unused=True)
+            outputs = [output for output in tensors_in(torch, network(image)) if output.requires_grad]
+            torch.autograd.grad(sum(output.sum() for output in outputs), parameters, allow_unused=True)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started_s

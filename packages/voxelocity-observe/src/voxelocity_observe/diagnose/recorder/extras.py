@@ -101,7 +101,7 @@ class Extras:
     def _report(self) -> None:
         # A program that only predicts has no steps; only its stacks are reported.
         counts = self._is_worker or steps.counted_steps()
-        for extra in self._all if counts else [one for one in self._all if one is self.stacks]:
+        for extra in self._all if counts else [other for other in self._all if other is self.stacks]:
             extra.report(self._writer)
 
     def _call(self, extra: Any, what: str) -> None:

@@ -146,7 +146,7 @@ def _lengths_of(name: str, value: Any, tensor: Any, depth: int = 0) -> Iterator[
 def _first_with_bytes(value: Any) -> Any:
     """A tensor or an array, also the first one of a tuple or a dictionary."""
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-    return next((one for one in inner[:8] if hasattr(one, "nbytes")), None)
+    return next((item for item in inner[:8] if hasattr(item, "nbytes")), None)
 
 
 def _num_added(function: Any) -> int:

@@ -58,14 +58,14 @@ class KeptState:
         self._generators = _Generators(torch, generators)
         self._undo: list[Callable[[], None]] = []
         self._find()
-        self.num_bytes = sum(_bytes_of(one) for one in self._tensors.values())
-        self.num_bytes += sum(int(one.nbytes) for one in self._arrays.values())
+        self.num_bytes = sum(_bytes_of(tensor) for tensor in self._tensors.values())
+        self.num_bytes += sum(int(array.nbytes) for array in self._arrays.values())
 
     def keep(self) -> None:
         """Copies everything. Waits for the device, if there is one."""
-        self._undo = [_kept_container(one) for one in self._containers.values()]
-        self._undo += [_kept_tensor(self._torch, one) for one in self._tensors.values()]
-        self._undo += [_kept_array(one) for one in self._arrays.values()]
+        self._undo = [_kept_container(container) for container in self._containers.values()]
+        self._undo += [_kept_tensor(self._torch, tensor) for tensor in self._tensors.values()]
+        self._undo += [_kept_array(array) for array in self._arrays.values()]
         self._generators.keep()
 
     def put_back(self) -> None:
@@ -77,15 +77,15 @@ class KeptState:
         """
         undo, self._undo = self._undo, []
         failure: BaseException | None = None
-        for one in [*undo, self._generators.put_back]:
+        for restore in [*undo, self._generators.put_back]:
             try:
-                one()
+                restore()
             except Exception as error:
                 failure = failure or error
             except BaseException as error:
                 # Ctrl-C must not leave half of the training's state behind.
                 failure = error
-                one()
+                restore()
         self._tensors, self._arrays, self._containers = {}, {}, {}
         if failure is not None:
             raise failure
@@ -100,7 +100,7 @@ class KeptState:
                 self._generators.add(value)
             elif kind:
                 self._take_object(value, kind, weak)
-        shapes = {tuple(one.shape) for one in self._tensors.values() if one.dim()}
+        shapes = {tuple(held.shape) for held in self._tensors.values() if held.dim()}
         for value in everything:
             if type(value) in (dict, OrderedDict, list) and 0 < len(value) <= _LONGEST:
                 first: Any = next(iter(value.values() if isinstance(value, dict) else value), None)
@@ -192,7 +192,7 @@ class _Generators:
     def __init__(self, torch: Any, more: list[Any]) -> None:
         self._torch = torch
         # In loaders other than torch's, `generator` may be something else.
-        self._objects: list[Any] = [one for one in more if isinstance(one, torch.Generator)]
+        self._objects: list[Any] = [value for value in more if isinstance(value, torch.Generator)]
         self._undo: list[Callable[[], None]] = []
 
     def add(self, generator: Any) -> None:
@@ -209,21 +209,21 @@ class _Generators:
             pairs.append((numpy.get_state, numpy.set_state))
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             pairs.append((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
-        for one in self._objects:
-            if isinstance(one, random.Random):
-                if not isinstance(one, random.SystemRandom):
-                    pairs.append((one.getstate, one.setstate))
-            elif hasattr(one, "bit_generator"):
-                bits = one.bit_generator
+        for kept in self._objects:
+            if isinstance(kept, random.Random):
+                if not isinstance(kept, random.SystemRandom):
+                    pairs.append((kept.getstate, kept.setstate))
+            elif hasattr(kept, "bit_generator"):
+                bits = kept.bit_generator
                 pairs.append((partial(getattr, bits, "state"), partial(setattr, bits, "state")))
             else:
-                pairs.append((one.get_state, one.set_state))
+                pairs.append((kept.get_state, kept.set_state))
         self._undo = [partial(write, read()) for read, write in pairs]
 
     def put_back(self) -> None:
         undo, self._undo = self._undo, []
-        for one in undo:
-            one()
+        for restore in undo:
+            restore()
 
 
 def kept_generators(torch: Any, more: list[Any]) -> Callable[[], None]:

@@ -144,10 +144,10 @@ class Loaders:
     def generators(self) -> list[Any]:
         """Random number generators given to the loaders and their samplers."""
         loaders = [entry.loader for entry in self.entries]
-        samplers = [getattr(one, "sampler", None) for one in loaders]
-        inner = [getattr(getattr(one, "batch_sampler", None), "sampler", None) for one in loaders]
-        found = [getattr(one, "generator", None) for one in (*loaders, *samplers, *inner)]
-        return list({id(one): one for one in found if one is not None}.values())
+        samplers = [getattr(loader, "sampler", None) for loader in loaders]
+        inner = [getattr(getattr(loader, "batch_sampler", None), "sampler", None) for loader in loaders]
+        found = [getattr(owner, "generator", None) for owner in (*loaders, *samplers, *inner)]
+        return list({id(generator): generator for generator in found if generator is not None}.values())
 
     def fetch(self, entry: Entry, produce: Callable[[], Any]) -> Any:
         """A batch, with the waiting for it recorded. Called in the training thread, outside of any part."""

@@ -143,7 +143,9 @@ def _overlap(names: dict[str, Any], lengths: list[int]) -> float:
     for value in names.values():
         if type(value).__name__ == "GridSampler":
             covered = _numbers(list(getattr(value, "patch_overlap", ())))
-            return _of_strides([length - one for length, one in zip(lengths, covered)], lengths) if covered else 0.0
+            return (
+                _of_strides([length - shared for length, shared in zip(lengths, covered)], lengths) if covered else 0.0
+            )
     return 0.0
 
 
@@ -155,22 +157,22 @@ def _volume(names: dict[str, Any], window: list[int]) -> list[int]:
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple) and len(shape) in (len(window), len(window) - 1) and hasattr(value, "dtype"):
             spatial = [int(length) for length in shape[-len(lengths) :]]
-            if all(length >= one for length, one in zip(spatial, lengths)) and spatial != lengths:
+            if all(length >= covered for length, covered in zip(spatial, lengths)) and spatial != lengths:
                 found.append(spatial)
     return max(found, key=lambda spatial: math.prod(spatial), default=[])
 
 
 def _of_strides(strides: list[float], lengths: list[int]) -> float:
     strides = strides * len(lengths) if len(strides) == 1 else strides
-    if len(strides) != len(lengths) or not all(0 < one <= length for one, length in zip(strides, lengths)):
+    if len(strides) != len(lengths) or not all(0 < stride <= length for stride, length in zip(strides, lengths)):
         return 0.0
-    return max((1.0 - one / length for one, length in zip(strides, lengths)), default=0.0)
+    return max((1.0 - stride / length for stride, length in zip(strides, lengths)), default=0.0)
 
 
 def _numbers(value: Any) -> list[float]:
     """One number or several; empty for anything else."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     try:
-        return [] if value is None else [float(one) for one in values if not isinstance(one, (bool, str))]
+        return [] if value is None else [float(number) for number in values if not isinstance(number, (bool, str))]
     except (TypeError, ValueError, RuntimeError):
         return []

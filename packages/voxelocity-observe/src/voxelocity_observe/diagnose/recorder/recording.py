@@ -49,7 +49,9 @@ class Recording:
         self._guard = Guard(settings.folder, self._refused)
         self._refused_paths: set[str] = set()
         # A notebook's threads, for example: what they write does not belong to the recorded block.
-        self._hosts = set() if ends_process else {one.ident for one in threading.enumerate()} - {threading.get_ident()}
+        self._hosts = (
+            set() if ends_process else {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        )
         self._role = "main"
         self._own_cpu_s = 0.0
         self._since_s = time.perf_counter()
@@ -266,7 +268,7 @@ class Recording:
             if self._is_ending:
                 self._writer.close()
                 named = f"{path} ({where})" if where else path
-                shown = "".join(one if one.isprintable() else "?" for one in named)
+                shown = "".join(letter if letter.isprintable() else "?" for letter in named)
                 tell_user(f"not written because the program is being ended: {shown}")
             elif self.training is not None and threading.get_ident() == self.training.ledger.thread:
                 self.training.conductor.refused(path)

@@ -180,8 +180,8 @@ def _stream_times(entries: list[Entry], end: Any, device: DeviceQueue) -> list[f
 def add_up(sums: list[dict[_Key, _Number]]) -> dict[_Key, _Number]:
     """Sum of several, key by key."""
     total: dict[_Key, _Number] = {}
-    for one in sums:
-        for key, value in one.items():
+    for added in sums:
+        for key, value in added.items():
             total[key] = total.get(key, 0) + value
     return total
 

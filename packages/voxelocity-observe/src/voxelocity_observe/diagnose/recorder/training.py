@@ -183,7 +183,7 @@ class TrainingWatcher:
         """The network alone, if it is called once for each sample of a batch."""
         calls = round(self.steps.num_forwards / max(1, self.steps.num_counted))
         shapes, network = self.steps.shapes, self._model()
-        shape = max(shapes, key=lambda one: shapes[one], default=())
+        shape = max(shapes, key=lambda candidate: shapes[candidate], default=())
         if network is None or calls < 2 or len(shape) < 2 or shape[0] != 1 or "_orig_mod" in network._modules:
             return []
         inner = network._modules.get("module", network) if type(network).__name__ == _WRAPPER else network

@@ -248,14 +248,16 @@ def may_differ(transform: Any, depth: int = 0) -> bool:
         _is_sometimes(transform)
         or _has_ranges(transform)
         or (library not in _LIBRARIES and _draws(transform))
-        or any(_draws(one) for one in _functions(transform))
+        or any(_draws(function) for function in _functions(transform))
     )
 
 
 def _functions(transform: Any) -> list[Any]:
     """Functions that a transform of a library was given to call."""
     found = [_attributes(transform).get(name) for name in _FUNCTIONS]
-    return [one for held in found for one in (held if isinstance(held, tuple) else (held,)) if callable(one)]
+    return [
+        function for held in found for function in (held if isinstance(held, tuple) else (held,)) if callable(function)
+    ]
 
 
 def _draws(transform: Any) -> bool:

@@ -83,8 +83,11 @@ def passes_section(facts: Facts) -> Section | None:
     """Validation, saving and epoch starts, summed by kind and place."""
     if not facts.passes:
         return None
-    places = dict.fromkeys((one.kind, one.where) for one in facts.passes)
-    rows = [_pass_row([one for one in facts.passes if (one.kind, one.where) == place]) for place in places]
+    places = dict.fromkeys((interval.kind, interval.where) for interval in facts.passes)
+    rows = [
+        _pass_row([interval for interval in facts.passes if (interval.kind, interval.where) == place])
+        for place in places
+    ]
     heads = ("Kind", "Where", "Times", "Sum", "Longest", "Forward passes", "Most frequent shape", "Gradients")
     # An epoch's start or a saved file has no batches; without validation those columns are empty.
     kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
@@ -100,17 +103,17 @@ def passes_section(facts: Facts) -> Section | None:
 
 def _pass_row(passes: Sequence[Pass]) -> tuple[str, ...]:
     first = passes[0]
-    num_forwards = sum(one.num_forwards for one in passes)
-    shapes = [shape for one in passes for shape, _ in one.batch_shapes[:1]]
+    num_forwards = sum(interval.num_forwards for interval in passes)
+    shapes = [shape for interval in passes for shape, _ in interval.batch_shapes[:1]]
     return (
         first.kind,
         first.where,
         f"{len(passes):,}",
-        duration_text(sum(one.seconds for one in passes)),
-        duration_text(max(one.seconds for one in passes)),
+        duration_text(sum(interval.seconds for interval in passes)),
+        duration_text(max(interval.seconds for interval in passes)),
         f"{num_forwards:,}" if num_forwards else "",
         " × ".join(map(str, shapes[0])) if shapes else "",
-        "recorded" if any(one.has_gradients for one in passes) else "",
+        "recorded" if any(interval.has_gradients for interval in passes) else "",
     )
 
 
@@ -181,26 +184,26 @@ def transforms_section(facts: Facts) -> Section | None:
     """Transforms by name, costliest first."""
     if not facts.transforms:
         return None
-    whole_s = sum(one.self_s for one in facts.transforms) or 1.0
-    ordered = sorted(facts.transforms, key=lambda one: one.self_s, reverse=True)
+    whole_s = sum(transform.self_s for transform in facts.transforms) or 1.0
+    ordered = sorted(facts.transforms, key=lambda transform: transform.self_s, reverse=True)
     rows = [
         (
-            one.name,
-            one.library,
-            "random" if one.is_random else "always the same",
-            f"{one.num_calls:,}",
-            _per(one.self_s, one.num_calls),
-            _per(one.self_cpu_s, one.num_calls),
-            share_text(one.self_s / whole_s),
+            sync.name,
+            sync.library,
+            "random" if sync.is_random else "always the same",
+            f"{sync.num_calls:,}",
+            _per(sync.self_s, sync.num_calls),
+            _per(sync.self_cpu_s, sync.num_calls),
+            share_text(sync.self_s / whole_s),
         )
-        for one in ordered
+        for sync in ordered
     ]
     table = Table(
         caption="Transforms, costliest first",
         heads=("Transform", "Library", "Result", "Calls", "A call", "CPU of it", "Share"),
         rows=rows,
         text_columns=frozenset({1, 2}),
-        shares=[one.self_s / whole_s for one in ordered],
+        shares=[transform.self_s / whole_s for transform in ordered],
     )
     hint = (
         "Each transform's own seconds, without those of the transforms it calls. "

@@ -46,14 +46,14 @@ def stacks_section(facts: Facts) -> Section | None:
     if not facts.stacks:
         return None
     by_part: dict[str, list[StackFacts]] = {}
-    for one in facts.stacks:
-        by_part.setdefault(one.part, []).append(one)
-    whole = {part: sum(one.num_samples for one in found) or 1 for part, found in by_part.items()}
-    ordered = sorted(facts.stacks, key=lambda one: one.num_samples, reverse=True)[:_MAX_STACKS]
-    shares = [one.num_samples / whole[one.part] for one in ordered]
+    for stack in facts.stacks:
+        by_part.setdefault(stack.part, []).append(stack)
+    whole = {part: sum(stack.num_samples for stack in found) or 1 for part, found in by_part.items()}
+    ordered = sorted(facts.stacks, key=lambda stack: stack.num_samples, reverse=True)[:_MAX_STACKS]
+    shares = [stack.num_samples / whole[stack.part] for stack in ordered]
     rows = [
-        (one.where, one.line.strip(), part_label(one.part), one.kind, one.function, share_text(share))
-        for one, share in zip(ordered, shares, strict=True)
+        (stack.where, stack.line.strip(), part_label(stack.part), stack.kind, stack.function, share_text(share))
+        for stack, share in zip(ordered, shares, strict=True)
     ]
     table = Table(
         caption="Where the program was found",
@@ -70,22 +70,22 @@ def calls_section(facts: Facts) -> Section | None:
     """Calls that wait for the device, and calls that do not belong in a step."""
     tables = []
     if facts.syncs:
-        ordered = sorted(facts.syncs, key=lambda one: (one.seconds, one.count), reverse=True)[:_MAX_CALLS]
+        ordered = sorted(facts.syncs, key=lambda sync: (sync.seconds, sync.count), reverse=True)[:_MAX_CALLS]
         rows = [
             (
-                one.call,
-                one.where,
-                one.line.strip(),
-                f"{one.count / max(one.num_steps, 1):.3g}",
-                duration_text(one.seconds),
-                value_text(one.on_device),
+                sync.call,
+                sync.where,
+                sync.line.strip(),
+                f"{sync.count / max(sync.num_steps, 1):.3g}",
+                duration_text(sync.seconds),
+                value_text(sync.on_device),
             )
-            for one in ordered
+            for sync in ordered
         ]
         heads = ("Call", "Where", "Source", "A step", "Sum", "On the device")
         tables.append(Table(caption="Waits for the device", heads=heads, rows=rows, text_columns=frozenset({1, 2, 5})))
     if facts.calls:
-        called = sorted(facts.calls, key=lambda one: one.seconds, reverse=True)[:_MAX_CALLS]
+        called = sorted(facts.calls, key=lambda call: call.seconds, reverse=True)[:_MAX_CALLS]
         tables.append(
             Table(
                 caption="Costly calls",
@@ -102,8 +102,8 @@ def experiments_section(facts: Facts) -> Section | None:
     """Each stage alone, in the program itself."""
     if not facts.experiments:
         return None
-    batch_size = next((one.batch_size for one in facts.loaders if one.is_for_training), None)
-    rows = [_experiment_row(one, batch_size) for one in facts.experiments]
+    batch_size = next((loader.batch_size for loader in facts.loaders if loader.is_for_training), None)
+    rows = [_experiment_row(experiment, batch_size) for experiment in facts.experiments]
     heads = ("What ran alone", "Takes", "Pace", "Repeats", "Note")
     return section(
         "experiments",
@@ -193,19 +193,19 @@ def _group_table(profile: ProfileFacts) -> Table:
 
 
 def _operator_table(profile: ProfileFacts) -> Table:
-    has_gpu = any(one.gpu_ns for one in profile.operators)
-    costs = [one.gpu_ns if has_gpu else one.cpu_ns for one in profile.operators]
+    has_gpu = any(operator.gpu_ns for operator in profile.operators)
+    costs = [operator.gpu_ns if has_gpu else operator.cpu_ns for operator in profile.operators]
     whole = sum(costs) or 1
     rows = [
         (
-            one.name,
-            one.shape,
-            f"{one.number:,}",
-            duration_text(one.cpu_ns / 1e9),
-            *([duration_text(one.gpu_ns / 1e9)] if has_gpu else []),
+            operator.name,
+            operator.shape,
+            f"{operator.number:,}",
+            duration_text(operator.cpu_ns / 1e9),
+            *([duration_text(operator.gpu_ns / 1e9)] if has_gpu else []),
             share_text(cost / whole),
         )
-        for one, cost in zip(profile.operators[:_MAX_OPERATORS], costs, strict=False)
+        for operator, cost in zip(profile.operators[:_MAX_OPERATORS], costs, strict=False)
     ]
     heads = ("Operator", "Shape", "Number", "CPU time", *(["GPU time"] if has_gpu else []), "Share")
     return Table(

@@ -82,7 +82,7 @@ def diagnosis_document(diagnosis: Diagnosis, *, trace: str = "") -> Document:
     """The diagnosis with its evidence; `trace` as in `render_diagnosis_page`."""
     facts = diagnosis.facts
     findings = [finding_card(finding, number, facts) for number, finding in enumerate(diagnosis.findings, start=1)]
-    causes = [card for card, one in zip(findings, diagnosis.findings, strict=True) if one.is_cause]
+    causes = [card for card, finding in zip(findings, diagnosis.findings, strict=True) if finding.is_cause]
     ceiling = []
     if diagnosis.ceiling is not None:
         few, beside = few_steps_text(facts), beside_ceiling_text(diagnosis.split)
@@ -248,7 +248,7 @@ def steps_chart(steps: Sequence[Step]) -> list[Block]:
         )
         for name in names
     ]
-    num_beyond = sum(one > top_s for one in seconds)
+    num_beyond = sum(step_s > top_s for step_s in seconds)
     beyond = f"; {num_beyond:,} of {len(steps):,} {'reaches' if num_beyond == 1 else 'reach'} beyond the top"
     middle = duration_text(quantile(seconds, 0.5))
     svg = stacked_chart(

@@ -27,7 +27,7 @@ _MOST_FACTOR = 100.0
 
 def refused_texts(facts: Facts) -> list[str]:
     """Files that the program did not get to write, each with the line that asked for it."""
-    return [f"{one.path}, at {one.where}" if one.where else one.path for one in facts.refused_writes]
+    return [f"{write.path}, at {write.where}" if write.where else write.path for write in facts.refused_writes]
 
 
 def own_steps_text(facts: Facts) -> str:
@@ -108,7 +108,7 @@ def few_steps_text(facts: Facts) -> str:
 
 def beside_ceiling_text(split: Sequence[TimeShare]) -> str:
     """What the ceiling of a step leaves out, where it matters: the starts of epochs; "" otherwise."""
-    share = next((one.share for one in split if one.name == "epoch start"), 0.0)
+    share = next((part.share for part in split if part.name == "epoch start"), 0.0)
     return (
         f"The {percent_text(share)} that pass before the first batch of an epoch come on top." if share >= 0.03 else ""
     )

@@ -22,7 +22,7 @@ _FAMILIES = (loading, transform_rules, files, device, computing, loop, validatio
 RULES: tuple[Rule, ...] = tuple(
     sorted(
         (found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Rule)),
-        key=lambda one: one.code,
+        key=lambda finding: finding.code,
     )
 )
 

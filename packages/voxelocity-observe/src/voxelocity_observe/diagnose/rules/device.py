@@ -93,15 +93,15 @@ def _copying(facts: Facts, loader: LoaderFacts, *, why: str, change: str) -> Fou
 @rule("VX204", "A line in the loop waits for the device at each step", pool="compute", names_work=True)
 def waits_each_step(facts: Facts) -> list[Found]:
     """One finding per line that reads a tensor or synchronizes in nearly every step; on a CPU, one for all lines."""
-    syncs = [one for one in facts.syncs if one.num_steps > 0 and one.count >= _EVERY_STEP * one.num_steps]
-    syncs.sort(key=lambda one: -one.seconds)
-    gpu = [one for one in syncs if one.on_device or on_gpu(facts)]
+    syncs = [sync for sync in facts.syncs if sync.num_steps > 0 and sync.count >= _EVERY_STEP * sync.num_steps]
+    syncs.sort(key=lambda sync: -sync.seconds)
+    gpu = [sync for sync in syncs if sync.on_device or on_gpu(facts)]
     idle_s = _idle_s(facts)
-    whole_s = sum(one.seconds for one in gpu)
+    whole_s = sum(sync.seconds for sync in gpu)
     if not gpu:
         return [_would_wait(syncs)] if syncs else []
     # The device's idle time is divided among the lines by how long they waited.
-    return [_waiting(facts, one, saves_s=idle_s * one.seconds / max(whole_s, 1e-12)) for one in gpu[:4]]
+    return [_waiting(facts, sync, saves_s=idle_s * sync.seconds / max(whole_s, 1e-12)) for sync in gpu[:4]]
 
 
 @rule("VX205", "The GPU waits for the next kernel to be started", pool="compute")
@@ -193,13 +193,13 @@ def _waiting(facts: Facts, sync: SyncFacts, *, saves_s: float) -> Found:
 
 def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
     """What costs nothing here: one finding for all lines."""
-    count, steps = sum(one.count for one in syncs), max(one.num_steps for one in syncs)
-    calls = " and ".join(dict.fromkeys(one.call for one in syncs))
+    count, steps = sum(sync.count for sync in syncs), max(sync.num_steps for sync in syncs)
+    calls = " and ".join(dict.fromkeys(sync.call for sync in syncs))
     return Found(
-        cause=f"{calls} {'runs' if len({one.call for one in syncs}) == 1 else 'run'} in each step "
+        cause=f"{calls} {'runs' if len({sync.call for sync in syncs}) == 1 else 'run'} in each step "
         f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU this waits for nothing and costs "
         "almost no time; on a GPU each call would wait until all work is done.",
-        evidence=[f"{one.where}: {one.line.strip()} ({_calls_text(one)})" for one in syncs[:4]],
+        evidence=[f"{sync.where}: {sync.line.strip()} ({_calls_text(sync)})" for sync in syncs[:4]],
         saves_s=0.0,
         change=_READ_SELDOM,
         where=syncs[0].where,

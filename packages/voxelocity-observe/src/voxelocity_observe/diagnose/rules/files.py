@@ -75,7 +75,7 @@ def small_files(facts: Facts) -> Found | None:
         f"making batches is opening and reading them, and {waiting_text(facts)}.",
         evidence=[
             f"{count_text(files.num_opens, 'open')} of {count_text(files.num_files, 'file')}",
-            *[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
+            *[stack_line(stack, num_samples(stacks)) for stack in stacks if stack.kind == "read"][:2],
         ],
         saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),
         change="# once, before the training: one file per item\n"
@@ -119,7 +119,7 @@ def network_files(facts: Facts) -> Found | None:
     return Found(
         cause=f"{percent(share)} of making batches is reading files from {host.file_system}, a network file "
         f"system; {waiting_text(facts)}.",
-        evidence=[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
+        evidence=[stack_line(stack, num_samples(stacks)) for stack in stacks if stack.kind == "read"][:2],
         saves_s=made.gain_s(share) if made else None,
         change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
     )

@@ -118,12 +118,12 @@ class LoaderModel:
 
 def training_loader(facts: Facts) -> LoaderFacts | None:
     """The loader that feeds the training; if there are several, the one that made the most batches."""
-    made = {one.key: 0 for one in facts.loaders if one.is_for_training}
+    made = {loader.key: 0 for loader in facts.loaders if loader.is_for_training}
     for fetch in facts.fetches:
         if fetch.key in made:
             made[fetch.key] += fetch.num_batches
-    loaders = [one for one in facts.loaders if one.is_for_training]
-    return max(loaders, key=lambda one: made[one.key], default=None)
+    loaders = [loader for loader in facts.loaders if loader.is_for_training]
+    return max(loaders, key=lambda loader: made[loader.key], default=None)
 
 
 def is_own_run(facts: Facts) -> bool:
@@ -139,8 +139,8 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
     if loader is None or not steps or loader.queue_workers:
         # The workers of a queue make subjects, and its loader makes patches: no figure covers both.
         return None
-    fetches = [one for one in facts.fetches if one.key == loader.key and one.num_batches > 0]
-    num_batches = sum(one.num_batches for one in fetches)
+    fetches = [fetch for fetch in facts.fetches if fetch.key == loader.key and fetch.num_batches > 0]
+    num_batches = sum(fetch.num_batches for fetch in fetches)
     if num_batches == 0:
         return None
     per_step = max(1.0, facts.optimizer.forwards_per_step if facts.optimizer else 1.0)
@@ -152,11 +152,11 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
         num_steps=len(steps),
         num_workers=loader.num_workers,
         num_batches=num_batches,
-        num_items=sum(one.num_items for one in fetches),
+        num_items=sum(fetch.num_items for fetch in fetches),
         item_s=item_s * per_step,
         collate_s=collate_s * per_step,
         cpu_s=cpu_s * per_step,
-        batch_bytes=max(one.batch_bytes for one in fetches),
+        batch_bytes=max(fetch.batch_bytes for fetch in fetches),
         step_s=step_s,
         wait_s=wait_s,
         compute_s=max(0.0, step_s - wait_s) if alone_s is None else min(alone_s, step_s),
@@ -174,13 +174,13 @@ def _alone_s(
     Workers that share cores take longer by the clock. The experiment shows what they would take alone; without it, the
     CPU time does, if there are more workers than cores.
     """
-    item_s = sum(one.item_s for one in fetches) / num_batches
-    collate_s = sum(one.collate_s for one in fetches) / num_batches
-    item_cpu_s = sum(one.item_cpu_s for one in fetches) / num_batches
-    collate_cpu_s = sum(one.collate_cpu_s for one in fetches) / num_batches
+    item_s = sum(fetch.item_s for fetch in fetches) / num_batches
+    collate_s = sum(fetch.collate_s for fetch in fetches) / num_batches
+    item_cpu_s = sum(fetch.item_cpu_s for fetch in fetches) / num_batches
+    collate_cpu_s = sum(fetch.collate_cpu_s for fetch in fetches) / num_batches
     alone_s = experiment_s(facts, "items")
     if alone_s is not None and loader.num_workers > 0:
-        num_items = sum(one.num_items for one in fetches) / num_batches
+        num_items = sum(fetch.num_items for fetch in fetches) / num_batches
         item_s = min(item_s, at_counted_load(facts, alone_s) * num_items)
         collate_s = min(collate_s, at_counted_load(facts, experiment_s(facts, "collate") or collate_s))
     elif loader.num_workers > num_cores(facts):
@@ -200,4 +200,4 @@ def making_stacks(facts: Facts) -> Sequence[StackFacts]:
 def kind_share(facts: Facts, kind: str) -> float:
     """Share of one kind of work in the making of batches, by samples; 0 if no stacks were taken."""
     stacks = making_stacks(facts)
-    return num_samples([one for one in stacks if one.kind == kind]) / max(1, num_samples(stacks))
+    return num_samples([stack for stack in stacks if stack.kind == kind]) / max(1, num_samples(stacks))

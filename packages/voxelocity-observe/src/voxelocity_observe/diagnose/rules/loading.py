@@ -136,7 +136,9 @@ def no_loader(facts: Facts) -> Found | None:
         return None
     steps = len(facts.counted)
     compute_s = max(0.0, steps_s(facts) - made_s) / steps
-    busy_s = made_s * (1.0 - num_samples([one for one in stacks if one.kind == "sleep"]) / max(1, num_samples(stacks)))
+    busy_s = made_s * (
+        1.0 - num_samples([stack for stack in stacks if stack.kind == "sleep"]) / max(1, num_samples(stacks))
+    )
     cores = num_cores(facts)
     then_s = beside_workers_s(facts, compute_s, made_s / steps, busy_s / steps)
     saves_s = max(0.0, steps_s(facts) - steps * then_s)
@@ -188,7 +190,7 @@ def too_many_workers(facts: Facts) -> Found | None:
         return None
     count = made.best_workers()
     starts = passes_of(facts, "epoch start")
-    starts_s = sum(one.seconds for one in starts)
+    starts_s = sum(start.seconds for start in starts)
     started_s = workers_started_s(facts, made.loader)
     # Batches made while an epoch starts cost no step time: the steps alone would look faster than they are.
     made_early_s = max(0.0, starts_s - started_s - len(starts) * made.made_s)
@@ -223,7 +225,7 @@ def restarted_workers(facts: Facts) -> Found | None:
         f"average, at {count_text(len(starts), 'epoch start')}.",
         evidence=[
             f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.place)}",
-            f"epoch starts: {duration_text(sum(one.seconds for one in starts))} in all, the first batches included",
+            f"epoch starts: {duration_text(sum(start.seconds for start in starts))} in all, the first batches included",
         ],
         saves_s=started_s,
         basis="measured",
@@ -240,10 +242,15 @@ def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
     if loader.persistent_workers:
         return 0.0
     starts = passes_of(facts, "epoch start")
-    told = [one for fetch in facts.fetches if fetch.key == loader.key and fetch.worker == 0 for one in fetch.starts_s]
+    told = [
+        start_s
+        for fetch in facts.fetches
+        if fetch.key == loader.key and fetch.worker == 0
+        for start_s in fetch.starts_s
+    ]
     if not told:
-        return sum(one.seconds for one in starts)
-    return sum(min(one.seconds, statistics.median(told)) for one in starts)
+        return sum(start.seconds for start in starts)
+    return sum(min(start.seconds, statistics.median(told)) for start in starts)
 
 
 @rule("VX106", "Single batches come late, though most are in time", pool="data")
@@ -252,7 +259,7 @@ def late_batches(facts: Facts) -> Found | None:
     made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
         return None
-    seconds = sorted(one for fetch in facts.fetches if fetch.key == made.loader.key for one in fetch.batch_s)
+    seconds = sorted(batch_s for fetch in facts.fetches if fetch.key == made.loader.key for batch_s in fetch.batch_s)
     if len(seconds) < _NUM_BATCHES_JUDGED:
         return None
     middle_s, late_s = statistics.median(seconds), seconds[math.ceil(0.95 * len(seconds)) - 1]

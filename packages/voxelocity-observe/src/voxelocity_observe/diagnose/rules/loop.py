@@ -97,7 +97,7 @@ def logging_each_step(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"Logging and printing take {of_steps(facts, seconds, has_share=True)}.",
-        evidence=[stack_line(one, whole) for one in stacks[:3]],
+        evidence=[stack_line(stack, whole) for stack in stacks[:3]],
         saves_s=seconds * 0.9,
         change=f"if step % 50 == 0:\n    {stacks[0].line.strip()}",
         where=stacks[0].where,
@@ -109,15 +109,15 @@ def busy_loop(facts: Facts) -> Found | None:
     """Neither data nor network: Python code of the loop."""
     if not facts.counted or part_share_of(facts, "other") < _LOOP_SHARE:
         return None
-    if on_gpu(facts) and any(one.count >= one.num_steps > 0 for one in facts.syncs):
+    if on_gpu(facts) and any(sync.count >= sync.num_steps > 0 for sync in facts.syncs):
         return None
-    own = [one for one in stacks_in(facts, ("other",)) if one.kind in ("other", "sync", "transform", "sleep")]
+    own = [stack for stack in stacks_in(facts, ("other",)) if stack.kind in ("other", "sync", "transform", "sleep")]
     made = num_samples(making_places(facts))
     whole = num_samples(stacks_in(facts, ("other",)))
     if whole and made > 0.5 * whole:
         return None
     seconds = part_s(facts, "other")
-    known_s = sum(one.seconds for one in calls_named(facts, "gc.collect"))
+    known_s = sum(call.seconds for call in calls_named(facts, "gc.collect"))
     logged = num_samples(stacks_in(facts, ("other",), ("log",)))
     known_s += seconds * (logged + made) / max(1, whole)
     saves_s = max(0.0, seconds - known_s)
@@ -125,7 +125,7 @@ def busy_loop(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"Between data, network and optimizer the loop spends {of_steps(facts, seconds, has_share=True)}.",
-        evidence=[stack_line(one, whole) for one in own[:4]] or ["no stacks were taken there"],
+        evidence=[stack_line(stack, whole) for stack in own[:4]] or ["no stacks were taken there"],
         saves_s=saves_s,
         change="# move this out of the step, do it every 50 steps, or in the data set where workers share it"
         + (f":\n# {own[0].line.strip()}" if own else ""),
@@ -154,7 +154,7 @@ def sample_by_sample(facts: Facts) -> Found | None:
     seconds = part_s(facts, "forward", "backward")
     saved = max(0.0, 1.0 - many_s / one_s) if one_s and many_s else None
     shape = network.input_shapes[0][0]
-    line = next((one for one in facts.stacks if one.part == "forward" and one.where), None)
+    line = next((stack for stack in facts.stacks if stack.part == "forward" and stack.where), None)
     return Found(
         cause=f"A step calls the network {calls:.0f} times with {shape_text(shape)}; one call with "
         f"{shape_text([round(calls), *shape[1:]])} does the same work with {calls:.0f} times fewer launches.",
@@ -186,7 +186,7 @@ def synced_accumulation(facts: Facts) -> Found | None:
     synced, needed = optimizer.synced_per_step, 1.0
     if synced < 1.5 or optimizer.backwards_per_step < 1.5:
         return None
-    line = next((one for one in stacks_in(facts, ("backward",)) if one.where), None)
+    line = next((stack for stack in stacks_in(facts, ("backward",)) if stack.where), None)
     sync_s = optimizer.sync_s * (synced - needed) * len(facts.counted)
     return Found(
         cause=f"A step has {optimizer.backwards_per_step:.0f} backward passes, and DistributedDataParallel sums all "
@@ -212,7 +212,11 @@ def synced_accumulation(facts: Facts) -> Found | None:
 def growing_memory(facts: Facts) -> Found | None:
     """A list or a sum keeps what each step has made."""
     slope, on_device = _growth(facts)
-    held = max(facts.held, key=lambda one: (one.holds_graph, one.item_bytes * one.count), default=None)
+    held = max(
+        facts.held,
+        key=lambda object_held: (object_held.holds_graph, object_held.item_bytes * object_held.count),
+        default=None,
+    )
     if held is not None and not held.holds_graph and held.item_bytes * held.count < _LEAST_GROWTH_BYTES:
         held = None
     last = facts.memory.samples[-1] if facts.memory and facts.memory.samples else (0, 0, 0)
@@ -247,7 +251,7 @@ def growing_memory(facts: Facts) -> Found | None:
 def _growth(facts: Facts) -> tuple[float, bool]:
     """Bytes per step by which memory grows, from the ends of the second half; and whether it is GPU memory."""
     samples = facts.memory.samples if facts.memory else ()
-    on_device = on_gpu(facts) and any(one[2] for one in samples)
+    on_device = on_gpu(facts) and any(sample[2] for sample in samples)
     column = 2 if on_device else 1
     half = samples[len(samples) // 2 :]
     if len(samples) < _LEAST_SAMPLES or half[-1][0] == half[0][0]:

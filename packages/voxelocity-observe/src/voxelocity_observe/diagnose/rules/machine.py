@@ -127,9 +127,9 @@ def _could_run_s(facts: Facts) -> float:
     loader = training_loader(facts)
     if loader is None or loader.num_workers > 0:
         return watched_s(facts)
-    fetches = [one for one in facts.fetches if one.key == loader.key]
-    made_s = sum(one.item_s + one.collate_s for one in fetches)
-    cpu_share = sum(one.item_cpu_s + one.collate_cpu_s for one in fetches) / made_s if made_s > 0.0 else 1.0
+    fetches = [fetch for fetch in facts.fetches if fetch.key == loader.key]
+    made_s = sum(fetch.item_s + fetch.collate_s for fetch in fetches)
+    cpu_share = sum(fetch.item_cpu_s + fetch.collate_cpu_s for fetch in fetches) / made_s if made_s > 0.0 else 1.0
     return watched_s(facts) - part_s(facts, "wait") * max(0.0, 1.0 - cpu_share)
 
 
@@ -154,7 +154,7 @@ def gpu_throttled(facts: Facts) -> Found | None:
     }
     if not reasons:
         return None
-    name, share = max(reasons.items(), key=lambda one: one[1])
+    name, share = max(reasons.items(), key=lambda reason: reason[1])
     is_power = "power" in name.lower() and "thermal" not in name.lower()
     return Found(
         cause=f"In {percent(share)} of the samples the driver held the GPU's clocks back: {name}.",

@@ -20,7 +20,7 @@ _CACHES = ("CacheDataset", "SmartCacheDataset", "CacheNTransDataset")
 @rule("VX601", "Ranks wait for the slowest of them", pool="compute")
 def slow_rank(facts: Facts) -> Found | None:
     """One rank needs longer for its forward passes, in which ranks do not wait for each other."""
-    seconds = {one.rank: _step_s(one, "forward") for one in facts.ranks if one.num_steps}
+    seconds = {rank.rank: _step_s(rank, "forward") for rank in facts.ranks if rank.num_steps}
     if len(seconds) < 2:
         return None
     slow = max(seconds, key=lambda rank: seconds[rank])
@@ -51,11 +51,11 @@ def slow_rank(facts: Facts) -> Found | None:
 @rule("VX602", "A rank waits for its batches, and all others for it", pool="data")
 def waiting_rank(facts: Facts) -> Found | None:
     """The batches of another rank than the one in this report come late."""
-    own = next((one for one in facts.ranks if one.rank == facts.main.rank), None)
-    others = [one for one in facts.ranks if one.rank != facts.main.rank and one.num_steps]
+    own = next((rank for rank in facts.ranks if rank.rank == facts.main.rank), None)
+    others = [rank for rank in facts.ranks if rank.rank != facts.main.rank and rank.num_steps]
     if own is None or not own.num_steps or not others:
         return None
-    late = max(others, key=lambda one: _step_s(one, "wait"))
+    late = max(others, key=lambda rank: _step_s(rank, "wait"))
     saves_s = (_step_s(late, "wait") - _step_s(own, "wait")) * len(facts.counted)
     if not is_shown(facts, saves_s) or _step_s(late, "wait") < 2.0 * _step_s(own, "wait"):
         return None

@@ -63,9 +63,9 @@ class Rule:
                 code=self.code,
                 title=self.title,
                 of_s=of_s,
-                **{**vars(one), "evidence": tuple(line for line in one.evidence if line)},
+                **{**vars(finding), "evidence": tuple(line for line in finding.evidence if line)},
             )
-            for one in each
+            for finding in each
         )
 
 

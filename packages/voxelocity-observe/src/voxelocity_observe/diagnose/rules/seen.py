@@ -86,13 +86,13 @@ def has_fixed_shapes(facts: Facts) -> bool:
 
 def stacks_in(facts: Facts, parts: Collection[str], kinds: Collection[str] | None = None) -> Sequence[StackFacts]:
     """Stacks sampled in these parts, most frequent first."""
-    found = [one for one in facts.stacks if one.part in parts and (kinds is None or one.kind in kinds)]
-    return sorted(found, key=lambda one: -one.num_samples)
+    found = [stack for stack in facts.stacks if stack.part in parts and (kinds is None or stack.kind in kinds)]
+    return sorted(found, key=lambda stack: -stack.num_samples)
 
 
 def num_samples(stacks: Sequence[StackFacts]) -> int:
     """How often a thread was sampled in these places."""
-    return sum(one.num_samples for one in stacks)
+    return sum(stack.num_samples for stack in stacks)
 
 
 def stack_line(stack: StackFacts, of: int) -> str:
@@ -106,16 +106,18 @@ def stack_line(stack: StackFacts, of: int) -> str:
 def lines_of(stacks: Sequence[StackFacts], of: int, *, most: int = 3) -> list[str]:
     """Lines of evidence, one per line of the user's code, most frequent first, with its most frequent function."""
     found: dict[str, StackFacts] = {}
-    for one in sorted(stacks, key=lambda one: -one.num_samples):
-        known = found.get(one.where)
-        found[one.where] = one if known is None else replace(known, num_samples=known.num_samples + one.num_samples)
-    return [stack_line(one, of) for one in sorted(found.values(), key=lambda one: -one.num_samples)[:most]]
+    for stack in sorted(stacks, key=lambda stack: -stack.num_samples):
+        known = found.get(stack.where)
+        found[stack.where] = (
+            stack if known is None else replace(known, num_samples=known.num_samples + stack.num_samples)
+        )
+    return [stack_line(stack, of) for stack in sorted(found.values(), key=lambda stack: -stack.num_samples)[:most]]
 
 
 def calls_named(facts: Facts, *names: str) -> Sequence[CallFacts]:
     """Costly calls of these names, the longest first; only calls made in at least every tenth counted step."""
-    found = [one for one in facts.calls if one.call in names and one.count >= 0.1 * max(1, one.num_steps)]
-    return sorted(found, key=lambda one: -one.seconds)
+    found = [call for call in facts.calls if call.call in names and call.count >= 0.1 * max(1, call.num_steps)]
+    return sorted(found, key=lambda call: -call.seconds)
 
 
 def needless_call(facts: Facts, name: str, *, why: str, change: str) -> Found | None:
@@ -123,11 +125,13 @@ def needless_call(facts: Facts, name: str, *, why: str, change: str) -> Found | 
     calls = calls_named(facts, name)
     if not calls:
         return None
-    seconds = sum(one.seconds for one in calls)
+    seconds = sum(call.seconds for call in calls)
     return Found(
-        cause=f"{name}() ran {sum(one.count for one in calls)} times in {calls[0].num_steps} steps and took "
+        cause=f"{name}() ran {sum(call.count for call in calls)} times in {calls[0].num_steps} steps and took "
         f"{duration_text(seconds)}; {why}.",
-        evidence=[f"{one.where}: {one.line.strip()}, {one.count} calls, {duration_text(one.seconds)}" for one in calls],
+        evidence=[
+            f"{call.where}: {call.line.strip()}, {call.count} calls, {duration_text(call.seconds)}" for call in calls
+        ],
         saves_s=seconds,
         basis="measured",
         change=f"# {calls[0].line.strip()}  <- {change}",

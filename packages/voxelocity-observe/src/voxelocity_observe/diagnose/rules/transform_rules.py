@@ -81,13 +81,13 @@ def gunzip(facts: Facts) -> Found | None:
     if share < _GUNZIP_SHARE or not _making_holds_up(facts):
         return None
     stacks = making_stacks(facts)
-    places = [one for one in stacks if one.kind == "gunzip"]
+    places = [stack for stack in stacks if stack.kind == "gunzip"]
     kinds = facts.files.kinds if facts.files else {}
     packed = sum(count for suffix, count in kinds.items() if suffix.endswith("gz"))
     return Found(
         cause=f"{percent(share)} of making batches is unpacking gzip, on one core per file, again at each use.",
         evidence=[
-            *[stack_line(one, num_samples(stacks)) for one in places[:2]],
+            *[stack_line(place, num_samples(stacks)) for place in places[:2]],
             f"{packed} packed files opened" if packed else "",
         ],
         saves_s=_saved_s(facts, share * _GUNZIP_SAVED),
@@ -110,14 +110,14 @@ def repeated_work(facts: Facts) -> Found | None:
     share = _transform_share(facts, fixed)
     if share < _FIXED_SHARE or not fixed:
         return None
-    names = ", ".join(one.name for one in fixed[:6])
+    names = ", ".join(transform.name for transform in fixed[:6])
     return Found(
         cause=f"{percent(share)} of making items is {names}: the same result for a scan at each use, computed again "
         "in each epoch.",
         evidence=[
             *[
-                f"{one.name}: {one.num_calls} calls, {duration_text(one.self_s / max(1, one.num_calls))} each"
-                for one in sorted(fixed, key=lambda one: -one.self_s)[:4]
+                f"{slow.name}: {slow.num_calls} calls, {duration_text(slow.self_s / max(1, slow.num_calls))} each"
+                for slow in sorted(fixed, key=lambda transform: -transform.self_s)[:4]
             ],
             f"each file was read {read_times:.1f} times" if read_times > 1.0 else "",
         ],
@@ -134,7 +134,11 @@ def dominant_random(facts: Facts) -> Found | None:
     """A single random transform takes most of an item's time."""
     if not _making_holds_up(facts):
         return None
-    slowest = max((one for one in facts.transforms if one.is_random), key=lambda one: one.self_s, default=None)
+    slowest = max(
+        (transform for transform in facts.transforms if transform.is_random),
+        key=lambda transform: transform.self_s,
+        default=None,
+    )
     if slowest is None:
         return None
     share = _transform_share(facts, [slowest])
@@ -209,21 +213,23 @@ def _saved_s(facts: Facts, share: float) -> float:
 
 def _fixed(facts: Facts) -> list[TransformFacts]:
     """Transforms before the first random one that were called for each item."""
-    chain = sorted(facts.transforms, key=lambda one: one.order)
-    before = list(itertools.takewhile(lambda one: not one.is_random, chain))
+    chain = sorted(facts.transforms, key=lambda transform: transform.order)
+    before = list(itertools.takewhile(lambda transform: not transform.is_random, chain))
     loader = training_loader(facts)
     made = sum(fetch.num_items for fetch in facts.fetches if loader is not None and fetch.key == loader.key)
     # A cached transform is called while the cache is filled, not for each item.
-    return [one for one in before if one.num_calls >= 0.5 * made]
+    return [transform for transform in before if transform.num_calls >= 0.5 * made]
 
 
 def _transform_share(facts: Facts, transforms: list[TransformFacts]) -> float:
     """Share of these transforms in the making of items."""
     loader = training_loader(facts)
-    whole_s = sum(one.item_s + one.collate_s for one in facts.fetches if loader is not None and one.key == loader.key)
+    whole_s = sum(
+        fetch.item_s + fetch.collate_s for fetch in facts.fetches if loader is not None and fetch.key == loader.key
+    )
     # Transforms of validation are counted too; the whole is never less than the sum of all transforms.
-    whole_s = max(whole_s, sum(one.self_s for one in facts.transforms))
-    return sum(one.self_s for one in transforms) / whole_s if whole_s > 0.0 else 0.0
+    whole_s = max(whole_s, sum(transform.self_s for transform in facts.transforms))
+    return sum(transform.self_s for transform in transforms) / whole_s if whole_s > 0.0 else 0.0
 
 
 @rule("VX116", "The same files are read again at each use, though memory could hold them", pool="data", names_work=True)
@@ -242,7 +248,7 @@ def read_again(facts: Facts) -> Found | None:
     share = num_samples(reading) / max(1, num_samples(stacks))
     if share < _READING_SHARE or not fits_in_memory(facts, held_bytes):
         return None
-    where = next((one.where for one in reading if one.kind != "other"), reading[0].where)
+    where = next((stack.where for stack in reading if stack.kind != "other"), reading[0].where)
     return Found(
         cause=f"{percent(share)} of making batches is reading files and preparing their contents, and each of "
         f"{files.num_files} files was read {files.num_uses / max(1, files.num_files):.1f} times; "
@@ -261,9 +267,9 @@ def read_again(facts: Facts) -> Found | None:
 def _reading(facts: Facts) -> list[StackFacts]:
     """Places of the making that give the same result for a file each time: reading, unpacking, the lines after it."""
     return [
-        one
-        for one in making_stacks(facts)
-        if one.kind in ("read", "gunzip", "decode") or (one.kind == "other" and not _RANDOM.search(one.line))
+        stack
+        for stack in making_stacks(facts)
+        if stack.kind in ("read", "gunzip", "decode") or (stack.kind == "other" and not _RANDOM.search(stack.line))
     ]
 
 

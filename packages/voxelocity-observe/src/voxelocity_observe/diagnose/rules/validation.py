@@ -36,7 +36,7 @@ _SAVING_TARGET_SHARE = 0.01
 
 
 def _part_s(passes: Sequence[Pass], *parts: str) -> float:
-    return sum(one.parts.get(part, 0.0) for one in passes for part in parts)
+    return sum(interval.parts.get(part, 0.0) for interval in passes for part in parts)
 
 
 def _every(times_too_often: float) -> int:
@@ -58,7 +58,7 @@ def large_validation(facts: Facts) -> Found | None:
         cause=f"{count_text(len(passes), 'validation')} took {duration_text(seconds)} of "
         f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[
-            f"{sum(one.num_forwards for one in passes)} calls of the network in validation"
+            f"{sum(interval.num_forwards for interval in passes)} calls of the network in validation"
             + (f", {passes[0].where}" if passes[0].where else ""),
             f"training between them: {duration_text(trained_s)}",
         ],
@@ -74,7 +74,7 @@ def large_validation(facts: Facts) -> Found | None:
 @rule("VX402", "Validation records gradients that nobody uses", pool="validation")
 def gradients_in_validation(facts: Facts) -> Found | None:
     """The network ran without learning, outside of `torch.no_grad()`."""
-    passes = [one for one in passes_of(facts, "validation") if one.has_gradients]
+    passes = [interval for interval in passes_of(facts, "validation") if interval.has_gradients]
     if not passes:
         return None
     return Found(
@@ -91,11 +91,13 @@ def gradients_in_validation(facts: Facts) -> Found | None:
 @rule("VX403", "Validation runs the network on one window at a time", pool="validation")
 def single_windows(facts: Facts) -> Found | None:
     """Many small forward passes on a GPU that takes several windows at once."""
-    passes = [one for one in passes_of(facts, "validation") if one.num_forwards > 0 and one.batch_shapes]
+    passes = [
+        interval for interval in passes_of(facts, "validation") if interval.num_forwards > 0 and interval.batch_shapes
+    ]
     if not passes or not on_gpu(facts):
         return None
-    forwards = sum(one.num_forwards for one in passes)
-    single = sum(count for one in passes for shape, count in one.batch_shapes if shape and shape[0] == 1)
+    forwards = sum(interval.num_forwards for interval in passes)
+    single = sum(count for interval in passes for shape, count in interval.batch_shapes if shape and shape[0] == 1)
     forward_s = _part_s(passes, "forward")
     if single < 0.5 * forwards or forwards < _MANY_FORWARDS * len(passes) or not is_shown(facts, forward_s):
         return None
@@ -117,7 +119,7 @@ def waiting_validation(facts: Facts) -> Found | None:
     seconds, wait_s = passes_s(facts, "validation"), _part_s(passes, "wait")
     if not passes or wait_s < _WAIT_SHARE * seconds or not is_shown(facts, wait_s):
         return None
-    loaders = [one for one in facts.loaders if not one.is_for_training]
+    loaders = [candidate for candidate in facts.loaders if not candidate.is_for_training]
     loader = loaders[0] if loaders else None
     workers = loader.num_workers if loader else 0
     count = workers or num_cores(facts)
@@ -145,13 +147,15 @@ def slow_metrics(facts: Facts) -> Found | None:
         return None
     if not is_shown(facts, other_s):
         return None
-    stacks = [one for one in stacks_in(facts, ("validation",)) if one.kind in ("other", "sync", "transform", "log")]
+    stacks = [
+        stack for stack in stacks_in(facts, ("validation",)) if stack.kind in ("other", "sync", "transform", "log")
+    ]
     whole = num_samples(stacks_in(facts, ("validation",)))
     return Found(
         cause=f"In {duration_text(seconds)} of validation, {duration_text(other_s)} ({percent(other_s / seconds)}) is "
         f"neither data nor network but metrics, windows and the like; the network takes "
         f"{duration_text(_part_s(passes, 'forward'))}.",
-        evidence=[stack_line(one, whole) for one in stacks[:3]] or ["no stacks were taken in validation"],
+        evidence=[stack_line(stack, whole) for stack in stacks[:3]] or ["no stacks were taken in validation"],
         saves_s=other_s / 2.0,
         change="# per class and case on the network's device, without one-hot copies; distances in the last "
         "validation only:\n"
@@ -164,8 +168,8 @@ def slow_metrics(facts: Facts) -> Found | None:
 def overlapping_windows(facts: Facts) -> Found | None:
     """Neighboring windows share most of their voxels, so each voxel is computed many times."""
     passes = passes_of(facts, "validation")
-    told = next((one for one in passes if one.overlap > _ENOUGH_OVERLAP), None)
-    lines = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
+    told = next((interval for interval in passes if interval.overlap > _ENOUGH_OVERLAP), None)
+    lines = [stack for stack in stacks_in(facts, ("validation",)) if _overlap(stack.line) > _ENOUGH_OVERLAP]
     if not passes or (told is None and not lines):
         return None
     if told is not None:
@@ -174,9 +178,9 @@ def overlapping_windows(facts: Facts) -> Found | None:
         overlap, where, line = _overlap(lines[0].line), lines[0].where, lines[0].line.strip()
     seconds = passes_s(facts, "validation")
     what = "Validation" if facts.counted else "Predicting"
-    windows = sum(count * shape[0] for one in facts.passes for shape, count in one.batch_shapes if shape)
-    keys = {one.key for one in facts.loaders if not one.is_for_training}
-    scans = sum(one.num_items for one in facts.fetches if one.key in keys)
+    windows = sum(count * shape[0] for interval in facts.passes for shape, count in interval.batch_shapes if shape)
+    keys = {loader.key for loader in facts.loaders if not loader.is_for_training}
+    scans = sum(fetch.num_items for fetch in facts.fetches if fetch.key in keys)
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
     # Another network of the validation may have taken inputs of other dimensions.
@@ -193,7 +197,7 @@ def overlapping_windows(facts: Facts) -> Found | None:
         f"an overlap of {percent(_ENOUGH_OVERLAP)} needs {percent(left)} of the windows.",
         evidence=[
             f"{where}: {line}" if where else "",
-            f"{sum(one.num_forwards for one in passes)} calls of the network without learning",
+            f"{sum(interval.num_forwards for interval in passes)} calls of the network without learning",
             f"{each:.0f} windows a scan" if each else "",
         ],
         saves_s=saves_s,

@@ -37,16 +37,16 @@ def changed_call(call: str, variable: str, **arguments: str) -> str:
     tree = _parsed(call)
     if tree is None:
         return ""
-    kept = [one for one in tree.keywords if one.arg not in arguments]
+    kept = [keyword for keyword in tree.keywords if keyword.arg not in arguments]
     new = [ast.keyword(name, ast.parse(value, mode="eval").body) for name, value in arguments.items() if value]
-    unpacked = [one for one in kept if one.arg is None]
+    unpacked = [keyword for keyword in kept if keyword.arg is None]
     if unpacked and new:
         # The mapping may hold the same keywords, and a call accepts each keyword only once.
         names = ast.Dict(
-            keys=[*[None] * len(unpacked), *(ast.Constant(one.arg) for one in new)],
-            values=[*(one.value for one in unpacked), *(one.value for one in new)],
+            keys=[*[None] * len(unpacked), *(ast.Constant(keyword.arg) for keyword in new)],
+            values=[*(keyword.value for keyword in unpacked), *(keyword.value for keyword in new)],
         )
-        kept, new = [one for one in kept if one.arg is not None], [ast.keyword(None, names)]
+        kept, new = [keyword for keyword in kept if keyword.arg is not None], [ast.keyword(None, names)]
     tree.keywords = [*kept, *new]
     return _assigned(tree, variable)
 

@@ -105,7 +105,7 @@ def _keep(trace: Trace, event: Mapping[str, Any]) -> None:
     thread = f"{event.get('pid')}/{event.get('tid')}"
     if kind == "cpu_op":
         shape = arguments.get("Input Dims")
-        text = json.dumps([one for one in shape if one]) if shape else ""
+        text = json.dumps([size for size in shape if size]) if shape else ""
         trace.operators[thread].append(Operator(name, span, int(arguments.get("External id", -1)), text))
     elif kind in _DEVICE:
         external = int(arguments.get("External id", -1))

@@ -52,10 +52,10 @@ def _steps(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _passes(facts: Facts) -> Iterator[dict[str, Any]]:
-    for one in facts.passes:
-        arguments = {"where": one.where, "forward passes": one.num_forwards}
-        yield _slice("validation, saving, epoch starts", one.kind, one.start_s, one.seconds, arguments)
-        yield from _parts("parts of these", one.start_s, one.parts)
+    for interval in facts.passes:
+        arguments = {"where": interval.where, "forward passes": interval.num_forwards}
+        yield _slice("validation, saving, epoch starts", interval.kind, interval.start_s, interval.seconds, arguments)
+        yield from _parts("parts of these", interval.start_s, interval.parts)
 
 
 def _parts(track: str, start_s: float, parts: Mapping[str, float]) -> Iterator[dict[str, Any]]:

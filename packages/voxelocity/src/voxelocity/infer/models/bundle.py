@@ -62,8 +62,8 @@ def _names(path: Path) -> tuple[list[str], dict[int, str]]:
         formats = described["network_data_format"]
         image, output = formats["inputs"]["image"], formats["outputs"]["pred"]
         found = []
-        for each in (image, output):
-            names, num_channels = each.get("channel_def") or {}, each["num_channels"]
+        for part in (image, output):
+            names, num_channels = part.get("channel_def") or {}, part["num_channels"]
             if not 1 <= num_channels <= _MAX_CHANNELS:
                 raise TypeError(f"num_channels is {num_channels}")
             found.append({index: str(names.get(str(index), f"channel {index}")) for index in range(num_channels)})
@@ -99,8 +99,8 @@ def _window(inferer: Component) -> dict[str, Any]:
 
 def _meaning(config: BundleConfig, preparation: BundlePreparation, names: Mapping[int, str]) -> dict[str, Any]:
     """The fields of the description that follow from the postprocessing."""
-    steps = [each for each in config.components("postprocessing") if each.name not in _WITHOUT_EFFECT]
-    order = [each.name for each in steps]
+    steps = [component for component in config.components("postprocessing") if component.name not in _WITHOUT_EFFECT]
+    order = [step.name for step in steps]
     if order not in (
         ["Activationsd", "Invertd", "AsDiscreted"], ["Invertd", "Activationsd", "AsDiscreted"],
         ["Invertd", "AsDiscreted"], ["Activationsd", "AsDiscreted"], ["AsDiscreted"],
@@ -109,7 +109,7 @@ def _meaning(config: BundleConfig, preparation: BundlePreparation, names: Mappin
             "postprocessing", f"is {', '.join(order)}; only Activationsd, Invertd and AsDiscreted are supported, the "
             "last one at the end"
         )  # fmt: skip
-    by_name = {each.name: each for each in steps}
+    by_name = {step.name: step for step in steps}
     if "Invertd" in by_name:
         _check_inverse(by_name["Invertd"], preparation)
     elif preparation.moves_voxels:

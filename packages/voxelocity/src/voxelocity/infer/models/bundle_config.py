@@ -67,11 +67,11 @@ class BundleConfig:
                 raise self.error(where, f"follows more than {_MAX_REFERENCES} references, the last is {value!r}")
             return self.resolved(self._at(value[1:], where), value[1:], num_references=num_references + 1)
         if isinstance(value, Mapping):
-            return {key: self.resolved(each, f"{where}::{key}", num_references=num_references)
-                    for key, each in value.items()}  # fmt: skip
+            return {key: self.resolved(item, f"{where}::{key}", num_references=num_references)
+                    for key, item in value.items()}  # fmt: skip
         if isinstance(value, list):
-            return [self.resolved(each, f"{where}::{index}", num_references=num_references)
-                    for index, each in enumerate(value)]  # fmt: skip
+            return [self.resolved(item, f"{where}::{index}", num_references=num_references)
+                    for index, item in enumerate(value)]  # fmt: skip
         return value
 
     def component(self, value: Any, where: str) -> Component:
@@ -85,7 +85,7 @@ class BundleConfig:
             raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
         if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
             raise self.error(where, f"is {shortened(value)}, not an object with _target_")
-        arguments = {key: each for key, each in value.items() if key not in _NO_ARGUMENTS}
+        arguments = {key: argument for key, argument in value.items() if key not in _NO_ARGUMENTS}
         is_disabled = self.resolved(value.get("_disabled_", False), f"{where}::_disabled_")
         module, _, name = value["_target_"].rpartition(".")
         if module.split(".")[0] not in ("", "monai"):
@@ -103,8 +103,8 @@ class BundleConfig:
             transforms = self._at(place, where)
         if not isinstance(transforms, list):
             raise self.error(place, f"is {shortened(transforms)}, not a list of transforms")
-        found = [self.component(each, f"{place}::{index}") for index, each in enumerate(transforms)]
-        return [each for each in found if not each.is_disabled]
+        found = [self.component(transform, f"{place}::{index}") for index, transform in enumerate(transforms)]
+        return [component for component in found if not component.is_disabled]
 
     def _at(self, identifier: str, where: str) -> Any:
         value: Any = self._values

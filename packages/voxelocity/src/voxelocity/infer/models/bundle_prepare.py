@@ -83,7 +83,7 @@ def preparation_of(transforms: Sequence[Component]) -> BundlePreparation:
         stage = _STAGES[transform.name](transform)
         if stage is None:
             continue
-        if any(isinstance(each, _Spacing) for each in stages) and not isinstance(stage, _Intensity):
+        if any(isinstance(other, _Spacing) for other in stages) and not isinstance(stage, _Intensity):
             raise transform.error("comes after Spacingd, which is not supported")
         stages.append(stage)
     return BundlePreparation(tuple(stages))
@@ -138,7 +138,7 @@ class _Spacing:
         if steps == (1.0, 1.0, 1.0):
             return volume
         before = volume.grid.shape
-        positions = tuple(first_positions(*each) for each in zip(before, shape, steps, strict=True))
+        positions = tuple(first_positions(*along_axis) for along_axis in zip(before, shape, steps, strict=True))
         record = {**resize_record(before, shape), "step_voxel": list(steps), "first_stays": True}
         return volume.with_(
             image=interpolate(volume.image, positions),

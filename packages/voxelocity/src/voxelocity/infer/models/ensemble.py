@@ -69,7 +69,7 @@ class MeanLogits(torch.nn.Module):
     ) -> None:
         super().__init__()
         # Only those of torch are moved to a device with this module.
-        self.networks = torch.nn.ModuleList(each for each in networks if isinstance(each, torch.nn.Module))
+        self.networks = torch.nn.ModuleList(network for network in networks if isinstance(network, torch.nn.Module))
         self._all = tuple(networks)
         self._starts, self._num_channels = tuple(starts), num_channels
 
@@ -126,7 +126,7 @@ class StackedPreparations:
                 f"infer: case '{volume.case_id}': the models of the ensemble {how}, so their predictions cannot be "
                 "averaged; predict with each alone"
             )
-        return prepared[0].with_(image=np.concatenate([each.intensities() for each in prepared]), scaling=())
+        return prepared[0].with_(image=np.concatenate([part.intensities() for part in prepared]), scaling=())
 
 
 def _check_alike(first: Model, other: Model) -> None:

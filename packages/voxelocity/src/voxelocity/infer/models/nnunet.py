@@ -127,7 +127,7 @@ def open_nnunet(path: Path) -> Model:
 
 
 def _folds_of(folder: Path) -> list[Path]:
-    folds = sorted(each for each in folder.glob("fold_*") if any((each / name).is_file() for name in _CHECKPOINTS))
+    folds = sorted(path for path in folder.glob("fold_*") if any((path / name).is_file() for name in _CHECKPOINTS))
     if not folds:
         raise InputError(
             f"infer: {folder} holds no trained fold: no fold_*/{_CHECKPOINTS[0]} and no fold_*/{_CHECKPOINTS[1]}; "

@@ -161,7 +161,7 @@ class _Contest:
             for name, trial in trials.items()
             if trial.window_s is not None and name in self._runtimes
         }
-        for name in sorted(totals_s, key=lambda one: totals_s[one]):
+        for name in sorted(totals_s, key=lambda runtime: totals_s[runtime]):
             try:
                 forward = self.load(name)
             # As in `load_named`.
@@ -236,7 +236,9 @@ def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_re
         window_s = trials[one].window_s
         return "" if window_s is None else duration_text(window_s)
 
-    others = ", ".join(f"{one} {seconds(one)}" for one in trials if one != name and trials[one].window_s is not None)
+    others = ", ".join(
+        f"{trial} {seconds(trial)}" for trial in trials if trial != name and trials[trial].window_s is not None
+    )
     source = "measured earlier on this machine" if is_remembered else "measured now and remembered"
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""

@@ -123,26 +123,26 @@ def chosen_algorithms(work: Path, algos: Algos, *, say: Callable[[str], None]) -
     """The algorithms that are asked for, by the name of their template or their folder."""
     there = algorithms_in(work)
     if algos is None:
-        for each in there:
-            if each.name not in ALGORITHMS:
-                say(f"{each.id} stays unchanged: only {', '.join(ALGORITHMS)} can be measured")
-        return [each for each in there if each.name in ALGORITHMS]
+        for algorithm in there:
+            if algorithm.name not in ALGORITHMS:
+                say(f"{algorithm.id} stays unchanged: only {', '.join(ALGORITHMS)} can be measured")
+        return [algorithm for algorithm in there if algorithm.name in ALGORITHMS]
     names = [algos] if isinstance(algos, str) else [*algos]
-    known = sorted({each.name for each in there} | {each.id for each in there})
+    known = sorted({algorithm.name for algorithm in there} | {algorithm.id for algorithm in there})
     for name in names:
         check_name(str(name), known, what=f"{work} has no algorithm")
-    chosen = [each for each in there if each.name in names or each.id in names]
-    for each in chosen:
-        check_name(each.name, ALGORITHMS, what="this algorithm cannot be measured:")
+    chosen = [algorithm for algorithm in there if algorithm.name in names or algorithm.id in names]
+    for algorithm in chosen:
+        check_name(algorithm.name, ALGORITHMS, what="this algorithm cannot be measured:")
     return chosen
 
 
 def alike(chosen: Iterable[WorkAlgorithm]) -> list[list[WorkAlgorithm]]:
     """The algorithms by what a trial would measure: their folds belong together."""
     groups: dict[tuple[str, str], list[WorkAlgorithm]] = {}
-    for each in chosen:
-        read_parameters(each.folder, each.name)
-        groups.setdefault((each.name, configuration_digest(each.folder)), []).append(each)
+    for algorithm in chosen:
+        read_parameters(algorithm.folder, algorithm.name)
+        groups.setdefault((algorithm.name, configuration_digest(algorithm.folder)), []).append(algorithm)
     return [*groups.values()]
 
 
@@ -168,7 +168,7 @@ def largest_case(one: WorkAlgorithm, parameters: Mapping[str, Any]) -> tuple[int
         InputError: the statistics of the data are not where the algorithm says.
     """
     named = [Path(str(one.algo.data_stats_files)), one.folder.parent / _STATS, one.folder.parent.parent / _STATS]
-    path = next((each for each in named if each.is_file()), None)
+    path = next((candidate for candidate in named if candidate.is_file()), None)
     if path is None:
         raise InputError(
             f"tune: the data statistics of {one.id} are neither at {named[0]} nor in its work folder; run MONAI's "

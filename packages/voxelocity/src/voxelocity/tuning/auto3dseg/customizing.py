@@ -139,18 +139,18 @@ def customize_folder(
     with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, request.algos, say=lambda text: shown.print(text, highlight=False))
         machine = survey(request.device, cache_folder=default_cache_folder())
-        for each in chosen:
-            if specs[each.name].validation_data_device == "gpu" and machine.device == "cpu":
+        for algorithm in chosen:
+            if specs[algorithm.name].validation_data_device == "gpu" and machine.device == "cpu":
                 raise ConfigError(
-                    f"tune: the specs of {each.name} ask for validation_data_device gpu, and no GPU can be used; write "
-                    "cpu, or leave it out"
+                    f"tune: the specs of {algorithm.name} ask for validation_data_device gpu, and no GPU can be used; "
+                    "write cpu, or leave it out"
                 )
-        for each in chosen:
-            if each.originals.exist:
+        for algorithm in chosen:
+            if algorithm.originals.exist:
                 # Trials begin from what the algorithm was, not from what an earlier customization made of it.
-                each.originals.put_back() if each.originals.are_current else each.originals.forget()
-        ids = {each.id for each in chosen}
-        groups = alike(each for each in algorithms_in(work) if each.id in ids)
+                algorithm.originals.put_back() if algorithm.originals.are_current else algorithm.originals.forget()
+        ids = {algorithm.id for algorithm in chosen}
+        groups = alike(algorithm for algorithm in algorithms_in(work) if algorithm.id in ids)
         return {
             members[0].id: _GroupSearch(
                 members=members, specs=specs[members[0].name], machine=machine,
@@ -174,13 +174,14 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
         kept = customized_in(work, algos)
         if not kept:
             raise InputError(f"tune: nothing in {work} was customized, so there is nothing to undo")
-        for each in kept:
-            changed = originals_of(each).put_back()
+        for algorithm in kept:
+            changed = originals_of(algorithm).put_back()
             if changed is not None:
                 shown.print(
-                    f"{each.name} was changed after it was customized; its files are now in {changed}", soft_wrap=True
+                    f"{algorithm.name} was changed after it was customized; its files are now in {changed}",
+                    soft_wrap=True,
                 )
-    return tuple(each.name for each in kept)
+    return tuple(algorithm.name for algorithm in kept)
 
 
 class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
@@ -240,9 +241,9 @@ class BundleGen(MonaiBundleGen):  # type: ignore[misc]  # MONAI has no types
             )
         customize(output_folder, sorted(names & {*ALGORITHMS}), gpu_customization_specs)
         # MONAI writes the objects of its history again: they must know what was written.
-        for each in algorithms_in(output_folder):
-            if each.id in made:
-                made[each.id].fill_records = each.algo.fill_records
+        for algorithm in algorithms_in(output_folder):
+            if algorithm.id in made:
+                made[algorithm.id].fill_records = algorithm.algo.fill_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +288,7 @@ class _GroupSearch:
             asked = replace(task, settings=settings, own=own, device_limit_bytes=limits.device_bytes)
             return _process(write_whole(answer.with_suffix(".task"), asked.to_json().encode()), answer)
 
-        console.print(f"{first.id}: {', '.join(each.id for each in self.members)}", highlight=False)
+        console.print(f"{first.id}: {', '.join(member.id for member in self.members)}", highlight=False)
         cost = RunTime(num_images=own.num_patches, num_validations=own.num_validations)
         study = Study(
             self.folder,
@@ -300,8 +301,8 @@ class _GroupSearch:
             clock=self.clock,
         ).run()
         keys = _keys(first.name, own, study, has_gpu=on_device)
-        for each in self.members if keys else ():
-            each.write(keys)
+        for algorithm in self.members if keys else ():
+            algorithm.write(keys)
         result = MeasuredTuning(
             folder=self.folder, goal="throughput", subject=first.id, where=machine_text(self.machine),
             owner="the algorithm", smaller="make its network or patch smaller", note=_NOTE, knobs=knobs, study=study,
@@ -357,7 +358,7 @@ class _GroupSearch:
             fact_table(
                 "Written",
                 [
-                    ("file", ", ".join(f"{each.id}/configs/{PARAMETERS}" for each in self.members)),
+                    ("file", ", ".join(f"{member.id}/configs/{PARAMETERS}" for member in self.members)),
                     ("originals", str(self.first.originals.place.parent)),
                     ("to undo", f"voxelocity tune {shlex.quote(str(self.first.folder.parent))} --undo"),
                 ],

@@ -62,7 +62,7 @@ def _first(answer: Any) -> torch.Tensor:
 
 
 def _cut(answer: Any, count: int) -> Any:
-    return [each[:count] for each in answer] if isinstance(answer, (list, tuple)) else answer[:count]
+    return [output[:count] for output in answer] if isinstance(answer, (list, tuple)) else answer[:count]
 
 
 def measure(task: AlgorithmTask, answer: Path, *, clock: Clock = system_clock) -> None:

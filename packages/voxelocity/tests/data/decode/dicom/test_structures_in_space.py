@@ -148,7 +148,9 @@ def test_the_background_of_a_label_map_is_no_structure(tmp_path, series):
     import pydicom
     from pydicom.sr.codedict import codes
 
-    slices = sorted((pydicom.dcmread(file) for file in series.iterdir()), key=lambda one: one.ImagePositionPatient[2])
+    slices = sorted(
+        (pydicom.dcmread(file) for file in series.iterdir()), key=lambda file_slice: file_slice.ImagePositionPatient[2]
+    )
     pixels = np.zeros(SHAPE_ZYX, np.uint8)
     pixels[2:4, 3:9, 4:12] = 1
     segment = highdicom.seg.SegmentDescription(
@@ -159,7 +161,7 @@ def test_the_background_of_a_label_map_is_no_structure(tmp_path, series):
     )
     path = tmp_path / "map.dcm"
     made.save_as(path)
-    assert [int(one.SegmentNumber) for one in made.SegmentSequence] == [0, 1]
+    assert [int(item.SegmentNumber) for item in made.SegmentSequence] == [0, 1]
     assert read_structures_header(path).names == ("Liver",)
     grid = read_header(series).grid
     found = read_structures(path, grid, {"Liver": 3, "Background": 1})

@@ -53,15 +53,18 @@ def test_segments_have_the_names_of_the_classes_and_frames_their_slices(tmp_path
     assert_same_place(tmp_path / "a.dcm", header, classes)
     written = pydicom.dcmread(tmp_path / "a.dcm")
     source = pydicom.dcmread(header.slices[0].path)
-    assert [one.SegmentLabel for one in written.SegmentSequence] == [*NAMES[:2], ("kidney/left " + "x" * 80)[:64]]
-    assert [one.SegmentNumber for one in written.SegmentSequence] == [1, 2, 3]
+    assert [segment.SegmentLabel for segment in written.SegmentSequence] == [
+        *NAMES[:2],
+        ("kidney/left " + "x" * 80)[:64],
+    ]
+    assert [segment.SegmentNumber for segment in written.SegmentSequence] == [1, 2, 3]
     for name in ("FrameOfReferenceUID", "StudyInstanceUID", "PatientID"):
         assert written[name].value == source[name].value
     assert written.SeriesInstanceUID != source.SeriesInstanceUID
     references = written.ReferencedSeriesSequence[0]
     assert references.SeriesInstanceUID == source.SeriesInstanceUID
-    assert {one.ReferencedSOPInstanceUID for one in references.ReferencedInstanceSequence} == {
-        one.uid for one in header.slices
+    assert {reference.ReferencedSOPInstanceUID for reference in references.ReferencedInstanceSequence} == {
+        part.uid for part in header.slices
     }
 
 

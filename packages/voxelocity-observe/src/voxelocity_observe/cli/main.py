@@ -18,7 +18,6 @@ from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.command import add_commands
 from voxelocity_observe.cli.foreign_options import HintingGroup
 from voxelocity_observe.core.device import is_out_of_memory
-from voxelocity_observe.core.environment import package_folders
 from voxelocity_observe.core.errors import (
     CommandError,
     ConfigError,
@@ -28,7 +27,6 @@ from voxelocity_observe.core.errors import (
     RankLostError,
     VoxelocityError,
 )
-from voxelocity_observe.core.place import read_place
 from voxelocity_observe.core.terminal_text import never_fails, printable_lines
 from voxelocity_observe.core.whole_file import is_out_of_space
 
@@ -160,6 +158,8 @@ def _warnings_in_words() -> Iterator[None]:
     def format(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
+        from voxelocity_observe.core.environment import package_folders
+
         if issubclass(category, UserWarning) and filename.startswith(tuple(map(str, package_folders()))):
             return f"warning: {printable_lines(str(message))}\n"
         return pythons(message, category, filename, lineno, line)
@@ -180,6 +180,8 @@ def _end(error: object, status: int) -> None:
 
 
 def _is_follower() -> bool:
+    from voxelocity_observe.core.place import read_place
+
     try:
         return read_place().rank > 0
     except ConfigError:

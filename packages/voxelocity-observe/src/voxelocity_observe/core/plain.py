@@ -11,13 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
-
 from voxelocity_observe.core.errors import ConfigError
 
-# Reading run.yaml takes 5 ms with libyaml, 60 ms without it; writing 26 kB takes 4 ms and 25 ms.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MAX_DEPTH = 50
 _MAX_VALUES = 1_000_000
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -91,16 +86,23 @@ def parse_yaml(text: str) -> Any:
         ValueError: the text is not YAML, a value does not exist (May 99), it is nested more than 50 deep, or its
             aliases, also those of merged keys, stand for more than a million values. The message is one line.
     """
+    # `--help` does without it. Reading run.yaml takes 5 ms with libyaml, 60 ms without it; writing 26 kB, 4 and 25 ms.
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_size(text)
-        return yaml.load(text, Loader=_LOADER)
+        _check_size(text, loader)
+        return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise ValueError(excerpt(error)) from None
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
     """The values as YAML that people read, in their order."""
-    text: str = yaml.dump(dict(values), Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True)
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(dict(values), Dumper=dumper, sort_keys=False, width=110, allow_unicode=True)
     return text
 
 
@@ -126,16 +128,18 @@ def read_mapping(path: Path, *, where: str, holds: str) -> dict[Any, Any]:
     return found
 
 
-def _check_size(text: str) -> None:
+def _check_size(text: str, loader: Any) -> None:
     """Refuses a text before it is built: libyaml crashes the process if it is nested 100,000 deep.
 
     An alias stands for all values below its anchor, and merged keys are copied while a mapping is built.
     """
+    import yaml
+
     # Of the open collections: the anchor, and how many values it has up to now.
     open_collections: list[tuple[str | None, int]] = []
     by_anchor: dict[str, int] = {}
     num_values, has_aliases = 0, False
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
             if len(open_collections) == _MAX_DEPTH:
                 raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")

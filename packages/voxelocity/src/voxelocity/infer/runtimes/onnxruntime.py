@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from voxelocity.infer.runtimes.contract import ExportFormat, Forward, HostTask, Runtime, RuntimeTask, missing
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.host import cpu_budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,6 +111,8 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
 
 def open_on_host(path: Path, task: HostTask) -> OnnxSession:
     """An ONNX model in ONNX Runtime, on arrays."""
+    from voxelocity_observe.core.host import cpu_budget
+
     return OnnxSession(path, num_threads=cpu_budget())
 
 

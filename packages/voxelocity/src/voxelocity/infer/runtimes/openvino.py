@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from voxelocity.core.region import Index3
 from voxelocity.infer.runtimes.contract import ExportFormat, Forward, HostTask, Runtime, RuntimeTask, missing
-from voxelocity_observe.core.host import cpu_budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +96,8 @@ def open_model(model: Path | bytes, task: RuntimeTask) -> Forward:
 
 def open_on_host(path: Path, task: HostTask) -> OpenVinoSession:
     """A model in OpenVINO, on arrays."""
+    from voxelocity_observe.core.host import cpu_budget
+
     return _session(path, task, num_threads=cpu_budget())
 
 

@@ -78,7 +78,6 @@ _MORE_PARAMETERS = {
     r"/monai/(window|datasets/\w+)\.py": "MONAI's names",
     r"/monai/lower/lowering\.py": "a decorator that lists the array forms of MONAI's transforms",
     r"/step/dynunet\.py": "MONAI's DynUNet",
-    r"/infer/export\.py": "not yet a request",
 }
 
 

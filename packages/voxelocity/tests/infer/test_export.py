@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from shared.small_predictor import small_spec
+from voxelocity.core.requests.export import ExportRequest
 from voxelocity.data.source import open_cases
 from voxelocity.infer import ModelSpec, Predictor, open_model, predict_files, save_model
 from voxelocity.infer import export as exporting
@@ -41,8 +42,9 @@ def run(tmp_path_factory, tiny_msd):
 
 
 def export(run, out, to, **changes):
-    settings = {"device": CPU, "max_cases": 5, "num_threads": 1, **changes}
-    return export_run(run, out, to=to, **settings)
+    call = {name: changes.pop(name) for name in ("device", "warn") if name in changes}
+    request = ExportRequest(run=run, out=out, to=to, **changes)
+    return export_run(request, **{"device": CPU, "num_threads": 1, **call})
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_a_run_that_was_never_validated_is_exported_with_a_warning(run, tmp_path
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "scores.json").unlink()
     warnings = []
-    export(copy, tmp_path / "out", "onnx", max_cases=0, warn=warnings.append)
+    export(copy, tmp_path / "out", "onnx", cases=0, warn=warnings.append)
     (warning,) = warnings
     assert f"export: the run in {copy} did not finish: its network was never validated" in warning
 
@@ -135,7 +137,7 @@ def test_an_export_that_answers_wrongly_is_not_kept(run, tmp_path, monkeypatch):
     with pytest.raises(
         ExportError, match=r"network\.onnx differ from the run's by 0\.\d+ of the largest logit, more than 0\.001"
     ):
-        export(run, tmp_path / "out", "onnx", max_cases=0)
+        export(run, tmp_path / "out", "onnx", cases=0)
     assert not (tmp_path / "out").exists()
 
 
@@ -202,7 +204,7 @@ def own_export(exports, tmp_path):
 
 
 def test_an_export_in_another_format_leaves_no_file_of_the_one_before(run, own_export):
-    export(run, own_export, "onnx", overwrite=True, max_cases=0)
+    export(run, own_export, "onnx", overwrite=True, cases=0)
     assert sorted(path.name for path in own_export.iterdir()) == [
         "model.json", "network.onnx", "parity.html", "parity.json"
     ]  # fmt: skip
@@ -287,7 +289,7 @@ def test_a_run_predicts_the_same_in_a_runtime_of_choice(run, tiny_msd):
 
 @pytest.mark.nightly  # compiles for half a minute
 def test_machine_code_that_is_named_predicts_what_its_run_predicts(run, tmp_path, tiny_msd):
-    record = export(run, tmp_path / "out", "pt2", max_cases=1)
+    record = export(run, tmp_path / "out", "pt2", cases=1)
     assert record.relative_difference < 1e-4
     predict_files(tmp_path / "out", [tiny_msd / "imagesTr"], tmp_path / "p", device=CPU, num_threads=1,
                   factory="network.pt2")  # fmt: skip

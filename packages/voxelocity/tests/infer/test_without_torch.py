@@ -11,6 +11,7 @@ import torch
 
 from shared.limits import HANGS_S
 from shared.small_predictor import small_spec
+from voxelocity.core.requests.export import ExportRequest
 from voxelocity.infer import WindowConfig, predict_files, runs_without_torch, save_model
 from voxelocity.infer.export import export_run
 from voxelocity.infer.probabilities import Probabilities
@@ -47,7 +48,8 @@ def folders(tmp_path_factory):
     (root / "run").mkdir()
     save_model(root / "run", build_network(spec.network, num_channels=1, num_classes=3, seed=1), spec)
     for to in ("onnx", "openvino"):
-        export_run(root / "run", root / to, to=to, device=CPU, max_cases=0, num_threads=1, warn=lambda text: None)
+        request = ExportRequest(run=root / "run", out=root / to, to=to, cases=0)
+        export_run(request, device=CPU, num_threads=1, warn=lambda text: None)
     voxels = np.random.default_rng(0).standard_normal((40, 38, 28)).astype(np.float32)
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), root / "scan.nii.gz")
     return root

@@ -7,26 +7,20 @@ from typing import Annotated
 
 import typer
 
-from voxelocity.cli import options, phases
+from voxelocity.cli import phases
+from voxelocity.core.requests.export import ExportRequest
 from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity_observe.cli import interrupt
+from voxelocity_observe.cli.asking import Asked, options_of
 
 
+@options_of(ExportRequest, texts={"to": f"Format: {', '.join(EXPORT_FORMATS)}."})
 def export(
+    asked: Asked[ExportRequest],
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the export.")],
-    to: Annotated[str, typer.Option("--to", help=f"Format: {', '.join(EXPORT_FORMATS)}.")],
-    device: options.Device = "auto",
-    cases: Annotated[
-        int, typer.Option("--cases", min=0, help="Validation cases to compare, at most; 0 compares noise.")
-    ] = 5,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export in --out.")] = False,
-    network: Annotated[
-        str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
-    ] = "",
 ) -> None:
     """Write a run's network for another runtime, compared with the run; `predict` takes OUT as it takes RUN."""
-    chosen_device = options.read_device(device)
+    request = asked.request(run=run)
     from voxelocity.infer.export import PAGE_NAME, export_run
     from voxelocity.planning import survey
     from voxelocity_observe.core.console import PlainConsole
@@ -37,20 +31,15 @@ def export(
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, soft_wrap=True)
 
-    machine = survey(chosen_device, cache_folder=out)
+    machine = survey(request.device, cache_folder=request.out)
     phases.start_up_is_over()
     with interrupt.is_raised(), phase("export", color="gold"), console.status("exporting"):
         record = export_run(
-            run,
-            out,
-            to=to,
+            request,
             device=machine.torch_device,
-            max_cases=cases,
             num_threads=machine.num_cpus,
-            factory=network,
-            overwrite=overwrite,
             note=say,
             warn=lambda text: say(f"warning: {text}", style="yellow"),
         )
     say(record.verdict())
-    say(f"exported to {out}; see {out / PAGE_NAME}")
+    say(f"exported to {request.out}; see {request.out / PAGE_NAME}")

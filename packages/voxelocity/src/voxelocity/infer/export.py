@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from voxelocity.core.remote import remote_url
+from voxelocity.core.requests.export import ExportRequest
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.source import open_cases
@@ -44,32 +45,22 @@ _BUILDING = ".building"
 
 
 def export_run(
-    run: Path,
-    out: Path,
+    request: ExportRequest,
     *,
-    to: str,
     device: torch.device,
-    max_cases: int,
     num_threads: int,
-    factory: str = "",
-    overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> ExportRecord:
-    """Writes the network of a run for another runtime into `out`, a folder that `predict` takes as it takes the run.
+    """Writes the network of a run for another runtime into a folder that `predict` takes as it takes the run.
 
     `model.json` there holds everything else; `parity.json` and `parity.html` compare both on validation cases of the
     run, or, where its data set cannot be reached, on windows of noise. Nothing is in place before it was compared.
 
     Args:
-        run: folder of a finished run.
-        out: created if it does not exist.
-        to: one of `EXPORT_FORMATS`.
-        device: where both are compared, and what machine code is compiled for.
-        max_cases: validation cases to compare, at most.
+        request: what to export, where to, and as what.
+        device: the one that the request's stands for here.
         num_threads: scans decoded ahead.
-        factory: as in `open_model`.
-        overwrite: whether to replace an export in `out`.
         note: called with each step and its result.
         warn: called for a run that was never validated, and with what keeps the comparison from validation cases.
 
@@ -78,12 +69,13 @@ def export_run(
         InputError: the run cannot be exported, or `out` cannot be written.
         ExportError: the network cannot be exported, or its export differs from it; nothing was written.
     """
-    form = _checked_format(to, device)
-    model = open_model(run, factory=factory)
+    run, out = request.run, request.out
+    form = _checked_format(request.to, device)
+    model = open_model(run, factory=request.factory)
     spec = model.spec
     if not isinstance(spec, ModelSpec) or spec.exported is not None:
         raise InputError(f"export: {run} is not a run of voxelocity; name the folder that `voxelocity train` wrote")
-    _check_out(out, overwrite=overwrite)
+    _check_out(out, overwrite=request.overwrite)
     # The export no longer shows that its run did not finish.
     for doubt in model.doubts:
         warn(f"export: {doubt}")
@@ -94,7 +86,7 @@ def export_run(
         build_s = watch.elapsed_s
         note(f"export: {form.main_file} built in {build_s:.1f} s")
         after = open_export(folder, factory=form.main_file if form.is_machine_code else "")
-        refs = _validation_cases(run, warn)[:max_cases]
+        refs = _validation_cases(run, warn)[: request.cases]
         record = _compared(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
         _check_close(record, form)
         _put(folder, out, [*exported.sha256], record)

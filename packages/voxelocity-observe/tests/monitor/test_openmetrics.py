@@ -7,12 +7,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from voxelocity_observe import sinks
 from voxelocity_observe.core.environment import python_path
 from voxelocity_observe.monitor.exposition import Gauge, sample_values
 from voxelocity_observe.monitor.grafana import dashboard
 from voxelocity_observe.monitor.openmetrics import openmetrics_text, write_openmetrics
 from voxelocity_observe.monitor.samples import GpuSample, HostSample, RankSample, Sample
+from voxelocity_observe.sinks import openmetrics as run_metrics
 
 DEVICE = {"gpu": "0", "uuid": "GPU-1", "model": "H100"}
 
@@ -23,7 +23,7 @@ def sample(**fields):
 
 
 OF_A_SAMPLE = {gauge.name for gauge, _ in sample_values(sample(), {})}
-OF_A_RUN = {value.name for value in vars(sinks.openmetrics).values() if isinstance(value, Gauge)}
+OF_A_RUN = {value.name for value in vars(run_metrics).values() if isinstance(value, Gauge)}
 
 
 def found(text):

@@ -1,6 +1,5 @@
 """What the tables of losses, optimizers and networks say is what the code does, and documentation shows all of it."""
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -20,9 +19,10 @@ from voxelocity.step import (
     build_optimizer,
 )
 from voxelocity.step.fused_norm import InstanceNorm
+from voxelocity_observe.core.environment import CHECKOUT
 from voxelocity_observe.core.errors import ConfigError, InputError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = CHECKOUT
 TABLES = {"loss.name": LOSSES, "optimizer.name": OPTIMIZERS, "network.name": NETWORKS}
 TWOS = [[2, 2, 2]]
 SMALL = {

@@ -89,7 +89,7 @@ def session(*, name="dynunet", compute="bfloat16", regions=False, mirrored=(0, 1
 def _on_cpu(monkeypatch):
     """Kernels are launched with tensors on the CPU, as on a CUDA device."""
     monkeypatch.setattr(fused_norm, "_DEVICES", {"cpu"})
-    monkeypatch.setattr(fused_loss, "has_kernels", lambda kind: kind == "cpu")
+    monkeypatch.setattr(fused_loss, "_runs_on", lambda kind: kind == "cpu")
     monkeypatch.setattr(arrays, "_KERNEL_DEVICES", frozenset({"cpu"}))
     # Formats are those of the plan, whatever is quick here.
     monkeypatch.setattr("voxelocity.infer.predictor._called_directly", _called_directly)

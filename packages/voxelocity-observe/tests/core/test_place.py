@@ -108,6 +108,6 @@ def test_what_a_launcher_says_of_a_rank_is_known_everywhere(launcher):
     place = read_place({**variables, "SLURM_STEP_TASKS_PER_NODE": "2"})
     assert (place.rank, place.size, place.local_size, place.launcher) == (1, 2, 2, launcher.name)
     assert process_rank(environ=variables) == 1
-    # A command that a rank starts is no rank.
+    # A command that a rank starts is not a rank itself.
     assert all(map(concerns_one_rank, variables))
     assert not concerns_one_rank("SLURM_JOB_ID")

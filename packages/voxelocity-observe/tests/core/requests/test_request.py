@@ -16,7 +16,7 @@ from voxelocity.core.requests.plan import PlanOptions, PlanRequest, plan_request
 from voxelocity.core.requests.predict import PredictOptions, PredictRequest
 from voxelocity.core.requests.train import FoldsOptions, TrainOptions, TrainRequest
 from voxelocity.core.requests.tune import CustomizeOptions, CustomizeRequest, TuneOptions, TuneRequest
-from voxelocity.data.pipeline.build import FeedOptions, FeedRequest
+from voxelocity.data.pipeline.feed_request import FeedOptions, FeedRequest
 from voxelocity.infer.files import PredictionHooks, PredictionOptions
 from voxelocity.training.entry import RunOptions
 from voxelocity.training.folds import FoldsCallOptions

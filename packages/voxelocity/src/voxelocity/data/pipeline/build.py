@@ -11,11 +11,11 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 import torch
 
-from voxelocity.core.batch import PLAIN, Batch, Draw, ImageFormat
+from voxelocity.core.batch import Batch, Draw, ImageFormat
 from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import ResidentVolume, StoredVolume
 from voxelocity.core.laterality import swapped_classes
@@ -39,67 +39,17 @@ from voxelocity.data.patch import PatchConfig, choose_region
 from voxelocity.data.pipeline.ahead import compile_kernels
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.draws import RankDraws
+from voxelocity.data.pipeline.feed_request import FeedOptions, FeedRequest
 from voxelocity.data.pipeline.infer_labels import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
 from voxelocity.data.pipeline.supply import ResidentSupply, RotatingSupply, open_resident_supply
 from voxelocity_observe.core.device import as_current, numbered
 from voxelocity_observe.core.errors import DatasetError
-from voxelocity_observe.core.request import UserRequest, documents
+from voxelocity_observe.core.request import documents
 from voxelocity_observe.spans import span
 
 Take = Callable[[int, Sequence[Draw]], Sequence[StoredVolume]]
 """Gives the volumes of a step's draws, in their order. Called from several threads, roughly in the order of steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeedRequest(UserRequest):
-    """Which batches of a pipeline a feed gives, and how."""
-
-    CALL: ClassVar[str] = "vx.Feed"
-
-    seed: int = 0
-    """Of the order, the patches and the augmentation."""
-    device: torch.device | str = "cpu"
-    """Where batches end up; "cuda" is the current device of the thread that makes this object."""
-    start_step: int = 0
-    """The first batch to give; a resumed run passes the step it had reached."""
-    rank: int = 0
-    """Of this process among those that train together, from 0, as torchrun's `RANK`."""
-    world_size: int = 1
-    """Number of these processes. Each makes its share of a batch of `batch_size`, which is the same for any number of
-    them; with `data.cache.num_parts` each reads and caches only its own part of the cases.
-    """
-    shares: Sequence[int] = ()
-    """Patches of each rank in a batch; equal numbers if not given. With unequal ones, a mean over ranks, as DDP takes
-    it of gradients, is not the mean over patches unless the loss accounts for it.
-    """
-    progress: Callable[[int], float] = lambda step: 1.0
-    """The share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from several
-    threads. Without it every patch has the last shape.
-    """
-    waits_for_loops: bool = False
-    """Whether the first batch waits until Numba has compiled its loops, once per machine. If not, plain torch makes the
-    first batches, which differ from those of the loops by rounding: up to 1e-4 in an image, and a label in a thousand.
-    Only has an effect with `data.augment.engine: auto` on a CPU.
-    """
-    image_format: ImageFormat = PLAIN
-    """How the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their values are those
-    of float32, rounded once.
-    """
-
-
-class FeedOptions(TypedDict, total=False):
-    """The fields of `FeedRequest` as keywords."""
-
-    seed: int
-    device: torch.device | str
-    start_step: int
-    rank: int
-    world_size: int
-    shares: Sequence[int]
-    progress: Callable[[int], float]
-    waits_for_loops: bool
-    image_format: ImageFormat
 
 
 class Feed:

@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e packages/voxelocity-observe -e packages/voxelocity
 
-.PHONY: demo test test-all check docs clean
+.PHONY: demo test test-all check docs wheels clean
 
 demo: $(STAMP)
 	$(BIN)/voxelocity demo --seeds $(SEEDS)
@@ -27,6 +27,10 @@ test-all: check
 docs: $(STAMP)
 	@test -x $(BIN)/mkdocs || $(INSTALL) -e 'packages/voxelocity-lab[dev,docs]'
 	$(BIN)/mkdocs build --quiet --strict
+
+# Installs each wheel into a fresh environment and uses it there.
+wheels: $(STAMP)
+	$(BIN)/python packages/voxelocity-lab/benchmarks/wheels.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -118,12 +118,16 @@ def assert_colored(source):
         assert f"{variable}:" in dark, variable
 
 
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
 def browse(page, profile, *options):
     """Chromium's answer to a page, as a completed process."""
-    if shutil.which("chromium") is None:
-        pytest.skip("chromium is not on PATH")
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(_BROWSERS)} is on PATH")
     command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
     ]  # fmt: skip

@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from voxelocity_observe.core.environment import environment
-from voxelocity_observe.core.whole_file import write_whole
-
 BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parents[2]
 RESULTS = BENCHMARKS / "results"
@@ -28,6 +25,13 @@ VOXELOCITY = (sys.executable, "-m", "voxelocity")
 def source_folders(root: Path = ROOT) -> list[Path]:
     """The `src` of each distribution in a checkout of today, or the one of a checkout from before there were three."""
     return [root / "src"] if (root / "src").is_dir() else sorted(root.glob("packages/*/src"))
+
+
+# What is measured is this checkout, whatever is installed.
+sys.path[:0] = [folder for folder in map(str, source_folders()) if folder not in sys.path]
+
+from voxelocity_observe.core.environment import environment  # noqa: E402
+from voxelocity_observe.core.whole_file import write_whole  # noqa: E402
 
 
 def real_data() -> Path:

@@ -69,7 +69,7 @@ def check_trained(out: Path) -> None:
         )
 
 
-def division_of(call: Call) -> CaseDivision:
+def read_division(call: Call) -> CaseDivision:
     """Which cases the model in `call.out` was trained on, and which were held out, by its own record.
 
     Raises:
@@ -84,13 +84,13 @@ def division_of(call: Call) -> CaseDivision:
     return division
 
 
-def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
+def find_unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
     """The labeled cases that the model in `call.out` has not seen, by its own record; what to know is printed.
 
     Raises:
         InputError: the model does not say what it was trained on, or was trained on all of them.
     """
-    unseen, notices = held_out_cases(division_of(call), cases.refs)
+    unseen, notices = held_out_cases(read_division(call), cases.refs)
     for notice in notices:
         call.console.print(f"warning: {call.data}: {notice}", style="yellow", highlight=False, soft_wrap=True)
     if not unseen:

@@ -150,10 +150,10 @@ def find_reference(case: StepCase, setting: Setting) -> torch.Tensor | None:
         step()
         return step.gradients()
 
+    found: list[torch.Tensor] = []
     with setting.guard("steps", case=case.name, way=FLOAT32.name):
-        found: torch.Tensor = in_own_thread(work, FLOAT32, setting.device)
-        return found
-    return None
+        found.append(in_own_thread(work, FLOAT32, setting.device))
+    return found[0] if found else None
 
 
 # Changes that only this experiment makes.
@@ -241,7 +241,10 @@ def measure_norm(shape: tuple[int, ...], launches: list[NormLaunch], setting: Se
     def ours(launch: NormLaunch) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda features: norm_act(features, weight, bias, eps=1e-5, slope=0.01, launch=launch)
 
-    ways = [("torch's, contiguous", torchs, torch.contiguous_format), ("torch's, channels_last", torchs, CHANNELS_LAST)]
+    ways: list[tuple[str, Callable[[torch.Tensor], torch.Tensor], torch.memory_format]] = [
+        ("torch's, contiguous", torchs, torch.contiguous_format),
+        ("torch's, channels_last", torchs, CHANNELS_LAST),
+    ]
     if setting.is_cuda or device.type in fused_norm._DEVICES:
         ways += [
             (f"fused, tile {s.tile}, {s.num_warps} warps, {s.num_programs} programs", ours(s), CHANNELS_LAST)

@@ -150,7 +150,7 @@ def _report_variants(setting: Setting) -> None:
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}
     busy, copy_bytes_per_s = _copies(setting)
     for name, what, values in _variants():
-        row = {"what": name, "variant": what}
+        row: Row = {"what": name, "variant": what}
         with setting.guard("variants", **row), _replaced(values):
             row |= device_ms(works[name].fill, setting, repeats=12, queue=busy)
             share = 1e3 * works[name].num_bytes / row["ms"] / copy_bytes_per_s

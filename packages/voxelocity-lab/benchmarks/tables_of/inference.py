@@ -72,7 +72,7 @@ def runtime_lines(record: dict[str, Any]) -> list[str]:
         ("network", lambda row: row["network"]),
         ("window", lambda row: f"{row['edge_voxel']}³"),
         ("format", lambda row: row["compute"]),
-        *((name, lambda row, name=name: _runtime_cell(row["runtimes"].get(name, {}))) for name in used),  # type: ignore[misc]
+        *((name, lambda row, name=name: _runtime_cell(row["runtimes"].get(name, {}))) for name in used),
         ("`auto` (over the best)", lambda row: f"{row['auto']['choice']} ({row['auto']['over_best']:.2f})"),
     )
     return [

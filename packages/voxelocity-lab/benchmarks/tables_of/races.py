@@ -14,6 +14,8 @@ _FAST, _PLAIN, _OURS = "MONAI, fast recipe", "MONAI, plain script", "Voxelocity"
 _FULL = "Races in full"
 # Its task fixes the network of all sides.
 _SAME_NETWORK = ("phantoms",)
+_TARGET_HEADS = ("data", "Dice", "side", "median", "least", "most", "reached", "seeds", "machine")
+_TIMED_HEADS = ("data", "time", "peer", "Dice", "Voxelocity", "difference", "from", "to", "n", "of", "machine")
 
 
 def readme_table() -> str:
@@ -37,17 +39,17 @@ def full_lines() -> list[str]:
     if not races:
         return []
     lines = [f"## {_FULL}", "", "Times to a Dice: median, least and most of the seeds that reached it.", ""]
-    heads = ("data", "Dice", "side", "median", "least", "most", "reached", "seeds", "machine")
-    lines += markdown_table(heads, (row for record in races if record["target_dice"] for row in _target_rows(record)))
+    lines += markdown_table(
+        _TARGET_HEADS, (row for record in races if record["target_dice"] for row in _target_rows(record))
+    )
     lines += [
         "",
         "Dice after a fixed time: medians, and the mean of Voxelocity less the peer with its 95 % interval. Pairs are "
         "of one seed, or of one case where there is a single seed.",
         "",
     ]
-    heads = ("data", "time", "peer", "Dice", "Voxelocity", "difference", "from", "to", "n", "of", "machine")
     timed = [record for record in races if not record["target_dice"]]
-    return [*lines, *markdown_table(heads, (row for record in timed for row in _timed_rows(record))), ""]
+    return [*lines, *markdown_table(_TIMED_HEADS, (row for record in timed for row in _timed_rows(record))), ""]
 
 
 def _races() -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from unittest import mock
 import yaml
 
 from auto3dseg_on_cpu import seeming_gpu, shrink
-from harness import BENCHMARKS, ROOT, measure_each, real_data
+from harness import BENCHMARKS, ROOT, alternate, measure_each, real_data
 from voxelocity.tuning.auto3dseg.algorithms import algorithms_in
 from voxelocity.tuning.auto3dseg.customizing import customize
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
@@ -98,8 +98,8 @@ def on_cpu(arguments: list[str], answer: Path, log: Path) -> TrialOutcome:
 
 def their_search(work: Path, name: str) -> dict[str, Any]:
     """Auto3DSeg's own customization of the folder, which it writes into."""
-    one = algorithms_in(work)[0]
-    if not hasattr(one.algo, "customize_param_for_gpu"):
+    found = algorithms_in(work)[0]
+    if not hasattr(found.algo, "customize_param_for_gpu"):
         return {"trials": 0, "failed": 0, "seconds": 0.0, "chosen": {}, "would_have_ended_at": None, "error": None}
     outcomes: list[TrialOutcome] = []
 
@@ -108,18 +108,18 @@ def their_search(work: Path, name: str) -> dict[str, Any]:
         if not outcomes[-1].is_finished:
             raise RuntimeError(f"out of memory: {outcomes[-1].reason}")
 
-    module = importlib.import_module(type(one.algo).__module__)
+    module = importlib.import_module(type(found.algo).__module__)
     specs = {{"swinunetr": "swunetr"}.get(name, name): {**SPECS, "num_trials": TRIALS}}
     error = None
     with seeming_gpu(LIMIT_BYTES), mock.patch.object(module.subprocess, "run", run):
         try:
-            one.algo.customize_param_for_gpu(
-                str(one.folder), str(one.algo.data_stats_files), one.algo.fill_records, specs
+            found.algo.customize_param_for_gpu(
+                str(found.folder), str(found.algo.data_stats_files), found.algo.fill_records, specs
             )
         except (RuntimeError, ValueError, subprocess.SubprocessError) as failed:
             error = str(failed).partition("\n")[0]
     failures = [number for number, outcome in enumerate(outcomes) if not outcome.is_finished]
-    written = one.algo.fill_records["hyper_parameters.yaml"]
+    written = found.algo.fill_records["hyper_parameters.yaml"]
     keys = ("num_images_per_batch", "num_sw_batch_size", "sw_input_on_cpu")
     return {
         "trials": len(outcomes),
@@ -179,7 +179,7 @@ def two_epochs(work: Path, name: str) -> dict[str, Any]:
     return {**found, **{key: values[0] for key, values in outcome.measurements.items()}}
 
 
-def measured(name: str) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """The record of one template: both searches, and trainings with what each chose and with neither."""
     with tempfile.TemporaryDirectory(prefix="auto3dseg-") as folder:
         root = Path(folder)
@@ -187,11 +187,7 @@ def measured(name: str) -> dict[str, Any]:
         for side in ("theirs", "ours"):
             made[side] = _moved(made["default"], root / side)
         rows = {"default": {}, "theirs": their_search(made["theirs"], name), "ours": our_search(made["ours"], name)}
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in made}
-        for number in range(ROUNDS):
-            # Alternating, so that none always comes first.
-            for side in sorted(made, reverse=bool(number % 2)):
-                runs[side].append(two_epochs(made[side], name))
+        runs = alternate({side: partial(two_epochs, work, name) for side, work in made.items()}, ROUNDS)
         return {"limit_bytes": LIMIT_BYTES, **{side: {**row, "runs": runs[side]} for side, row in rows.items()}}
 
 
@@ -209,7 +205,7 @@ def main() -> None:
     if not templates().is_dir():
         sys.exit(f"Auto3DSeg's templates are not at {templates()}; name the folder above auto3dseg in VOXELOCITY_PEERS")
     facts: Mapping[str, Any] = {"trials_allowed": TRIALS, "cases": NUM_CASES, "epochs": EPOCHS}
-    measure_each("auto3dseg", __doc__, {name: partial(measured, name) for name in ALGORITHMS}, facts)
+    measure_each("auto3dseg", __doc__, {name: partial(measure, name) for name in ALGORITHMS}, facts)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import ROOT, head, parser_of, real_data, run_fresh, source_folders, write_record
+from harness import ROOT, alternate, head, parser_of, real_data, run_fresh, source_folders, write_record
 
 _HEAD = """
 import inspect, json, sys, time
@@ -114,12 +115,8 @@ with Timed():
 
 def measure(sources: Mapping[str, Path], name: str, rounds: int, work: Path) -> dict[str, Any]:
     """The median seconds and CPU seconds of both commits, and the ratios of the rounds, later to earlier."""
-    found: dict[str, list[dict[str, float]]] = {commit: [] for commit in sources}
-    for turn in range(_WARM_UPS + rounds):
-        for commit in (list(sources), list(sources)[::-1])[turn % 2]:
-            figures = _run(sources[commit], name, work / commit)
-            if turn >= _WARM_UPS:
-                found[commit].append(figures)
+    sides = {commit: partial(_run, source, name, work / commit) for commit, source in sources.items()}
+    found = alternate(sides, rounds, warm_ups=_WARM_UPS)
     before, now = found.values()
     record: dict[str, Any] = {"n": rounds}
     for unit in ("seconds", "cpu_s"):

@@ -18,7 +18,6 @@ installed.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -28,14 +27,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
-from harness import BENCHMARKS, ROOT, VOXELOCITY, head, parser_of, real_data, write_record
+from harness import BENCHMARKS, ROOT, VOXELOCITY, alternate, head, parser_of, real_data, write_record
 from voxelocity_lab.bench.comparison import spread
 
 SCRIPTS = BENCHMARKS / "slow_scripts"
@@ -52,18 +52,18 @@ class Case:
     Attributes:
         name: of the file, without its ending.
         stands_for: what people do.
+        needs: packages, as pip names them; the script is left out where one of them is missing.
         codes: findings any of which names the right cause.
         epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
         cured_environ: variables that the cured form is run with.
-        needs: packages, as pip names them; the script is left out where one of them is missing.
     """
 
     name: str
     stands_for: str
-    codes: tuple[str, ...]
-    epochs: int
-    cured_environ: Mapping[str, str]
     needs: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+    epochs: int = 0
+    cured_environ: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """Those of `needs` that are not installed, or not in the version asked for."""
@@ -88,27 +88,20 @@ CASES = tuple(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saving:
-    """One script that saves as it trains.
-
-    Attributes:
-        name: of the file, without its ending.
-        stands_for: what people do.
-        needs: module without which it cannot run.
-    """
-
-    name: str
-    stands_for: str
-    needs: str
-
-
 SAVING = (
-    Saving(name="saving_plain", stands_for="a plain loop with `torch.save`, and in `finally`", needs="torch"),
-    Saving(name="saving_monai", stands_for="MONAI's `CheckpointSaver`, which saves at an error, too", needs="ignite"),
-    Saving(name="saving_lightning", stands_for="Lightning's `ModelCheckpoint`, and a save in `on_exception`",
-           needs="pytorch_lightning"),
-)  # fmt: skip
+    Case(name="saving_plain", stands_for="a plain loop with `torch.save`, and in `finally`", needs=("torch",)),
+    Case(
+        name="saving_monai",
+        stands_for="MONAI's `CheckpointSaver`, which saves at an error, too",
+        needs=("pytorch-ignite",),
+    ),
+    Case(
+        name="saving_lightning",
+        stands_for="Lightning's `ModelCheckpoint`, and a save in `on_exception`",
+        needs=("pytorch-lightning",),
+    ),
+)
+"""Scripts that save as they train."""
 _OLD = b"a model of 300 epochs"
 
 
@@ -166,21 +159,22 @@ def epoch_s(text: str) -> float:
     return statistics.fmean(seconds)
 
 
-def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+def time_both(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
     """Seconds of an epoch of the script and of its cured form, alternating, and their ratios round by round."""
-    pair: tuple[tuple[Mapping[str, str], list[float]], ...] = (({}, []), (case.cured_environ, []))
-    for number in range(rounds):
-        for added, seconds in pair[:: 1 if number % 2 == 0 else -1]:
-            done = subprocess.run(
-                [sys.executable, str(script)],
-                check=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={**environ, **added, "EPOCHS": str(case.epochs)},
-            )
-            seconds.append(epoch_s(done.stdout))
-    slow_s, cured_s = pair[0][1], pair[1][1]
+
+    def run(added: Mapping[str, str]) -> float:
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**environ, **added, "EPOCHS": str(case.epochs)},
+        )
+        return epoch_s(done.stdout)
+
+    found = alternate({"slow": partial(run, {}), "cured": partial(run, case.cured_environ)}, rounds)
+    slow_s, cured_s = found["slow"], found["cured"]
     ratios = [slow / quick for slow, quick in zip(slow_s, cured_s, strict=True)]
     return {
         "epoch_s": statistics.median(slow_s),
@@ -190,8 +184,8 @@ def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) 
     }
 
 
-def checkpoints(
-    saving: Saving, folder: Path, *, scripts: Path, seconds: int, environ: Mapping[str, str]
+def compare_saved(
+    saving: Case, folder: Path, *, scripts: Path, seconds: int, environ: Mapping[str, str]
 ) -> dict[str, Any]:
     """What a script saved under a diagnosis, next to what it saves without one up to the same step.
 
@@ -249,7 +243,7 @@ def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Map
     script = HELD_OUT / f"{case.name}.py"
     record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
     record |= judged(case, diagnose(script, folder / case.name, seconds=seconds, environ=environ))
-    record |= timed(script, case, rounds=rounds, environ=environ)
+    record |= time_both(script, case, rounds=rounds, environ=environ)
     if record["predicted"] is not None:
         record["is_kept"] = is_kept(record["predicted"], record["achieved"]["median"])
     return record
@@ -281,10 +275,10 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
     is_good, begin = True, head("diagnose_scripts", f"--checkpoints --seconds {seconds}")
     with tempfile.TemporaryDirectory() as folder:
         for saving in SAVING:
-            if importlib.util.find_spec(saving.needs) is None:
-                print(f"{saving.name}: left out, as {saving.needs} is not installed", flush=True)
+            if missing := saving.missing():
+                print(f"{saving.name}: left out; not installed: {', '.join(missing)}", flush=True)
                 continue
-            record = checkpoints(saving, Path(folder), scripts=SCRIPTS, seconds=seconds, environ=environ)
+            record = compare_saved(saving, Path(folder), scripts=SCRIPTS, seconds=seconds, environ=environ)
             print(
                 f"{saving.name}: {record['num_equal']} of {record['num_checkpoints']} checkpoints equal, last.pt "
                 f"{'untouched' if record['is_last_untouched'] else 'REPLACED'}, not written: {record['refused']}",

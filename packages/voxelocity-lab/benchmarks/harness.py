@@ -12,12 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
-from voxelocity_observe.core.environment import environment
-from voxelocity_observe.core.whole_file import write_whole
-
+T = TypeVar("T")
 BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parents[2]
 RESULTS = BENCHMARKS / "results"
@@ -28,6 +26,13 @@ VOXELOCITY = (sys.executable, "-m", "voxelocity")
 def source_folders(root: Path = ROOT) -> list[Path]:
     """The `src` of each distribution in a checkout of today, or the one of a checkout from before there were three."""
     return [root / "src"] if (root / "src").is_dir() else sorted(root.glob("packages/*/src"))
+
+
+# What is measured is this checkout, whatever is installed.
+sys.path[:0] = [folder for folder in map(str, source_folders()) if folder not in sys.path]
+
+from voxelocity_observe.core.environment import environment  # noqa: E402
+from voxelocity_observe.core.whole_file import write_whole  # noqa: E402
 
 
 def real_data() -> Path:
@@ -88,6 +93,19 @@ def measure_each(
         print(wanted, json.dumps(found[wanted]), flush=True)
         in_order = {measurement: found[measurement] for measurement in measurements if measurement in found}
         write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
+
+
+def alternate(sides: Mapping[str, Callable[[], T]], rounds: int, *, warm_ups: int = 0) -> dict[str, list[T]]:
+    """What each side returns, a value a round; each round begins with another side, and the first ones do not count."""
+    found: dict[str, list[T]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(-warm_ups, rounds):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            value = sides[name]()
+            if number >= 0:
+                found[name].append(value)
+    return found
 
 
 def sets_of(keys: Mapping[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ MOST_PARAMETERS = 8
 def figures(root: Path) -> dict[str, int]:
     """What is counted, by name, of the checkout at `root`."""
     sources = tuple(source_folders(root))
-    files, trees = _parse(sources)
+    files, parsed = parse_sources(sources)
     imports = imported_modules(sources)
     users: dict[str, set[str]] = defaultdict(set)
     for name, targets in imports.items():
@@ -37,9 +37,10 @@ def figures(root: Path) -> dict[str, int]:
                 users[target].add(name)
     modules = [name for name, path in files.items() if path.name not in ("__init__.py", "__main__.py")]
     lines = {name: _lines(path) for name, path in files.items()}
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    nodes = [node for found in parsed.values() for node in found]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    defined = [n for tree in trees.values() for n in tree.body if isinstance(n, ast.ClassDef)]
+    bodies = (found[0].body for found in parsed.values() if isinstance(found[0], ast.Module))
+    defined = [node for body in bodies for node in body if isinstance(node, ast.ClassDef)]
     classes = Counter(n.name for n in defined if not _extends_its_namesake(n))
     return {
         "lines of src": sum(lines.values()),
@@ -63,14 +64,15 @@ def figures(root: Path) -> dict[str, int]:
 
 def imported_modules(sources: tuple[Path, ...]) -> dict[str, set[str]]:
     """The modules below these folders, by name, each with those of them that it imports."""
-    files, trees = _parse(sources)
-    return {name: set(_imported(name, tree, files)) - {name} for name, tree in trees.items()}
+    files, parsed = parse_sources(sources)
+    return {name: set(_imported(name, nodes, files)) - {name} for name, nodes in parsed.items()}
 
 
 @cache
-def _parse(sources: tuple[Path, ...]) -> tuple[dict[str, Path], dict[str, ast.Module]]:
+def parse_sources(sources: tuple[Path, ...]) -> tuple[dict[str, Path], dict[str, list[ast.AST]]]:
+    """The modules below these folders by name: their files, and all nodes of each, the module itself first."""
     files = {_module(path, source): path for source in sources for path in source.rglob("*.py")}
-    return files, {name: ast.parse(path.read_text()) for name, path in files.items()}
+    return files, {name: list(ast.walk(ast.parse(path.read_text()))) for name, path in files.items()}
 
 
 def _extends_its_namesake(node: ast.ClassDef) -> bool:
@@ -83,16 +85,16 @@ def _module(path: Path, source: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(name: str, tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
+def _imported(name: str, nodes: list[ast.AST], files: Mapping[str, Path]) -> Iterator[str]:
     """Modules of ours that a module imports, anywhere in it but for types alone."""
     only_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     package = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in only_types:
             continue
         if isinstance(node, ast.Import):

@@ -7,20 +7,17 @@ Writes `benchmarks/results/main_job_<scenario>_<budget>[_fold<n>].json` with the
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from harness import VOXELOCITY, head, parser_of, real_data, write_record
-from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
-from voxelocity.infer import load_model
-from voxelocity.metrics import case_score
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.events import events_path, read_events
 
@@ -85,12 +82,15 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
     train = ["train", str(dataset), "--fold", scenario.fold, "--time-budget", budget, "-o", str(run)]
     train += ["--seed", str(seed)]
     seconds = _call(train)
-    cases = open_cases(dataset)
-    refs = [ref for ref in cases if str(ref.fold) == scenario.fold or scenario.fold == "all"]
-    predict_s = sum(
-        _call(["predict", str(run), *map(str, images), "-o", str(out / folder)])
-        for folder, images in _without_name_clashes(refs).items()
-    )
+    refs = [ref for ref in open_cases(dataset) if str(ref.fold) == scenario.fold or scenario.fold == "all"]
+    # By the names of their cases: scans of several folders may have one name.
+    listed = work / "held_out.csv"
+    with listed.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
+        rows.writerows([ref.case_id, *ref.images] for ref in refs)
+    predict_s = _call(["predict", str(run), str(listed), "-o", str(out)])
+    _call(["evaluate", str(out), str(dataset), "-o", str(work / "scores"), "--labels", str(run)])
     finished = next(event for event in read_events(events_path(run)) if event["event"] == "run_finished")
     return record | {
         "scenario": scenario.name,
@@ -103,49 +103,25 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
         "images_per_s": finished["images_per_s"],
         "wait_share": finished["wait_share"],
         "mean_dice": finished["mean_dice"],
-        **_against_labels(run, out, refs),
+        **_against_labels(run, work / "scores"),
     }
 
 
-def _without_name_clashes(refs: list[Any]) -> dict[str, list[Path]]:
-    """Images by the folder their predictions go to: one for all, or one for each where they share a name."""
-    images = [image for ref in refs for image in ref.images]
-    if len({image.name for image in images}) == len(images):
-        return {".": images}
-    return {ref.case_id: list(ref.images) for ref in refs}
-
-
-def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
+def _against_labels(run: Path, scores: Path) -> dict[str, Any]:
     """Dice of the written predictions, and the largest distance from the run's own table."""
-    _, spec = load_model(run)
-    table = {case["case_id"]: case for case in json.loads((run / "scores.json").read_text())["cases"]}
-    dice, largest_gap = [], 0.0
-    for ref in refs:
-        scan = read_case(ref, label_values=spec.label_values)
-        (file,) = [path for path in out.rglob(ref.images[0].name) if path.parent.name in (out.name, ref.case_id)]
-        written = read_case(type(ref)(case_id=ref.case_id, images=(file,), label=file), label_values=spec.label_values)
-        assert written.grid.is_close(scan.grid), ref.case_id
-        assert written.label is not None
-        assert scan.label is not None
-        score = case_score(
-            ref.case_id,
-            written.label,
-            scan.label,
-            class_names=spec.class_names,
-            spacing_mm=scan.grid.spacing_mm,
-            tolerance_mm=None,
-        )
-        assert score.mean_dice is not None, f"{ref.case_id} holds no foreground"
-        dice.append(score.mean_dice)
-        if ref.case_id in table:
-            known = [
-                (value, table[ref.case_id]["dice"][name]) for name, value in score.dice.items() if value is not None
-            ]
-            largest_gap = max(largest_gap, *(abs(value - in_table) for value, in_table in known))
+    table = {case["case_id"]: case["dice"] for case in json.loads((run / "scores.json").read_text())["cases"]}
+    found = json.loads((scores / "evaluation.json").read_text())["cases"]
+    gaps = [
+        abs(figures["dice"] - table[case["case_id"]][name])
+        for case in found
+        if case["case_id"] in table
+        for name, figures in case["classes"].items()
+        if figures["dice"] is not None
+    ]
     return {
-        "predicted_dice": float(np.mean(dice)),
-        "largest_gap_to_table": largest_gap,
-        "num_cases": len(refs),
+        "predicted_dice": fmean(case["mean_dice"] for case in found),
+        "largest_gap_to_table": max(gaps, default=0.0),
+        "num_cases": len(found),
         # Fewer where the budget ran out during the final validation.
         "num_scored": len(table),
     }

@@ -93,7 +93,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def measured(setting: Setting) -> dict[str, Any]:
+def measure(setting: Setting) -> dict[str, Any]:
     """The estimate and the measured peaks of a setting."""
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         work = Path(name)
@@ -140,4 +140,4 @@ def measured(setting: Setting) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measure_each("memory_estimate", __doc__, {name: partial(measured, setting) for name, setting in SETTINGS.items()})
+    measure_each("memory_estimate", __doc__, {name: partial(measure, setting) for name, setting in SETTINGS.items()})

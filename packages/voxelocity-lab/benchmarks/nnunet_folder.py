@@ -20,14 +20,16 @@ import sys
 import tempfile
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 
-from harness import head, parser_of, real_data, write_record
+from harness import alternate, head, parser_of, real_data, write_record
 from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array
 from voxelocity.infer.pending import STAGES
@@ -193,18 +195,22 @@ def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: 
     """Predicts with both, alternating; agreement of labels case by case, seconds of all cases, and of our stages."""
     scans = sorted(images.iterdir())[:num_cases]
     stages: list[dict[str, float]] = []
-    seconds: dict[str, list[float]] = {"nnunet": [], "voxelocity": []}
     theirs, ours = work / "nnunet", work / "voxelocity"
-    for repeat in range(repeats + 1):
-        sides = [("nnunet", theirs, predict_nnunet), ("voxelocity", ours, predict_ours)]
-        for name, out, predict in sides if repeat % 2 else sides[::-1]:
-            shutil.rmtree(out, ignore_errors=True)
-            watch = Stopwatch()
-            predict(folder, scans, out)
-            seconds[name].append(watch.elapsed_s)
-        stages.append(_stage_seconds(ours / PREDICTIONS_TABLE))
+
+    def seconds_of(predict: Callable[[Path, list[Path], Path], None], out: Path) -> float:
+        shutil.rmtree(out, ignore_errors=True)
+        watch = Stopwatch()
+        predict(folder, scans, out)
+        seconds = watch.elapsed_s
+        if out == ours:
+            stages.append(_stage_seconds(ours / PREDICTIONS_TABLE))
+        return seconds
+
+    sides = {
+        "nnunet": partial(seconds_of, predict_nnunet, theirs), "voxelocity": partial(seconds_of, predict_ours, ours)
+    }  # fmt: skip
     # The first round warms up both.
-    timed = {name: values[1:] or values for name, values in seconds.items()}
+    timed = alternate(sides, max(1, repeats), warm_ups=1 if repeats else 0)
     cases, agreements = [], []
     for scan in scans:
         case = scan.name.removesuffix(f"_0000{_ENDING}")
@@ -221,7 +227,7 @@ def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: 
         "seconds": timed,
         "median_s": {name: statistics.median(values) for name, values in timed.items()},
         # Stages of different scans overlap.
-        "stage_s": stages[1:] or stages,
+        "stage_s": stages[-len(timed["voxelocity"]) :],
     }
 
 

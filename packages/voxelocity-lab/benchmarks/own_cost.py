@@ -9,6 +9,7 @@ busy on the machine. Repeats that compare two things alternate between them, and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
@@ -20,11 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import VOXELOCITY, head, parser_of, write_record
+from harness import BENCHMARKS, VOXELOCITY, alternate, head, parser_of, write_record
 from voxelocity_lab.bench.comparison import spread
 from voxelocity_observe.spans import SpanRecorder, span
-
-HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +66,16 @@ def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
             pass
         return time.thread_time() - begin_s
 
-    def once() -> float:
-        return 1e6 * (spans() - empty()) / amount.num_spans
-
-    if not listened:
-        return summary([once() for _ in range(amount.span_repeats)])
     values = []
-    with SpanRecorder(max_spans=amount.num_spans) as recorder:
+    with SpanRecorder(max_spans=amount.num_spans) if listened else contextlib.nullcontext() as recorder:
         for _ in range(amount.span_repeats):
-            values.append(once())
-            recorder.take()
+            values.append(1e6 * (spans() - empty()) / amount.num_spans)
+            if recorder is not None:
+                recorder.take()
     return summary(values)
 
 
-def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pairs: int) -> dict[str, Any]:
+def watch_program(watcher: Callable[[Path], list[str]], program: str, rounds: int, pairs: int) -> dict[str, Any]:
     """What a watcher does to a program: its seconds with and without, and the CPU seconds of the watcher itself.
 
     Args:
@@ -97,26 +92,28 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
             where it reports none.
         note: why there are no figures, or "".
     """
-    words = [sys.executable, str(HERE / "watched_programs.py"), program, "--rounds", str(rounds)]
-    wall, cpu, own, own_share, shares = list[float](), list[float](), list[float](), list[float](), list[float]()
-    for number in range(pairs):
+    words = [sys.executable, str(BENCHMARKS / "watched_programs.py"), program, "--rounds", str(rounds)]
+    shares: list[float] = []
+
+    def run_watched() -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
-            before = [*watcher(Path(folder) / "watched"), "--"]
-            sides = {"without": words, "with": before + words}
-            found: dict[str, dict[str, float]] = {}
-            for side in ("without", "with") if number % 2 else ("with", "without"):
-                ended = _run(sides[side])
-                if ended is None:
-                    return {"note": f"could not be run: {' '.join(before[1:-1][:3])}"}
-                found[side] = ended
-            shares += _measured_shares(Path(folder) / "watched")
-        with_it, without = found["with"], found["without"]
-        wall.append(with_it["wall_s"] / without["wall_s"] - 1.0)
-        cpu.append(with_it["cpu_s"] / without["cpu_s"] - 1.0)
-        own.append(with_it["tree_cpu_s"] - with_it["process_cpu_s"])
-        own_share.append(own[-1] / with_it["wall_s"])
-    figures = {"wall_share": wall, "cpu_share": cpu, "own_cpu_s": own, "own_share": own_share}
-    figures |= {"told_share": shares} if shares else {}
+            ended = _run([*watcher(Path(folder) / "watched"), "--", *words])
+            shares.extend(_measured_shares(Path(folder) / "watched"))
+            return ended
+
+    try:
+        found = alternate({"with": run_watched, "without": lambda: _run(words)}, pairs)
+    except subprocess.CalledProcessError as error:
+        return {"note": f"could not be run: {' '.join(error.cmd[1:4])}"}
+    both = list(zip(found["with"], found["without"], strict=True))
+    own = [with_it["tree_cpu_s"] - with_it["process_cpu_s"] for with_it, _ in both]
+    figures = {
+        "wall_share": [with_it["wall_s"] / without["wall_s"] - 1.0 for with_it, without in both],
+        "cpu_share": [with_it["cpu_s"] / without["cpu_s"] - 1.0 for with_it, without in both],
+        "own_cpu_s": own,
+        "own_share": [cpu_s / with_it["wall_s"] for cpu_s, (with_it, _) in zip(own, both, strict=True)],
+        **({"told_share": shares} if shares else {}),
+    }
     return {"note": "", **{name: summary(values) for name, values in figures.items()}}
 
 
@@ -131,14 +128,18 @@ def _measured_shares(folder: Path) -> list[float]:
     return []
 
 
-def _run(words: Sequence[str]) -> dict[str, float] | None:
-    """What the program printed last, and the CPU seconds of the whole tree; None where it did not finish."""
+def _run(words: Sequence[str]) -> dict[str, float]:
+    """What the program printed last, and the CPU seconds of the whole tree.
+
+    Raises:
+        CalledProcessError: it did not finish.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"wall_s"')]
-    if done.returncode != 0 or not lines:
-        return None
+    if not lines:
+        raise subprocess.CalledProcessError(done.returncode, words)
     tree_cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {**json.loads(lines[-1]), "tree_cpu_s": tree_cpu_s}
 
@@ -160,12 +161,12 @@ def measure(amount: Amount) -> dict[str, Any]:
         {
             "watcher": f"voxelocity monitor --period {period_s:g}",
             "program": program,
-            **watched(monitor(period_s), program, rounds, amount.pairs),
+            **watch_program(monitor(period_s), program, rounds, amount.pairs),
         }
         for program, rounds in (("cpu", amount.cpu_rounds), ("training", amount.training_rounds))
         for period_s in PERIODS_S
     ]
-    diagnosed = watched(diagnose, "training", amount.diagnosed_rounds, amount.pairs)
+    diagnosed = watch_program(diagnose, "training", amount.diagnosed_rounds, amount.pairs)
     return {
         "span_off_us": span_us(amount, listened=False),
         "span_on_us": span_us(amount, listened=True),

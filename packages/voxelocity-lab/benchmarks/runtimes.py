@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from harness import head, parser_of, write_record
+from harness import alternate, head, parser_of, write_record
 from voxelocity.infer.runtimes.auto import load_quickest, relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, in_one_line
 from voxelocity.infer.runtimes.table import RUNTIMES
@@ -68,7 +68,8 @@ def measure(scenario: Scenario) -> dict[str, Any]:
     network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
     windows = torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(1)).to(device)
     rows, loaded = _loaded(network, task, windows, scenario.runtimes)
-    for name, seconds in _interleaved(loaded, windows, scenario.rounds).items():
+    sides = {name: partial(_seconds_of, forward, windows) for name, forward in loaded.items()}
+    for name, seconds in alternate(sides, scenario.rounds, warm_ups=1).items():
         per_window = [pass_s / scenario.batch_size for pass_s in seconds]
         rows[name] |= {
             "window_s": statistics.median(per_window),
@@ -112,22 +113,13 @@ def _loaded(
     return rows, loaded
 
 
-def _interleaved(loaded: dict[str, Forward], windows: torch.Tensor, rounds: int) -> dict[str, list[float]]:
-    def call(forward: Forward) -> None:
-        with torch.no_grad():
-            forward(windows)
-        if windows.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    calls = {name: partial(call, forward) for name, forward in loaded.items()}
-    names, seconds = list(calls), {name: list[float]() for name in calls}
-    for number in range(rounds + 1):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            watch = Stopwatch()
-            calls[name]()
-            if number > 0:
-                seconds[name].append(watch.elapsed_s)
-    return seconds
+def _seconds_of(forward: Forward, windows: torch.Tensor) -> float:
+    watch = Stopwatch()
+    with torch.no_grad():
+        forward(windows)
+    if windows.device.type == "cuda":
+        torch.cuda.synchronize()
+    return watch.elapsed_s
 
 
 def _chosen(network: torch.nn.Module, task: RuntimeTask, names: tuple[str, ...]) -> tuple[str, list[str]]:

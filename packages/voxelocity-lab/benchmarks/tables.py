@@ -13,8 +13,9 @@ from pathlib import Path
 
 from harness import ROOT
 from tables_of import inference, monai, ranks, recipes, tuning, watching
-from tables_of.concepts import TABLE_OF, page_tables, readme_table
+from tables_of.concepts import TABLE_OF, page_tables
 from tables_of.measured import measured_page
+from tables_of.races import readme_table
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python packages/voxelocity-lab/benchmarks/tables.py`."

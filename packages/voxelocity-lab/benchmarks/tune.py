@@ -72,7 +72,7 @@ SETS = {
 LIMITS_GB = (4, 8)
 
 
-def measured(data_set: Set, limit_gb: int) -> dict[str, Any]:
+def measure(data_set: Set, limit_gb: int) -> dict[str, Any]:
     """The row of the table for one data set and limit."""
     dataset = real_data() / data_set.folder
     with tempfile.TemporaryDirectory(prefix="tune-") as name:
@@ -154,9 +154,7 @@ def main() -> None:
     if TINY:
         sys.argv.remove("--tiny")
     measurements: dict[str, Callable[[], Any]] = {
-        f"{name}-{limit}GB": partial(measured, data_set, limit)
-        for name, data_set in SETS.items()
-        for limit in LIMITS_GB
+        f"{name}-{limit}GB": partial(measure, data_set, limit) for name, data_set in SETS.items() for limit in LIMITS_GB
     }
     measure_each("tune", __doc__, measurements)
 

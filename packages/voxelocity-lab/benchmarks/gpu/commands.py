@@ -161,12 +161,6 @@ def plain_keys(keys: Mapping[str, Any]) -> Row:
     return {key: value if isinstance(value, int | float | str) else json.dumps(value) for key, value in keys.items()}
 
 
-def report_error(setting: Setting, table: str, what: str, error: Exception) -> None:
-    """A row for a variant that failed; the others are still to be run."""
-    setting.report(table, {"what": what, "error": f"{type(error).__name__}: {error}"[-_STDERR_CHARS:]})
-    print(f"{what} failed: {error}", flush=True)
-
-
 TINY_KEYS: Mapping[str, Any] = {
     "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
     "data.patch.shape_voxel": [16, 16, 16],
@@ -177,8 +171,3 @@ TINY_KEYS: Mapping[str, Any] = {
     "data.batch_size": 2,
 }
 """Of the plan in a dry run."""
-
-
-def set_options(keys: Mapping[str, Any]) -> list[str]:
-    """The `--set` options of these settings."""
-    return [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]

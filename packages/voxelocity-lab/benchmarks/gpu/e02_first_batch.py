@@ -1,4 +1,4 @@
-"""E2: how soon the first batches come when Triton has compiled nothing yet, and what feed threads cost the main thread.
+"""E2: how soon the first batches come when Triton has compiled nothing yet.
 
 Each group of measurements has a fresh process. Within it, what Triton holds in memory is dropped before each row, and a
 row that is "cold" gets an empty folder for its cache on disk, so that only the first row of a process also pays for
@@ -15,12 +15,20 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu.experiment import Experiment, Row, Setting
+import torch
 
-NUM_BATCHES = 21
+from gpu.experiment import Experiment, Row, Setting
+from voxelocity.core import compiling
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, compile_kernels
+from voxelocity_lab.bench.phantom import PhantomSet, make_phantoms
+
+NUM_BATCHES, _NUM_CLASSES = 21, 7
 _GROUPS: dict[str, list[dict[str, Any]]] = {
     "when a batch needs them": [
         {"threads": 2, "ahead": False, "disk": "cold"},
@@ -65,14 +73,13 @@ def run(setting: Setting) -> None:
 
 def measure(group: str, *, work: Path, device_name: str, is_tiny: bool) -> None:
     """All rows of a group, in this process."""
-    import torch
-
     device = torch.device(device_name, 0) if device_name == "cuda" else torch.device(device_name)
     begin_s = time.perf_counter()
     if device.type == "cuda":
         torch.zeros(1, device=device)
     _print("first batches", {"what": "the device opened", "seconds": time.perf_counter() - begin_s})
-    refs = _written_cases(work, 2 if is_tiny else 6, 40 if is_tiny else 96)
+    side = 40 if is_tiny else 96
+    refs = make_phantoms(PhantomSet(kind="ct", shape=(side, side, side), num_cases=2 if is_tiny else 6), work)
     cold = itertools.count()
     for way in _GROUPS[group][: 1 if is_tiny else None]:
         what = f"{way['threads']} threads, compiled {group}, disk {way['disk']}"
@@ -83,19 +90,9 @@ def measure(group: str, *, work: Path, device_name: str, is_tiny: bool) -> None:
             _print("first batches", {"what": what, **way, **_first_batches(refs, way, device)})
         except Exception as error:  # the other rows still count
             _print("first batches", {"what": what, "error": repr(error)[:300]})
-    if group == "ahead" or is_tiny:
-        for threads, interval_s in itertools.product((2,) if is_tiny else (1, 2, 8), (5e-3, 5e-4)):
-            try:
-                _print("steps next to a feed", _steps(refs, threads, interval_s, device, 3 if is_tiny else 60))
-            except Exception as error:
-                _print("steps next to a feed", {"what": f"{threads} threads", "error": repr(error)[:300]})
 
 
-def _first_batches(refs: list[Any], way: dict[str, Any], device: Any) -> Row:
-    import torch
-
-    from voxelocity.data.pipeline import Feed, compile_kernels
-
+def _first_batches(refs: Sequence[VolumeRef], way: dict[str, Any], device: torch.device) -> Row:
     cases, config, spec = _filled_cases(refs, way["threads"], way["ahead"], device)
     begin_s = time.perf_counter()
     row: Row = {}
@@ -131,47 +128,8 @@ def _first_batches(refs: list[Any], way: dict[str, Any], device: Any) -> Row:
     }
 
 
-def _steps(refs: list[Any], threads: int, interval_s: float, device: Any, num_steps: int) -> Row:
-    """A step of 400 small operations next to a feed: what the feed's threads take from the thread that launches."""
-    import torch
-
-    from voxelocity.data.pipeline import Feed
-
-    cases, config, _ = _filled_cases(refs, threads, True, device)
-    tensor = torch.zeros(1024, device=device)
-    times, waited = [], []
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(interval_s)
-    try:
-        with Feed(cases, config, seed=3, device=device) as feed:
-            for _ in range(num_steps):
-                begin_s = time.perf_counter()
-                next(feed)
-                waited.append(time.perf_counter() - begin_s)
-                for _ in range(400):
-                    tensor.add_(1.0)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                times.append(time.perf_counter() - begin_s)
-    finally:
-        sys.setswitchinterval(before_s)
-    steady = slice(num_steps // 3, None)
-    return {
-        "what": f"{threads} threads, switch interval {interval_s * 1e3:g} ms",
-        "threads": threads,
-        "switch_interval_ms": interval_s * 1e3,
-        "step_ms": statistics.median(times[steady]) * 1e3,
-        "slowest_step_ms": max(times[steady]) * 1e3,
-        "wait_ms": statistics.median(waited[steady]) * 1e3,
-        "n": len(times[steady]),
-    }
-
-
-def _filled_cases(refs: list[Any], threads: int, ahead: bool, device: Any) -> tuple[Any, Any, Any]:
+def _filled_cases(refs: Sequence[VolumeRef], threads: int, ahead: bool, device: torch.device) -> tuple[Any, Any, Any]:
     """The cases in the memory tier, the configuration, and what a case is like; on a CPU a tiny one."""
-    from voxelocity.data.augment import AugmentConfig
-    from voxelocity.data.pipeline import DataConfig, PreparedCases
-
     # Those that a plan chooses by itself for a small MR task, plus a blur, so that eleven kernels are needed.
     augment = AugmentConfig(flip_probability=(0.5, 0.0, 0.0), affine_probability=0.7)
     feed = _CONFIG["feed"] | {"num_threads": threads, "compiles_ahead": ahead}
@@ -183,8 +141,8 @@ def _filled_cases(refs: list[Any], threads: int, ahead: bool, device: Any) -> tu
     config = DataConfig.parse(chosen)
     cases = PreparedCases(
         refs,
-        class_names=("background", "ball"),
-        label_values=(0, 1),
+        class_names=tuple(f"class {value}" for value in range(_NUM_CLASSES)),
+        label_values=range(_NUM_CLASSES),
         prepare=config.prepare,
         cache=config.cache,
         warn=lambda text: print(text, file=sys.stderr),
@@ -194,29 +152,8 @@ def _filled_cases(refs: list[Any], threads: int, ahead: bool, device: Any) -> tu
     return cases, config, specs[0]
 
 
-def _written_cases(work: Path, num_cases: int, side: int) -> list[Any]:
-    import nibabel as nib
-    import numpy as np
-
-    from voxelocity.core.volume import VolumeRef
-
-    refs = []
-    for number in range(num_cases):
-        rng = np.random.default_rng(number)
-        distance = np.linalg.norm(np.indices((side,) * 3) - side / 2, axis=0)
-        label = (distance < side / 4).astype(np.uint8)
-        image = (rng.normal(size=label.shape) * 20 + 100 * label).astype(np.int16)
-        paths = work / f"case_{number}.nii", work / f"label_{number}.nii"
-        for array, path in zip((image, label), paths, strict=True):
-            nib.save(nib.Nifti1Image(array, np.eye(4)), path)
-        refs.append(VolumeRef(case_id=f"case_{number}", images=(paths[0],), label=paths[1], fold=0))
-    return refs
-
-
-def _forget_kernels(device: Any) -> None:
+def _forget_kernels(device: torch.device) -> None:
     """Drops what Triton and we hold in memory of compiled kernels."""
-    from voxelocity.core import compiling
-
     compiling._begun.clear()
     if device.type != "cuda":
         return
@@ -234,15 +171,6 @@ def _print(table: str, row: Row) -> None:
     print(json.dumps({"table": table, **row}), flush=True)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--group", choices=list(_GROUPS), required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--tiny", action="store_true")
-    return parser.parse_args()
-
-
 EXPERIMENT = Experiment(
     id="E2",
     question="When do batches 0 to 20 come with an empty Triton cache: 1, 2, 8 threads, compiled ahead or not?",
@@ -251,5 +179,10 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    options = _arguments()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--group", choices=list(_GROUPS), required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
     measure(options.group, work=options.work, device_name=options.device, is_tiny=options.tiny)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gpu.experiment import Experiment, Row, Setting
-from gpu.steps import HIPPOCAMPUS, TINY, FeedLike, StepCase, build_batches, build_step, switch_interval, synchronize
+from gpu.experiment import Experiment, Row, Setting, profile_kernels
+from gpu.steps import HIPPOCAMPUS, TINY, FeedLike, StepCase, build_batches, build_step, switch_interval
 from voxelocity.core.batch import Batch, Draw
 from voxelocity.parallel import ALONE
 from voxelocity.step import ScheduleConfig, TrainingStep
@@ -27,32 +28,31 @@ _INTERVALS_S = (5e-3, 5e-4)
 def run(setting: Setting) -> None:
     case = TINY if setting.is_tiny else HIPPOCAMPUS
     batches = build_batches(case, setting.device)
-    for is_graph in (False, True):
-        way = "graph" if is_graph else "eager"
-        try:
+    for way in ("eager", "graph"):
+        with setting.guard("the step alone", what=way):
             said: list[str] = []
-            step = build_step(case, setting.device, step_graph=is_graph, said=said)
-            for number in range(2 if setting.is_tiny else 8):
-                step(batches[number % len(batches)].with_(step=number), 1e-3)
-            synchronize(setting.device)
-            facts: Row = {"what": way, "why_no_graph": step.why_no_graph if is_graph else "", "said": " | ".join(said)}
-            setting.report(
-                "the step alone", facts | _host_us(step, batches, setting) | _kernels(step, batches, setting)
-            )
+            step = build_step(case, setting.device, step_graph=way == "graph", said=said)
+            _make_steps(step, batches, 2 if setting.is_tiny else 8)
+            setting.synchronize()
+            why = step.why_no_graph if way == "graph" else ""
+            facts: Row = {"what": way, "why_no_graph": why, "said": " | ".join(said)}
+            row = facts | _host_us(step, batches, setting) | _kernels(step, batches, setting)
+            setting.report("the step alone", row)
             _with_threads(step, batches, setting, case, way)
-        except Exception as error:
-            setting.report("the step alone", {"what": way, "error": f"{type(error).__name__}: {error}"[:300]})
-    try:
+    with setting.guard("the loop around a step that does nothing"):
         setting.report("the loop around a step that does nothing", loop_us(setting, batches))
-    except Exception as error:
-        setting.report("the loop around a step that does nothing", {"error": f"{type(error).__name__}: {error}"[:300]})
+
+
+def _make_steps(step: TrainingStep, batches: list[Batch], num_steps: int) -> None:
+    for number in range(num_steps):
+        step(batches[number % len(batches)].with_(step=number), 1e-3)
 
 
 def _host_us(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
     """Until a call returns while the device is idle: launches and Python."""
     times = []
     for number in range(2 if setting.is_tiny else 20):
-        synchronize(setting.device)
+        setting.synchronize()
         begin_s = time.perf_counter()
         step(batches[number % len(batches)].with_(step=number), 1e-3)
         times.append((time.perf_counter() - begin_s) * 1e6)
@@ -60,23 +60,13 @@ def _host_us(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
 
 
 def _kernels(step: TrainingStep, batches: list[Batch], setting: Setting) -> Row:
-    """Kernels of a step and the time that they take together, by torch's profiler; of a CPU, its operations."""
-    from torch.profiler import ProfilerActivity, profile
-
-    is_cuda, num_steps = setting.device.type == "cuda", 3
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    with profile(activities=activities, acc_events=True) as profiler:
-        for number in range(num_steps):
-            step(batches[number % len(batches)].with_(step=number), 1e-3)
-        synchronize(setting.device)
-    kind = "CUDA" if is_cuda else "CPU"
-    events = [event for event in profiler.events() if event.device_type.name == kind]
-    launches = sum(1 for event in profiler.events() if "LaunchKernel" in event.name or "GraphLaunch" in event.name)
-    busy_us = sum(float(event.time_range.elapsed_us()) for event in events) if is_cuda else 0.0
+    """Kernels of a step and the time that they take together; of a CPU, its operations."""
+    num_steps = 3
+    found, launches = profile_kernels(lambda: _make_steps(step, batches, num_steps), setting)
     return {
-        "operations": len(events) / num_steps,
+        "operations": sum(count for _, _, count in found) / num_steps,
         "launches": launches / num_steps,
-        "device_busy_ms": busy_us / num_steps / 1e3,
+        "device_busy_ms": sum(ms for _, ms, _ in found) / num_steps if setting.is_cuda else 0.0,
     }
 
 
@@ -90,10 +80,9 @@ def _with_threads(step: TrainingStep, batches: list[Batch], setting: Setting, ca
                 deadline_s = time.perf_counter() + 8.0
                 while num_threads and not feed.error and feed.num_batches < 3 and time.perf_counter() < deadline_s:
                     time.sleep(0.01)
-                synchronize(setting.device)
+                setting.synchronize()
                 made, begin_s = feed.num_batches, time.perf_counter()
-                for number in range(num_steps):
-                    step(batches[number % len(batches)].with_(step=number), 1e-3)
+                _make_steps(step, batches, num_steps)
                 torch.cuda.current_stream().synchronize() if setting.device.type == "cuda" else None
                 spent_s = time.perf_counter() - begin_s
                 num_made = feed.num_batches - made
@@ -163,8 +152,6 @@ class _QuietLoop(Loop):
     """Without the picture, which is drawn in a thread."""
 
     def _drawn(self) -> Any:
-        import contextlib
-
         return contextlib.nullcontext()
 
 

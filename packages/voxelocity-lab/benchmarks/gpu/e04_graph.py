@@ -19,7 +19,6 @@ from gpu.steps import (
     StepCase,
     build_batches,
     build_step,
-    synchronize,
 )
 from voxelocity.step import TrainingStep
 from voxelocity.step.graph import WARM_UP_STEPS
@@ -29,51 +28,43 @@ from voxelocity.step.optimizer_table import OPTIMIZERS, OptimizerName
 def run(setting: Setting) -> None:
     for case in (TINY,) if setting.is_tiny else (HIPPOCAMPUS, MEDIUM, LARGE):
         for optimizer in ("adamw",) if case is LARGE else ("adamw", "muon"):
-            _reported(setting, "replay", {"what": case.name, "optimizer": optimizer}, _replay, case, optimizer)
-    case = TINY if setting.is_tiny else HIPPOCAMPUS
+            _report(setting, "replay", {"what": case.name, "optimizer": optimizer}, _replay, case, optimizer)
+    case, table = TINY if setting.is_tiny else HIPPOCAMPUS, "200 steps against eager ones"
     for optimizer in OPTIMIZERS:
-        row: Row = {"what": optimizer}
-        _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0)
-    row = {"what": "adamw, dropout 0.2"}
-    _reported(setting, "200 steps against eager ones", row, _agreement, case, "adamw", 0.2)
+        _report(setting, table, {"what": optimizer}, _agreement, case, optimizer, 0.0)
+    _report(setting, table, {"what": "adamw, dropout 0.2"}, _agreement, case, "adamw", 0.2)
     for optimizer in ("adamw", "sgd"):
-        row = {"what": f"{optimizer}, float16"}
-        _reported(setting, "200 steps against eager ones", row, _agreement, case, optimizer, 0.0, "float16")
-    _reported(setting, "a recording that fails", {"what": "memory full"}, _full, case)
+        _report(setting, table, {"what": f"{optimizer}, float16"}, _agreement, case, optimizer, 0.0, "float16")
+    _report(setting, "a recording that fails", {"what": "memory full"}, _full, case)
 
 
-def _reported(setting: Setting, table: str, row: Row, measure: Any, *arguments: Any) -> None:
-    try:
-        row = row | measure(setting, *arguments)
-    except Exception as error:
-        row = row | {"error": f"{type(error).__name__}: {error}"[:300]}
-    if setting.device.type == "cuda":
-        torch.cuda.empty_cache()
-    setting.report(table, row)
+def _report(setting: Setting, table: str, row: Row, measure: Any, *arguments: Any) -> None:
+    with setting.guard(table, **row):
+        setting.report(table, row | measure(setting, *arguments))
 
 
 def _replay(setting: Setting, case: StepCase, optimizer: OptimizerName) -> Row:
     """Milliseconds of a step by events, eager and replayed, and what recording takes."""
     said: list[str] = []
     batches = build_batches(case, setting.device, 2)
-    if setting.device.type == "cuda":
+    if setting.is_cuda:
         torch.cuda.reset_peak_memory_stats()
     row = _times("eager", build_step(case, setting.device, optimizer=optimizer), batches, setting)
-    if setting.device.type == "cuda":
+    if setting.is_cuda:
         row["eager_peak_mb"] = torch.cuda.max_memory_reserved() / 1e6
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     step = build_step(case, setting.device, optimizer=optimizer, step_graph=True, said=said)
     for number in range(WARM_UP_STEPS):
         step(batches[number % 2].with_(step=number), 1e-3)
-    synchronize(setting.device)
+    setting.synchronize()
     begin_s = time.perf_counter()
     step(batches[0].with_(step=WARM_UP_STEPS), 1e-3)
-    synchronize(setting.device)
+    setting.synchronize()
     row["record_s"] = time.perf_counter() - begin_s
     row |= _times("graph", step, batches, setting)
     row["pool_mb"] = 0.0 if step._graphs is None else step._graphs._recorder.num_bytes / 1e6
-    row["graph_peak_mb"] = torch.cuda.max_memory_reserved() / 1e6 if setting.device.type == "cuda" else 0.0
+    row["graph_peak_mb"] = torch.cuda.max_memory_reserved() / 1e6 if setting.is_cuda else 0.0
     return row | {"why_no_graph": step.why_no_graph, "said": " | ".join(said)}
 
 
@@ -90,11 +81,11 @@ def _row_ms(step: TrainingStep, batches: list[Any], setting: Setting) -> float:
     num_steps = 2 if setting.is_tiny else 20
     times = []
     for _ in range(1 if setting.is_tiny else 3):
-        synchronize(setting.device)
+        setting.synchronize()
         begin_s = time.perf_counter()
         for number in range(num_steps):
             step(batches[number % 2].with_(step=number), 1e-3)
-        synchronize(setting.device)
+        setting.synchronize()
         times.append((time.perf_counter() - begin_s) / num_steps * 1e3)
     return statistics.median(times)
 
@@ -114,7 +105,7 @@ def _agreement(
     batches = build_batches(case, setting.device, 4)
     said: list[str] = []
     trained: dict[str, tuple[TrainingStep, list[float]]] = {}
-    feed: Any = FeedLike(setting, case, 1, pause_s=4e-3) if setting.device.type == "cuda" else contextlib.nullcontext()
+    feed: Any = FeedLike(setting, case, 1, pause_s=4e-3) if setting.is_cuda else contextlib.nullcontext()
     # What two eager trainings differ by is the same for all optimizers that follow the gradients' size.
     has_noise = optimizer in ("adamw", "muon") and not dropout
     with feed:
@@ -154,7 +145,7 @@ def _difference(ours: torch.nn.Module, theirs: torch.nn.Module) -> float:
 
 def _full(setting: Setting, case: StepCase) -> Row:
     """A device that has no memory left for a recording: the training continues."""
-    if setting.device.type != "cuda":
+    if not setting.is_cuda:
         return {"skipped": "only a GPU has graphs"}
     said: list[str] = []
     batches = build_batches(case, setting.device, 2)
@@ -166,7 +157,7 @@ def _full(setting: Setting, case: StepCase) -> Row:
     record, total = recorder.record, torch.cuda.get_device_properties(setting.device).total_memory
 
     def record_in_little(work: Any) -> Any:
-        synchronize(setting.device)
+        setting.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / total)
         try:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpu.experiment import Experiment, Row, Setting, device_ms
+from gpu.experiment import Experiment, Row, Setting, capture, device_ms, profile_kernels
 from loss_bytes import CLASSES, fused_bytes, operation_bytes
 from voxelocity.step import LossConfig, build_loss
 from voxelocity.step.fused import is_fused, set_fused
@@ -29,25 +28,29 @@ _LEFT_FOR_COMPILING_S = 25.0
 
 def run(setting: Setting) -> None:
     begin_s = time.perf_counter()
+    cases = [*itertools.product(CLASSES, _LAYOUTS)]
     with _as_found():
-        _attempt(setting, "compiling ahead", functools.partial(_compile_ahead, setting))
+        with setting.guard("errors", what="compiling ahead"):
+            _compile_ahead(setting)
         setting.report("times", {"what": "first launches of all kernels", "s": time.perf_counter() - begin_s})
         copy_gb_s = _copied(setting)
-        cases = [*itertools.product(CLASSES, _LAYOUTS)]
         for case in cases:
-            _attempt(setting, f"exact {case}", functools.partial(_exact, setting, *case))
-        _attempt(setting, "hippocampus", functools.partial(_small, setting))
+            with setting.guard("errors", what=f"exact {case}"):
+                _exact(setting, *case)
+        with setting.guard("errors", what="hippocampus"):
+            _small(setting)
         for case in cases:
-            _attempt(setting, f"measured {case}", functools.partial(_measured, setting, *case, copy_gb_s))
+            with setting.guard("errors", what=f"measured {case}"):
+                _measured(setting, *case, copy_gb_s)
         for case in cases:
-            _attempt(setting, f"tilings {case}", functools.partial(_tilings, setting, *case))
+            with setting.guard("errors", what=f"tilings {case}"):
+                _tilings(setting, *case)
         for num_classes in _COMPILED:
             if setting.is_tiny or time.perf_counter() - begin_s > setting.limit_s - _LEFT_FOR_COMPILING_S:
                 setting.report("losses", {"what": f"{num_classes} classes, torch.compile", "error": "no time left"})
                 continue
-            _attempt(
-                setting, f"compiled {num_classes}", functools.partial(_by_compiler, setting, num_classes, copy_gb_s)
-            )
+            with setting.guard("errors", what=f"compiled {num_classes}"):
+                _by_compiler(setting, num_classes, copy_gb_s)
 
 
 @contextmanager
@@ -59,17 +62,7 @@ def _as_found() -> Iterator[None]:
         set_fused("loss", before)
 
 
-def _attempt(setting: Setting, what: str, work: Callable[[], object]) -> None:
-    """One part may fail: its error is a row, and the others continue."""
-    try:
-        work()
-    except Exception as error:
-        setting.report("errors", {"what": what, "error": f"{type(error).__name__}: {str(error)[:300]}"})
-    if setting.device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _drawn(
+def _draw(
     setting: Setting, num_classes: int, layout: str, shape: tuple[int, int, int, int], dtype: torch.dtype
 ) -> Pair:
     rng = torch.Generator(setting.device).manual_seed(num_classes)
@@ -82,7 +75,7 @@ def _drawn(
 
 def _large(setting: Setting, num_classes: int, layout: str) -> Pair:
     shape = (1, 8, 8, 8) if setting.is_tiny else (4, 128, 128, 128)
-    return _drawn(setting, num_classes, layout, shape, torch.bfloat16)
+    return _draw(setting, num_classes, layout, shape, torch.bfloat16)
 
 
 def _copied(setting: Setting) -> float:
@@ -98,7 +91,7 @@ def _copied(setting: Setting) -> float:
 def _exact(setting: Setting, num_classes: int, layout: str) -> None:
     """Both ways against float64 on 2 x 32^3 voxels of float32."""
     shape = (2, 4, 4, 4) if setting.is_tiny else (2, 32, 32, 32)
-    logits, label = _drawn(setting, num_classes, layout, shape, torch.float32)
+    logits, label = _draw(setting, num_classes, layout, shape, torch.float32)
     precise = logits.detach().double().requires_grad_()
     probability = precise.softmax(1).flatten(2)
     target = torch.nn.functional.one_hot(label.long(), num_classes).movedim(-1, 1).flatten(2)
@@ -171,7 +164,7 @@ def _judged(what: str, row: Row, num_classes: int, label: torch.Tensor, copy_gb_
 def _times(setting: Setting, step: Callable[[], object], *, repeats: int = 20) -> Row:
     """Milliseconds with the host, of a replayed graph, and the most memory that a step takes above its inputs."""
     row: Row = {}
-    if setting.device.type == "cuda":
+    if setting.is_cuda:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -179,31 +172,19 @@ def _times(setting: Setting, step: Callable[[], object], *, repeats: int = 20) -
         step()
         row["peak_bytes"] = torch.cuda.max_memory_allocated() - held
     row |= device_ms(step, setting, repeats=repeats, warmup=2)
-    if setting.device.type == "cuda":
+    if setting.is_cuda:
         try:
-            row["graph_ms"] = device_ms(_captured(step).replay, setting, repeats=repeats, warmup=2)["ms"]
+            row["graph_ms"] = device_ms(capture(step).replay, setting, repeats=repeats, warmup=2)["ms"]
         except (RuntimeError, torch.OutOfMemoryError) as error:
             row["graph_error"] = str(error)[:200]
     return row
-
-
-def _captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph
 
 
 def _small(setting: Setting) -> None:
     """A batch of the hippocampus plan, whose step is bound by launches."""
     for layout, way in itertools.product(_LAYOUTS, ("operations", "fused")):
         shape = (1, 4, 4, 4) if setting.is_tiny else (8, 32, 48, 32)
-        logits, label = _drawn(setting, 3, layout, shape, torch.bfloat16)
+        logits, label = _draw(setting, 3, layout, shape, torch.bfloat16)
         set_fused("loss", way == "fused")
         loss = build_loss(_CONFIG)
 
@@ -212,23 +193,8 @@ def _small(setting: Setting) -> None:
         ) -> torch.Tensor:
             return torch.autograd.grad(loss(logits, label), logits)[0]
 
-        row = _times(setting, step, repeats=50)
-        setting.report("small", {"what": f"8x3x32x48x32, {layout}, {way}", **row, "launches": _launches(setting, step)})
-
-
-def _launches(setting: Setting, step: Callable[[], object]) -> int:
-    """Kernels, copies and fills of a call; 0 without a CUDA device."""
-    if setting.device.type != "cuda":
-        return 0
-    from torch.autograd import DeviceType  # type: ignore[attr-defined]
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
-        step()
-        torch.cuda.synchronize()
-    return sum(event.device_type == DeviceType.CUDA for event in profiled.events())
+        row = {"what": f"8x3x32x48x32, {layout}, {way}", **_times(setting, step, repeats=50)}
+        setting.report("small", {**row, "launches": sum(count for _, _, count in profile_kernels(step, setting)[0])})
 
 
 def _by_compiler(setting: Setting, num_classes: int, copy_gb_s: float) -> None:
@@ -290,12 +256,9 @@ def _tilings(setting: Setting, num_classes: int, layout: str) -> None:
                     call.sums()
 
             row: Row = {"what": what, **vars(used)}
-            try:
-                work()
-                replay = _captured(work).replay if setting.device.type == "cuda" else work
+            with setting.guard("tilings", **row):
+                replay = capture(work).replay if setting.is_cuda else work
                 setting.report("tilings", row | device_ms(replay, setting, repeats=8, warmup=2))
-            except Exception as error:
-                setting.report("tilings", row | {"error": f"{type(error).__name__}: {str(error)[:200]}"})
 
 
 def _runs(logits: torch.Tensor, label: torch.Tensor) -> bool:
@@ -305,15 +268,16 @@ def _runs(logits: torch.Tensor, label: torch.Tensor) -> bool:
 
 def _compile_ahead(setting: Setting) -> None:
     """Launches every kernel once on a tiny batch, in several threads: sizes make no other kernel of it."""
-    if setting.device.type != "cuda":
+    if not setting.is_cuda:
         return
     set_fused("loss", True)
 
     def launch(case: tuple[int, str, tuple[LossTiling, LossTiling], torch.dtype]) -> None:
         num_classes, layout, pair, dtype = case
-        logits, label = _drawn(setting, num_classes, layout, (2, 8, 8, 8), dtype)
-        loss = FusedLoss(_CONFIG, tilings=pair)
-        with torch.no_grad():
+        what = f"first launch: {num_classes} classes, {layout}, {dtype}"
+        with setting.guard("errors", what=what, tilings=str(pair)), torch.no_grad():
+            logits, label = _draw(setting, num_classes, layout, (2, 8, 8, 8), dtype)
+            loss = FusedLoss(_CONFIG, tilings=pair)
             loss.loss(logits, label)
             value = torch.zeros(1 + 2 * 256, device=setting.device)
             _Call(loss, logits, label, is_gradient=True).gradient(value, value.new_ones(()), is_shared=True)
@@ -327,20 +291,8 @@ def _compile_ahead(setting: Setting) -> None:
         for num_classes, layout in itertools.product(CLASSES, _LAYOUTS)
     ]
     with ThreadPoolExecutor(8) as pool:
-        for result in [pool.submit(_reported, setting, launch, case) for case in cases]:
-            result.result()
+        list(pool.map(launch, cases))
     torch.cuda.synchronize()
-
-
-def _reported(
-    setting: Setting, launch: Callable[..., None], case: tuple[int, str, tuple[LossTiling, LossTiling], torch.dtype]
-) -> None:
-    try:
-        launch(case)
-    except Exception as error:
-        num_classes, layout, pair, dtype = case
-        row = {"what": f"first launch: {num_classes} classes, {layout}, {dtype}", "tilings": str(pair)}
-        setting.report("errors", row | {"error": f"{type(error).__name__}: {str(error)[:300]}"})
 
 
 EXPERIMENT = Experiment(

@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from gpu.commands import TINY_KEYS, plain_keys, report_error, report_labeled, report_run, run_voxelocity
+from gpu.commands import TINY_KEYS, plain_keys, report_labeled, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
 from harness import real_data
-from voxelocity.data.source import open_cases
-from voxelocity.planning import make_plan
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.bench.race.scenario import RaceSettings, make_race
-from voxelocity_lab.bench.race.sides import Race, SideName, train_side
+from voxelocity_lab.bench.race.sides import Race, SideName, plan_race, train_side
 
 _TABLE = "race"
 
@@ -35,8 +32,15 @@ def races_of(setting: Setting) -> tuple[Race, Race]:
         return own, replace(own, keys={**own.keys, **PEER_KEYS})
     dataset = make_bodies(setting.work / "phantoms", 4, scale=0.2)
     keys = {**LIMITS, **TINY_KEYS, "train.target_dice": 0.001, "precision.compute": "float32"}
-    planned = make_plan(open_cases(dataset), device="cpu", overrides={**keys, **PEER_KEYS})
-    race = Race(dataset=dataset, planned=planned, out=setting.work / "race", target_dice=0.001, limit_s=20.0, keys=keys)
+    race = plan_race(
+        dataset,
+        setting.work / "race",
+        overrides={**keys, **PEER_KEYS},
+        keys=keys,
+        target_dice=0.001,
+        limit_s=20.0,
+        device="cpu",
+    )
     return race, replace(race, keys={**keys, **PEER_KEYS})
 
 
@@ -63,32 +67,29 @@ def train_warm(setting: Setting, what: str, race: Race) -> None:
 def run(setting: Setting) -> None:
     """Rounds while there is time for another; `--set E6.seeds=1` for one."""
     end_s = time.monotonic() + setting.limit_s - 5.0
-    num_seeds = int(setting.number("seeds", 3, tiny=1))
     own, equal = races_of(setting)
     # Whatever ran on this machine before, the first training finds nothing compiled and nothing measured.
     for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         os.environ[name] = str(setting.work / name.lower())
     longest_s = 0.0
-    for seed in range(num_seeds):
+    for seed in range(int(setting.number("seeds", 3, tiny=1))):
         heat = "cold" if seed == 0 else "kernels warm"
-        trainings: list[tuple[str, Callable[[str], None]]] = [
-            (f"ours, {heat}", lambda what, seed=seed: train_once(setting, what, "ours", own, seed)),  # type: ignore[misc]
-            ("fast recipe", lambda what, seed=seed: train_once(setting, what, "fast", own, seed)),  # type: ignore[misc]
-            ("ours, equal", lambda what, seed=seed: train_once(setting, what, "ours", equal, seed)),  # type: ignore[misc]
-        ]
+        trainings: list[tuple[str, SideName | None, Race]] = [
+            (f"ours, {heat}", "ours", own), ("fast recipe", "fast", own), ("ours, equal", "ours", equal)
+        ]  # fmt: skip
         if seed == 0:
-            trainings.insert(1, ("ours, all caches warm", lambda what: train_warm(setting, what, own)))
+            trainings.insert(1, ("ours, all caches warm", None, own))
         else:
             trainings.reverse()
-        for name, train in trainings:
+        for name, side, race in trainings:
             what, begin_s = f"{name}, seed {seed}", time.monotonic()
-            if end_s - begin_s < longest_s:
-                setting.report(_TABLE, {"what": what, "error": "no time was left"})
-                continue
-            try:
-                train(what)
-            except Exception as error:
-                report_error(setting, _TABLE, what, error)
+            with setting.guard(_TABLE, what=what):
+                if end_s - begin_s < longest_s:
+                    raise TimeoutError("no time was left")
+                if side is None:
+                    train_warm(setting, what, race)
+                else:
+                    train_once(setting, what, side, race, seed)
             longest_s = max(longest_s, time.monotonic() - begin_s)
 
 

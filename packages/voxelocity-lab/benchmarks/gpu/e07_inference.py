@@ -6,6 +6,7 @@ nnU-Net's widths with random weights in bfloat16. A result counts against the ne
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from voxelocity.infer import PredictionSpec, Predictor, WindowConfig, arrays
 from voxelocity.infer.mirrored import Mirrored, add_weighted, part_of
 from voxelocity.infer.pending import Loaded
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
-from voxelocity.infer.runtimes.contract import Forward, NamedForward, RuntimeTask, in_one_line
+from voxelocity.infer.runtimes.contract import Forward, NamedForward, RuntimeTask
 from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.window import stitch_volumes
@@ -36,7 +37,7 @@ _WIDTHS = (32, 64, 128, 256, 320, 320)
 # Nothing new begins after this.
 _MOST_S = 85.0
 _ALONE_BATCHES = 12
-_WHOLE = "whole predict, restored to 1 mm"
+_WHOLE, _TRIED = "whole predict, restored to 1 mm", "network alone, algorithms tried"
 # nnU-Net and MONAI would call it a fine resampling: 1.5 mm prepared, 1 mm on the scan.
 _SPACINGS = (1.5, 1.0)
 
@@ -178,31 +179,27 @@ def run(setting: Setting) -> None:
 
     with _interpreted(setting):
         for num_classes in sizes.classes:
-            _guarded(setting, "kernels", {"classes": num_classes}, partial(_kernels, setting, sizes, num_classes))
-    for side in sizes.sides:
-        for num_classes in sizes.classes:
-            if has_time():
-                about = {"classes": num_classes, "window": side}
-                _guarded(setting, "inference", about, partial(_volume, setting, sizes, num_classes, side, has_time))
-                if setting.device.type == "cuda":
-                    torch.cuda.empty_cache()
+            with setting.guard("kernels", classes=num_classes):
+                _kernels(setting, sizes, num_classes)
+    for side, num_classes in itertools.product(sizes.sides, sizes.classes):
+        if has_time():
+            with setting.guard("inference", classes=num_classes, window=side):
+                _volume(setting, sizes, num_classes, side, has_time)
     for name in () if setting.is_tiny else ("tensorrt", "onnxruntime"):
         row = {"runtime": name, "what": "network alone", "classes": sizes.classes[0], "window": sizes.sides[0]}
         if why_not := RUNTIMES[name].why_not(setting.device):
             setting.report("inference", {**row, "error": why_not})
         elif has_time():
-            _guarded(setting, "inference", row, partial(_another_runtime, setting, sizes, name))
+            with setting.guard("inference", **row):
+                # A whole prediction in a runtime of another library, against its own network alone.
+                case = _Case(setting, sizes, sizes.classes[0], sizes.sides[0])
+                case.load(name)
+                row = {**case.about(), "runtime": name, "path": "kernels", "what": "classes"}
+                work = case.windows(name, partial(ClassMap, sizes.volume))
+                _time(case, work, row, is_fused=True, repeats=1, warmups=0)
     if has_time():
-        row = {"what": _WHOLE, "path": "torch"}
-        _guarded(setting, "inference", row, partial(_restored_in_main_memory, setting, sizes))
-
-
-def _another_runtime(setting: Setting, sizes: _Sizes, name: str) -> None:
-    """A whole prediction in a runtime of another library, against its own network alone."""
-    case = _Case(setting, sizes, sizes.classes[0], sizes.sides[0])
-    case.load(name)
-    row = {**case.about(), "runtime": name, "path": "kernels", "what": "classes"}
-    _timed(case, case.windows(name, partial(ClassMap, sizes.volume)), row, is_fused=True, repeats=1, warmups=0)
+        with setting.guard("inference", what=_WHOLE, path="torch"):
+            _restore_in_main_memory(setting, sizes)
 
 
 def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_time: Callable[[], bool]) -> None:
@@ -210,7 +207,8 @@ def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_ti
     is_main = side == sizes.sides[0]
     for name in ("eager", "cuda-graphs"):
         if not (why_not := RUNTIMES[name].why_not(setting.device)):
-            _guarded(setting, "inference", {**case.about(), "runtime": name}, partial(case.load, name))
+            with setting.guard("inference", **case.about(), runtime=name):
+                case.load(name)
         elif not setting.is_tiny:
             setting.report("inference", {**case.about(), "runtime": name, "error": why_not})
     name = "cuda-graphs" if "cuda-graphs" in case.forwards else "eager"
@@ -222,8 +220,8 @@ def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_ti
     ) -> None:
         if has_time():
             row = {**case.about(), "runtime": runtime, "path": "kernels" if is_fused else "torch", "what": what}
-            run = partial(_timed, case, work, row, is_fused=is_fused, repeats=repeats, warmups=warmups)
-            _guarded(setting, "inference", row, run)
+            with setting.guard("inference", **row):
+                _time(case, work, row, is_fused=is_fused, repeats=repeats, warmups=warmups)
             kept[f"{what} {row['path']}"] = work[1]
 
     # The first one compiles kernels and fills the allocator.
@@ -238,34 +236,28 @@ def _volume(setting: Setting, sizes: _Sizes, num_classes: int, side: int, has_ti
     timed("mirrored, classes", case.windows(name, classes, mirror_axes=(0,)), is_fused=False, repeats=1)
     _report_agreement(setting, case, kept, "mirrored, classes")
     if num_classes == sizes.classes[0] and has_time():
-        _guarded(setting, "inference", {"what": "network alone, algorithms tried"}, partial(_autotuned, case))
+        # In a thread of its own: torch keeps what cuDNN chose for each thread, whether it had tried or not.
+        with setting.guard("inference", what=_TRIED), ThreadPoolExecutor(1) as pool:
+            pool.submit(_time_tried_algorithms, case).result()
     if "cuda-graphs" in case.forwards:
         timed("classes", case.windows("eager", classes), runtime="eager", repeats=1)
 
 
-def _restored_in_main_memory(setting: Setting, sizes: _Sizes) -> None:
+def _restore_in_main_memory(setting: Setting, sizes: _Sizes) -> None:
     """The whole of a prediction without kernels of ours: last, as it is slow, and may have to compile its CPU code."""
     case = _Case(setting, sizes, sizes.classes[0], sizes.sides[0])
     name = "eager" if RUNTIMES["cuda-graphs"].why_not(setting.device) else "cuda-graphs"
     case.load(name)
     row = {**case.about(), "runtime": name, "path": "torch", "what": _WHOLE}
     before, after = case.predicting(name), case.predicting(name)
-    _timed(case, before, row, is_fused=False, repeats=1, warmups=0)
-    _timed(case, after, {**row, "path": "kernels"}, is_fused=True, repeats=1, warmups=0)
+    _time(case, before, row, is_fused=False, repeats=1, warmups=0)
+    _time(case, after, {**row, "path": "kernels"}, is_fused=True, repeats=1, warmups=0)
     kept = {f"{_WHOLE} torch": before[1], f"{_WHOLE} kernels": after[1]}
     _report_agreement(setting, case, kept, _WHOLE)
 
 
-def _autotuned(case: _Case) -> None:
-    """The network alone where cuDNN tries its algorithms: what predictions could gain from that.
-
-    In a thread of its own: torch keeps what cuDNN chose for each thread, whether it had tried or not.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(_autotuned_here, case).result()
-
-
-def _autotuned_here(case: _Case) -> None:
+def _time_tried_algorithms(case: _Case) -> None:
+    """The network alone where cuDNN tries its algorithms: what predictions could gain from that."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -274,32 +266,29 @@ def _autotuned_here(case: _Case) -> None:
         begin_s = time.perf_counter()
         with torch.no_grad():
             forward(windows)
-            if case.device.type == "cuda":
-                torch.cuda.synchronize()
+            case.setting.synchronize()
             first_s = time.perf_counter() - begin_s
             found = device_ms(partial(forward, windows), case.setting, repeats=_ALONE_BATCHES, warmup=2)
     finally:
         torch.backends.cudnn.benchmark = before
-    row = {**case.about(), "runtime": "eager", "what": "network alone, algorithms tried", "first_s": first_s}
+    row = {**case.about(), "runtime": "eager", "what": _TRIED, "first_s": first_s}
     case.setting.report("inference", {**row, "batch_ms": found["ms"], "s": found["ms"] * case.num_batches / 1e3})
 
 
-def _timed(case: _Case, work: Any, row: Row, *, is_fused: bool, repeats: int, warmups: int) -> None:
-    run, kept = work
-    is_cuda = case.device.type == "cuda"
+def _time(case: _Case, work: Any, row: Row, *, is_fused: bool, repeats: int, warmups: int) -> None:
+    (run, kept), setting = work, case.setting
     set_fused("window", is_fused)
     try:
-        if case.setting.is_tiny:
+        if setting.is_tiny:
             repeats, warmups = 1, 0
         seconds = []
         for repeat in range(warmups + repeats):
-            if is_cuda:
-                torch.cuda.synchronize()
+            setting.synchronize()
+            if setting.is_cuda:
                 torch.cuda.reset_peak_memory_stats()
             begin_s = time.perf_counter()
             run()
-            if is_cuda:
-                torch.cuda.synchronize()
+            setting.synchronize()
             if repeat >= warmups:
                 seconds.append(time.perf_counter() - begin_s)
     finally:
@@ -307,8 +296,8 @@ def _timed(case: _Case, work: Any, row: Row, *, is_fused: bool, repeats: int, wa
     alone_s = case.alone_s[row["runtime"]] * (2 if "mirrored" in row["what"] else 1)
     kept[:] = [_as_array(output) for output in kept]
     figures = {"s": min(seconds), "high_s": max(seconds), "n": len(seconds), "over_network": min(seconds) / alone_s}
-    peak = {"peak_gb": torch.cuda.max_memory_allocated() / 1e9} if is_cuda else {}
-    case.setting.report("inference", {**row, **figures, **peak})
+    peak = {"peak_gb": torch.cuda.max_memory_allocated() / 1e9} if setting.is_cuda else {}
+    setting.report("inference", {**row, **figures, **peak})
 
 
 def _as_array(result: Any) -> Any:
@@ -408,14 +397,6 @@ def _interpreted(setting: Setting) -> Iterator[None]:
         yield
     finally:
         arrays._KERNEL_DEVICES = before
-
-
-def _guarded(setting: Setting, table: str, row: Row, work: Callable[[], None]) -> None:
-    """Runs something; what it raises is a row, and the next thing begins."""
-    try:
-        work()
-    except Exception as error:
-        setting.report(table, {**row, "error": in_one_line(error)})
 
 
 def _image(shape: Index3) -> torch.Tensor:

@@ -15,17 +15,18 @@ from pathlib import Path
 
 import torch
 
-from gpu.e01_norm import FUSED, HIPPOCAMPUS, PATCHES_128, TINY, Case, Step, in_own_thread, synchronize
+from gpu.e01_norm import FUSED, Step, in_own_thread
 from gpu.experiment import Experiment, Row, Setting, device_ms
+from gpu.steps import HIPPOCAMPUS, LARGE, TINY, StepCase
 from harness import BENCHMARKS
 from voxelocity_observe.core.environment import python_path
 
-_CASES = {case.name: case for case in (HIPPOCAMPUS, PATCHES_128, TINY)}
+_CASES = {case.name: case for case in (HIPPOCAMPUS, LARGE, TINY)}
 _LIMIT_S = 60.0
 _MARK = "row: "
 
 
-def variants(*, is_tiny: bool) -> list[tuple[Case, str, str]]:
+def variants(*, is_tiny: bool) -> list[tuple[StepCase, str, str]]:
     """Case, mode and the state of the compiler's cache, in the order in which they run."""
     if is_tiny:
         return [(TINY, "eager", ""), (TINY, "aot_eager", "cold")]
@@ -34,12 +35,12 @@ def variants(*, is_tiny: bool) -> list[tuple[Case, str, str]]:
         (HIPPOCAMPUS, "default", "cold"),
         (HIPPOCAMPUS, "default", "warm"),
         (HIPPOCAMPUS, "reduce-overhead", "warm"),
-        (PATCHES_128, "eager", ""),
-        (PATCHES_128, "default", "cold"),
+        (LARGE, "eager", ""),
+        (LARGE, "default", "cold"),
     ]
 
 
-def measure(case: Case, mode: str, device: torch.device, *, is_tiny: bool) -> Row:
+def measure(case: StepCase, mode: str, device: torch.device, *, is_tiny: bool) -> Row:
     """In this process."""
     setting = Setting(device=device, is_tiny=is_tiny, work=Path(), limit_s=_LIMIT_S, report=lambda *_: None)
 
@@ -51,10 +52,10 @@ def measure(case: Case, mode: str, device: torch.device, *, is_tiny: bool) -> Ro
         elif mode != "eager":
             step.forward = torch.compile(step.network, mode=mode, dynamic=False)
         step()
-        synchronize(device)
+        setting.synchronize()
         first_s = time.perf_counter() - begin_s
         row = {"first_step_s": first_s, **device_ms(step, setting, repeats=case.repeats, warmup=4)}
-        row["patches_per_s"] = 1e3 * case.batch / row["ms"]
+        row["patches_per_s"] = 1e3 * case.shape_bxyz[0] / row["ms"]
         row["peak_bytes"] = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
         return {**row, "loss": float(step.value)}
 

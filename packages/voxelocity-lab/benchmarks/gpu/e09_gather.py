@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from gpu.experiment import Experiment, Row, Setting
+from gpu.experiment import Experiment, Row, Setting, device_ms
+from gpu.steps import resident_sources, resident_volume
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
-from voxelocity.core.volume import Grid, Scaling, Volume
-from voxelocity.data.augment import AugmentConfig, AugmentParams, ResidentSource, augment, needed_box, sample
-from voxelocity.data.cache.device import DeviceTier, DeviceVolume
+from voxelocity.data.augment import AugmentConfig, AugmentParams, ResidentSource, augment, sample
+from voxelocity.data.cache.device import DeviceVolume
 
 SIDE, BATCH = 128, 4
 _STILL = AugmentConfig.only(flip_probability=(0.5, 0.5, 0.5))
@@ -81,38 +80,29 @@ class Work:
 def run(setting: Setting) -> None:
     """The scenarios, then variants of each kernel, compiled in threads beforehand."""
     side = 8 if setting.is_tiny else SIDE
-    if setting.device.type == "cuda":
-        try:
+    if setting.is_cuda:
+        # What is not compiled yet is compiled when it is launched.
+        with setting.guard("compiling", what="all kernels"):
             _compile_everything(setting)
-        except Exception as error:  # what is not compiled yet is compiled when it is launched
-            setting.report("compiling", {"what": "all kernels", "error": repr(error)[:300]})
-    for row in time_gather(setting.device, side=side, repeats=1 if setting.is_tiny else 20):
-        setting.report("augmentation", row)
+    _report_scenarios(setting, side)
     setting.report("host", _host(setting, (8, 8, 8) if setting.is_tiny else (32, 48, 32)))
-    if setting.device.type == "cuda":
+    if setting.is_cuda:
         _report_variants(setting)
 
 
-def time_gather(device: torch.device, *, side: int = SIDE, repeats: int = 20) -> Iterator[Row]:
-    """A row for each scenario: 4 patches of `side` cubed from a resident int16 volume, and the speed of a copy."""
-    volume = resident_volume(device, side)
-    busy, copy_bytes_per_s = _copies(device, repeats)
+def _report_scenarios(setting: Setting, side: int) -> None:
+    """A row for each: 4 patches of `side` cubed from a resident int16 volume, and the speed of a copy."""
+    volume = resident_volume(setting.device, side)
+    busy, copy_bytes_per_s = _copies(setting)
     for name, config in SCENARIOS.items():
-        try:
+        with setting.guard("augmentation", what=name):
             work = _work(volume, config, side)
-            seconds = _seconds(work.fill, device, repeats, queue=busy)
-        except Exception as error:  # the other scenarios still count
-            yield {"what": name, "error": repr(error)[:300]}
-            continue
-        yield {
-            "what": name,
-            "ms": seconds * 1e3,
-            **({"goal_ms": GOALS_MS[name]} if side == SIDE and name in GOALS_MS else {}),
-            "patches_per_s": BATCH / seconds,
-            "gb_per_s": work.num_bytes / seconds / 1e9,
-            "copy_gb_per_s": copy_bytes_per_s / 1e9,
-            "share_of_copy_speed": work.num_bytes / seconds / copy_bytes_per_s,
-        }
+            row = {"what": name, **device_ms(work.fill, setting, queue=busy)}
+            row |= {"goal_ms": GOALS_MS[name]} if side == SIDE and name in GOALS_MS else {}
+            rate = 1e3 * work.num_bytes / row["ms"]
+            row |= {"patches_per_s": 1e3 * BATCH / row["ms"], "gb_per_s": rate / 1e9}
+            row |= {"copy_gb_per_s": copy_bytes_per_s / 1e9, "share_of_copy_speed": rate / copy_bytes_per_s}
+            setting.report("augmentation", row)
 
 
 def _variants() -> list[tuple[str, str, dict[tuple[Any, str], Any]]]:
@@ -158,16 +148,13 @@ def _compile_everything(setting: Setting) -> None:
 def _report_variants(setting: Setting) -> None:
     volume = resident_volume(setting.device, SIDE)
     works = {name: _work(volume, config, SIDE) for name, config in SCENARIOS.items()}
-    busy, copy_bytes_per_s = _copies(setting.device, 10)
+    busy, copy_bytes_per_s = _copies(setting)
     for name, what, values in _variants():
-        try:
-            with _replaced(values):
-                seconds = _seconds(works[name].fill, setting.device, 12, queue=busy)
-        except Exception as error:  # the other variants still count
-            setting.report("variants", {"what": name, "variant": what, "error": repr(error)[:300]})
-            continue
-        share = works[name].num_bytes / seconds / copy_bytes_per_s
-        setting.report("variants", {"what": name, "variant": what, "ms": seconds * 1e3, "share_of_copy_speed": share})
+        row: Row = {"what": name, "variant": what}
+        with setting.guard("variants", **row), _replaced(values):
+            row |= device_ms(works[name].fill, setting, repeats=12, queue=busy)
+            share = 1e3 * works[name].num_bytes / row["ms"] / copy_bytes_per_s
+            setting.report("variants", row | {"share_of_copy_speed": share})
 
 
 def _host(setting: Setting, patch: tuple[int, int, int]) -> Row:
@@ -187,7 +174,7 @@ def _host(setting: Setting, patch: tuple[int, int, int]) -> Row:
         params = sample(draws, seed=0, num_channels=1, patch_shape=patch, config=config)
         drawn_s = time.thread_time()
         region = Region((2, 2, 2), (2 + patch[0], 2 + patch[1], 2 + patch[2]))
-        sources = _sources(volume, params, region)
+        sources = resident_sources(volume, params, region)
         boxed_s = time.thread_time()
         image = torch.empty((8, 1, *patch), device=setting.device)
         label = torch.empty((8, *patch), dtype=torch.uint8, device=setting.device)
@@ -195,8 +182,7 @@ def _host(setting: Setting, patch: tuple[int, int, int]) -> Row:
         done_s = time.thread_time()
         for name, spent_s in zip(times, (drawn_s - begin_s, boxed_s - drawn_s, done_s - boxed_s), strict=True):
             times[name].append(spent_s * 1e3)
-        if setting.device.type == "cuda":
-            torch.cuda.synchronize(setting.device)
+        setting.synchronize()
     row: Row = {name: statistics.median(values[len(values) // 2 :]) for name, values in times.items()}
     return {"what": "a batch of 8", **row, "all_ms": sum(row.values()), "goal_ms": 0.5}
 
@@ -209,55 +195,14 @@ def _work(volume: DeviceVolume, config: AugmentConfig, side: int) -> Work:
     params = sample(draws, seed=0, num_channels=1, patch_shape=(side,) * 3, config=config)
     image = torch.empty((BATCH, 1, side, side, side), device=volume.memory.device)
     label = torch.empty((BATCH, side, side, side), dtype=torch.uint8, device=volume.memory.device)
-    return Work(_sources(volume, params, region), [region] * BATCH, params, image, label)
+    return Work(resident_sources(volume, params, region), [region] * BATCH, params, image, label)
 
 
-def _sources(volume: DeviceVolume, params: AugmentParams, region: Region) -> list[ResidentSource]:
-    boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(params.num_samples)]
-    return [ResidentSource(box=volume.locate(box), start=box.start, scaling=volume.scaling) for box in boxes]
-
-
-def resident_volume(device: torch.device, side: int) -> DeviceVolume:
-    """CT-like: int16 and a label, 3 bytes a voxel, of a scan's size."""
-    shape = (2 * side, 2 * side, side * 3 // 2)
-    image = np.round(np.random.default_rng(0).normal(0.0, 300.0, size=(1, *shape))).astype(np.int16)
-    label = (image[0] > 300).astype(np.uint8)
-    grid = Grid.of(image.shape, np.eye(4))
-    tier = DeviceTier(2 * image.nbytes + 4096, device)
-    tier.put("a", Volume(case_id="a", image=image, label=label, grid=grid, scaling=(Scaling(1.0 / 300.0, 0.0),)))
-    kept = tier.get("a")
-    assert kept is not None, "it was just put"
-    return kept
-
-
-def _copies(device: torch.device, repeats: int) -> tuple[Callable[[], object], float]:
+def _copies(setting: Setting) -> tuple[Callable[[], object], float]:
     """Work that keeps the device busy for a few milliseconds, and the bytes a copy moves in a second."""
-    source, target = torch.zeros((2, 2**28 if device.type == "cuda" else 2**16), dtype=torch.float32, device=device)
-    seconds = _seconds(lambda: target.copy_(source), device, repeats)
-    return lambda: [target.copy_(source) for _ in range(8)], 2 * source.nbytes / seconds
-
-
-def _seconds(
-    work: Callable[[], object], device: torch.device, repeats: int, *, queue: Callable[[], object] = lambda: None
-) -> float:
-    """Median time of the work on the device; `queue` keeps it busy while the host prepares the work."""
-    times = []
-    for repeat in range(repeats + 3):
-        if device.type == "cuda":
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            queue()
-            start.record()
-            work()
-            stop.record()
-            stop.synchronize()
-            spent_s = float(start.elapsed_time(stop)) / 1e3
-        else:
-            begin_s = time.perf_counter()
-            work()
-            spent_s = time.perf_counter() - begin_s
-        if repeat >= 3:
-            times.append(spent_s)
-    return statistics.median(times)
+    source, target = torch.zeros((2, 2**28 if setting.is_cuda else 2**16), dtype=torch.float32, device=setting.device)
+    copied_ms = device_ms(lambda: target.copy_(source), setting)["ms"]
+    return lambda: [target.copy_(source) for _ in range(8)], 2e3 * source.nbytes / copied_ms
 
 
 @contextmanager

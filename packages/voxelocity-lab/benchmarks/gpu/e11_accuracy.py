@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
-from gpu.commands import TINY_KEYS, report_error, report_run, run_voxelocity, set_options
+from gpu.commands import TINY_KEYS, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
-from harness import real_data
+from harness import real_data, sets_of
 from voxelocity.report import read_run
 from voxelocity_lab.bench.body import make_bodies
 
@@ -18,17 +18,14 @@ _NNUNET_DICE = 0.893
 def train_fold(setting: Setting, fold: int, limit_s: float) -> float:
     """The mean Dice of the held-out cases of a fold, as the final validation has it."""
     if setting.is_tiny:
-        dataset, keys, budget = (
-            make_bodies(setting.work / "phantoms", 4, scale=0.2),
-            {**TINY_KEYS, "train.steps": 4},
-            [],
-        )
+        dataset, budget = make_bodies(setting.work / "phantoms", 4, scale=0.2), list[str]()
+        keys = {**TINY_KEYS, "train.steps": 4}
     else:
         seconds = setting.number("budget", 90, tiny=1)
         dataset, keys, budget = real_data() / "hippocampus", {}, ["--time-budget", f"{seconds:g}s"]
     out = setting.work / f"fold{fold}"
     cache = {"data.cache.folder": str(setting.work / "cache")}
-    arguments = ["train", dataset, "-o", out, "--fold", str(fold), *budget, *set_options({**keys, **cache})]
+    arguments = ["train", dataset, "-o", out, "--fold", str(fold), *budget, *sets_of({**keys, **cache})]
     ended = run_voxelocity(setting, arguments, limit_s)
     scored = [case.mean_dice for case in read_run(out).scores if case.mean_dice is not None]
     more = {"command_s": ended.seconds, "num_scored": len(scored), **ended.device}
@@ -39,10 +36,8 @@ def run(setting: Setting) -> None:
     """Every fold, or the first few: `--set E11.folds=1`, `--set E11.budget=60`."""
     end_s, found = time.monotonic() + setting.limit_s - 3.0, list[float]()
     for fold in range(int(setting.number("folds", 5, tiny=1))):
-        try:
+        with setting.guard("folds", what=f"fold {fold}"):
             found.append(train_fold(setting, fold, end_s - time.monotonic()))
-        except Exception as error:
-            report_error(setting, "folds", f"fold {fold}", error)
     if found:
         mean = statistics.fmean(found)
         setting.report(

@@ -15,15 +15,13 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from gpu.commands import TINY_KEYS, report_error, report_labeled, report_run
+from gpu.commands import TINY_KEYS, report_labeled, report_run
 from gpu.experiment import Experiment, Setting
 from voxelocity.core.volume import Grid, VolumeRef
 from voxelocity.data.decode.write import write_scan
-from voxelocity.data.source import open_cases
-from voxelocity.planning import make_plan
 from voxelocity_lab.bench.phantom import PhantomSet, make_phantoms
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
-from voxelocity_lab.bench.race.sides import Race, SideName, train_side
+from voxelocity_lab.bench.race.sides import Race, SideName, plan_race, train_side
 
 _ORGAN = 2
 """Of the phantoms' six, the one in the spleen's place; its intensity is that of others."""
@@ -71,14 +69,16 @@ def race_of(setting: Setting, dataset: Path) -> Race:
         keys |= {**TINY_KEYS, "data.patch.draws_per_case": 2, "precision.compute": "float32"}
     limit_s, out = setting.number("limit", 100, tiny=20), setting.work / "race"
     out.mkdir()
-    planned = make_plan(
-        open_cases(dataset),
-        device="cpu" if setting.is_tiny else "cuda",
+    return plan_race(
+        dataset,
+        out,
         overrides={**keys, **PEER_KEYS},
+        keys=keys,
+        target_dice=target_dice,
+        limit_s=limit_s,
+        device=setting.device.type,
         time_budget_s=limit_s,
-        cache_folder=out / "plan",
     )
-    return Race(dataset=dataset, planned=planned, out=out, target_dice=target_dice, limit_s=limit_s, keys=keys)
 
 
 def run(setting: Setting) -> None:
@@ -92,14 +92,12 @@ def run(setting: Setting) -> None:
     # It reads every scan again each epoch: a few epochs say what one takes.
     sides.append(("plain", replace(race, limit_s=min(60.0, race.limit_s))))
     for side, asked in sides:
-        try:
+        with setting.guard("race", what=side):
             trained = train_side(side, asked, seed=0)
             if side == "ours":
                 report_run(setting, "race", side, race.out / side, {"seconds_to_target": trained.seconds_to_target})
             else:
                 report_labeled(setting, "race", replace(trained, label=side))
-        except Exception as error:
-            report_error(setting, "race", side, error)
 
 
 EXPERIMENT = Experiment(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpu.commands import TINY_KEYS, report_error, report_run, run_voxelocity, set_options
+from gpu.commands import TINY_KEYS, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
+from harness import sets_of
 from voxelocity_lab.bench.body import make_bodies
 
 _WAYS: dict[str, dict[str, Any]] = {
@@ -40,13 +41,11 @@ def run(setting: Setting) -> None:
         keys = {**_SHARED, **(TINY_KEYS if setting.is_tiny else {}), **_WAYS[way], "train.steps": num_steps}
         keys["data.cache.folder"] = str(setting.work / "cache")
         device = "cpu" if setting.is_tiny else "cuda"
-        try:
+        with setting.guard("trainings", what=way):
             limit_s = (end_s - time.monotonic()) / (len(ways) - number) * 1.5
-            arguments = ["train", dataset, "-o", out, "--device", device, *set_options(keys)]
+            arguments = ["train", dataset, "-o", out, "--device", device, *sets_of(keys)]
             ended = run_voxelocity(setting, arguments, min(limit_s, end_s - time.monotonic()))
             report_run(setting, "trainings", way, out, ended.device)
-        except Exception as error:
-            report_error(setting, "trainings", way, error)
 
 
 EXPERIMENT = Experiment(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diagnose_scripts import CASES, HELD_OUT, SCRIPTS, Case, judged
-from gpu.commands import report_error, run_voxelocity
+from gpu.commands import run_voxelocity
 from gpu.experiment import Experiment, Row, Setting
 from voxelocity_observe.monitor.files import read_monitor
 from voxelocity_observe.monitor.samples import GPU_FIELDS, Sample
@@ -116,15 +116,11 @@ def run(setting: Setting) -> None:
     end_s = time.monotonic() + setting.limit_s - 3.0
     names = () if setting.is_tiny else _PROGRAMS
     for case in (case for case in CASES if case.name in names):
-        try:
+        with setting.guard("diagnose", what=case.name):
             diagnose_case(setting, case, min(60.0, end_s - time.monotonic()))
-        except Exception as error:
-            report_error(setting, "diagnose", case.name, error)
     for name, measure in (("diagnose", diagnose_wait), ("monitor", monitor_wait)):
-        try:
+        with setting.guard("planted wait", what=name):
             measure(setting, min(60.0, end_s - time.monotonic()))
-        except Exception as error:
-            report_error(setting, "planted wait", name, error)
 
 
 EXPERIMENT = Experiment(

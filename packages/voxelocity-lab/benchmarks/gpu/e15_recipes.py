@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu.commands import report_error, run_voxelocity, set_options
+from gpu.commands import run_voxelocity
 from gpu.experiment import Experiment, Row, Setting
-from harness import real_data
+from harness import real_data, sets_of
 from voxelocity_observe.core.events import events_path, read_events
 
 _TINY_TRACTS: Mapping[str, Any] = {
@@ -50,18 +50,14 @@ def run_recipe(setting: Setting, recipe: str, way: str, data: Path, budget_s: fl
     """Training and prediction, a row each."""
     out, end_s = setting.work / f"{recipe} {way}".replace(" ", "_"), time.monotonic() + budget_s + 90.0
     budget = f"{5 if setting.is_tiny else budget_s:g}s"
-    for action, more in (("train", ["--time-budget", budget, *set_options(keys)]), ("predict", [])):
-        what = f"{recipe}, {way}, {action}"
-        try:
-            ended = run_voxelocity(
-                setting, ["recipe", recipe, action, data, "-o", out, *more], end_s - time.monotonic()
-            )
-        except Exception as error:
-            report_error(setting, "recipes", what, error)
-            return
-        run_folder = out if events_path(out).exists() else next((path for path in out.glob("fold_*")), out)
-        row = fit_row(run_folder) if action == "train" else scores_row(out)
-        setting.report("recipes", {"what": what, "seconds": ended.seconds, **row, **ended.device})
+    with setting.guard("recipes", what=f"{recipe}, {way}"):
+        for action, more in (("train", ["--time-budget", budget, *sets_of(keys)]), ("predict", [])):
+            words = ["recipe", recipe, action, data, "-o", out, *more]
+            ended = run_voxelocity(setting, words, end_s - time.monotonic())
+            run_folder = out if events_path(out).exists() else next((path for path in out.glob("fold_*")), out)
+            row = fit_row(run_folder) if action == "train" else scores_row(out)
+            what = f"{recipe}, {way}, {action}"
+            setting.report("recipes", {"what": what, "seconds": ended.seconds, **row, **ended.device})
 
 
 def scores_row(out: Path) -> Row:

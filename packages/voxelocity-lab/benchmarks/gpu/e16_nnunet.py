@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
-from gpu.commands import DeviceWatch, report_error, report_labeled, report_run
+from gpu.commands import DeviceWatch, report_labeled, report_run
 from gpu.experiment import Experiment, Setting
 from harness import real_data
 from voxelocity.metrics import summarize
@@ -25,7 +25,7 @@ def run(setting: Setting) -> None:
     race = make_race(RaceSettings(task="hippocampus", budget_s=budget_s), real_data() / "hippocampus", out=out)
     sides: tuple[SideName, ...] = ("ours", "nnunet")
     for side in sides:
-        try:
+        with setting.guard("trainings", what=LABELS[side]):
             with DeviceWatch() as watch:
                 trained = train_side(side, race, seed=0)
             dice = summarize(judge(race.planned, weights_of(side, race))).mean_dice
@@ -34,8 +34,6 @@ def run(setting: Setting) -> None:
                 report_run(setting, "trainings", LABELS[side], race.out / "ours", more)
             else:
                 report_labeled(setting, "trainings", replace(trained, label=LABELS[side]), more)
-        except Exception as error:
-            report_error(setting, "trainings", LABELS[side], error)
 
 
 EXPERIMENT = Experiment(

@@ -25,10 +25,8 @@ CHAINS = ("guide", "guide and moves", "guide and affine", "guide and intensities
 def run(setting: Setting) -> None:
     """Each chain: equality, then rounds of both sides."""
     for name in CHAINS:
-        try:
+        with setting.guard("monai on a device", what=name):
             _compare(setting, name)
-        except Exception as error:  # the other chains still count
-            setting.report("monai on a device", {"what": name, "error": repr(error)[:400]})
 
 
 def _compare(setting: Setting, name: str) -> None:
@@ -42,11 +40,11 @@ def _compare(setting: Setting, name: str) -> None:
         for side, loader in sides.items():
             endless = _endless(loader)
             next(endless)
-            _wait(setting.device)
+            setting.synchronize()
             begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
             for _ in range(num_batches):
                 next(endless)
-            _wait(setting.device)
+            setting.synchronize()
             spent_s = time.perf_counter() - begin_s
             hosts[side].append((time.process_time() - begin_cpu_s) / num_batches * 1e3)
             rates[side].append(num_batches * NUM_PATCHES / spent_s)
@@ -87,11 +85,6 @@ def _waits(setting: Setting, loader: Any) -> str:
 def _endless(loader: Any) -> Generator[Any, None, None]:
     while True:
         yield from loader
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _gaps(theirs: Any, ours: Any) -> Row:

@@ -34,8 +34,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
-# What is measured is this checkout, whatever is installed.
-sys.path[:0] = [str(_HERE.parent), *map(str, _HERE.parents[2].glob("*/src"))]
+sys.path.insert(0, str(_HERE.parent))
 
 from gpu.experiment import Experiment, Row, Setting  # noqa: E402
 from harness import RESULTS, head, parser_of, write_record  # noqa: E402

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from gpu.experiment import Setting
 from voxelocity.core.batch import Batch, Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
-from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, needed_box, sample
-from voxelocity.data.cache.device import DeviceTier
+from voxelocity.data.augment import AugmentConfig, AugmentParams, ResidentSource, augment, needed_boxes, sample
+from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -30,6 +30,8 @@ from voxelocity.step import (
 )
 from voxelocity.step.optimizer_table import OptimizerName
 
+_NUM_CLASSES, _TWO = 3, (2, 2, 2)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepCase:
@@ -39,19 +41,29 @@ class StepCase:
         name: in tables.
         widths: of DynUNet's levels.
         shape_bxyz: of a batch with one channel.
-        num_classes: of the output.
+        last_stride: before the lowest level; 2 along each axis between the others.
+        repeats: steps that are timed.
     """
 
     name: str
     widths: tuple[int, ...]
     shape_bxyz: tuple[int, int, int, int]
-    num_classes: int = 3
+    last_stride: tuple[int, int, int] = _TWO
+    repeats: int = 20
+
+    def build_network(self, *, dropout: float = 0.0) -> torch.nn.Module:
+        """With the same weights each time."""
+        strides = [*[_TWO] * (len(self.widths) - 2), self.last_stride]
+        config = NetworkConfig.parse(
+            {"name": "dynunet", "widths": list(self.widths), "strides": list(map(list, strides)), "dropout": dropout}
+        )
+        return build_network(config, num_channels=1, num_classes=_NUM_CLASSES, seed=0).train()
 
 
 TINY = StepCase(name="tiny", widths=(4, 8, 8), shape_bxyz=(1, 8, 8, 8))
 HIPPOCAMPUS = StepCase(name="hippocampus 8x32x48x32", widths=(32, 64, 128, 256), shape_bxyz=(8, 32, 48, 32))
 MEDIUM = StepCase(name="2x96^3", widths=(32, 64, 128, 256, 320), shape_bxyz=(2, 96, 96, 96))
-LARGE = StepCase(name="2x128^3", widths=(32, 64, 128, 256, 320, 320), shape_bxyz=(2, 128, 128, 128))
+LARGE = StepCase(name="2x128^3", widths=(32, 64, 128, 256, 320, 320), shape_bxyz=(2, 128, 128, 128), repeats=12)
 
 
 def build_step(
@@ -65,13 +77,9 @@ def build_step(
     said: list[str] | None = None,
 ) -> TrainingStep:
     """The step of a plan on a GPU, with a running average; what it warns of goes to `said`."""
-    strides = [(2, 2, 2)] * (len(case.widths) - 1)
-    config = NetworkConfig.parse(
-        {"name": "dynunet", "widths": list(case.widths), "strides": [list(s) for s in strides], "dropout": dropout}
-    )
     momentum = 0.95 if optimizer == "muon" else 0.99
     return TrainingStep(
-        build_network(config, num_channels=1, num_classes=case.num_classes, seed=0).train(),
+        case.build_network(dropout=dropout),
         build_loss(LossConfig()),
         optimizer=OptimizerConfig(name=optimizer, learning_rate=4e-3, momentum=momentum, average_decay=0.98),
         precision=PrecisionConfig(compute=compute, channels_last=True, step_graph=step_graph),
@@ -93,10 +101,23 @@ def build_batches(case: StepCase, device: torch.device, num: int = 4) -> list[Ba
     return batches
 
 
-def synchronize(device: torch.device) -> None:
-    """Waits for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def resident_volume(device: torch.device, side: int) -> DeviceVolume:
+    """A scan like a CT's of 2 by 2 by 1.5 times the side, on the device: int16 and a label, 3 bytes a voxel."""
+    shape = (2 * side, 2 * side, side * 3 // 2)
+    image = np.round(np.random.default_rng(0).normal(0.0, 300.0, size=(1, *shape))).astype(np.int16)
+    label = (image[0] > 300).astype(np.uint8)
+    grid = Grid.of(image.shape, np.eye(4))
+    tier = DeviceTier(2 * image.nbytes + 4096, device)
+    tier.put("a", Volume(case_id="a", image=image, label=label, grid=grid, scaling=(Scaling(1.0 / 300.0, 0.0),)))
+    kept = tier.get("a")
+    assert kept is not None, "it was just put"
+    return kept
+
+
+def resident_sources(volume: DeviceVolume, params: AugmentParams, region: Region) -> list[ResidentSource]:
+    """What the kernels read of a volume for samples that all lie in this region."""
+    boxes = needed_boxes(params, [region] * params.num_samples, [volume.grid.shape] * params.num_samples)
+    return [ResidentSource(box=volume.locate(box), start=box.start, scaling=volume.scaling) for box in boxes]
 
 
 class FeedLike:
@@ -111,19 +132,8 @@ class FeedLike:
         self.num_batches, self.error, self._pause_s = 0, "", pause_s
         self._setting, self._case = setting, case
         self._stop = threading.Event()
-        side = 24 if setting.is_tiny else 64
-        numbers = np.random.default_rng(0)
         # Hippocampus cases are of this size.
-        volume = Volume(
-            case_id="a",
-            image=numbers.integers(-500, 500, (1, side, side, side), dtype=np.int16),
-            label=numbers.integers(0, 3, (side, side, side), dtype=np.uint8),
-            grid=Grid.of((1, side, side, side), np.eye(4)),
-            scaling=(Scaling(0.002, 0.0),),
-        )
-        tier = DeviceTier(1 << 24, setting.device)
-        tier.put("a", volume)
-        self._volume: Any = tier.get("a")
+        self._volume = resident_volume(setting.device, 12 if setting.is_tiny else 32)
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(num_threads)]
 
     def __enter__(self) -> FeedLike:
@@ -139,9 +149,7 @@ class FeedLike:
     def _work(self) -> None:
         try:
             device = self._setting.device
-            stream: Any = None
-            if device.type == "cuda":
-                stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
                 number = 0
                 while not self._stop.is_set():
@@ -153,7 +161,7 @@ class FeedLike:
                     if self._pause_s:
                         time.sleep(self._pause_s)
         except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"[:200]
+            self.error = repr(error)[:200]
 
     def _make(self, number: int) -> None:
         size, *extent = self._case.shape_bxyz
@@ -162,12 +170,11 @@ class FeedLike:
         params = sample(draws, seed=0, num_channels=1, patch_shape=shape, config=AugmentConfig())
         device, volume = self._setting.device, self._volume
         region = Region((0, 0, 0), shape)
-        boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(size)]
+        sources = resident_sources(volume, params, region)
         if device.type != "cuda":
             # The resident kernels need a GPU; a dry run only shows that the threads work.
             time.sleep(0.001)
             return
-        sources = [ResidentSource(box=volume.locate(b), start=b.start, scaling=volume.scaling) for b in boxes]
         image = torch.empty((size, 1, *shape), device=device)
         label = torch.empty((size, *shape), dtype=torch.uint8, device=device)
         augment(sources, [region] * size, params, image, label, engine="triton")

@@ -6,7 +6,7 @@ import re
 import statistics
 from typing import Any
 
-from tables_of.results import markdown_table, of_records, source_line
+from tables_of.results import columns, of_records, source_line
 from voxelocity_observe.core.quantities import bytes_text
 
 _NAMES = {
@@ -23,46 +23,43 @@ def around_lines(record: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for scenario in record["scenarios"].values():
         about, sides = scenario["scenario"], scenario["sides"]
-        size = " x ".join(map(str, about["shape"]))
-        rows = [_row(_NAMES[name], side, sides["ours"], about["memory_gib"]) for name, side in sides.items()]
-        head = f"{size} voxels, {about['num_classes']} classes, windows of {about['window']}³"
-        heads = (
-            "side",
-            "seconds around the network",
-            "ours quicker by",
-            "peak memory above the network",
-            "same labels",
-            "n",
+        around = {name: [run["seconds"] - run["network_s"] for run in side["runs"]] for name, side in sides.items()}
+        head = f"{' x '.join(map(str, about['shape']))} voxels, {about['num_classes']} classes, windows of"
+        lines += [f"**{head} {about['window']}³{', a real scan repeated' if about['is_real'] else ''}**", ""]
+        table = columns(
+            sides,
+            ("side", _NAMES.__getitem__),
+            ("seconds around the network", lambda name: _around_text(around[name], sides[name], about["memory_gib"])),  # noqa: B023
+            ("ours quicker by", lambda name: _ratio_text(name, around)),  # noqa: B023
+            ("peak memory above the network", lambda name: _peak_text(sides[name])),  # noqa: B023
+            ("same labels", lambda name: _agreement_text(name, sides[name])),  # noqa: B023
+            ("n", lambda name: len(around[name])),  # noqa: B023
         )
-        lines += [
-            f"**{head}{', a real scan repeated' if about['is_real'] else ''}**",
-            "",
-            *markdown_table(heads, rows),
-            "",
-        ]
+        lines += [*table, ""]
     return [*lines, f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
-def _row(name: str, side: dict[str, Any], ours: dict[str, Any], memory_gib: float) -> tuple[str, ...]:
-    if not side["runs"]:
-        peak = bytes_text(side["peak_bytes"]) if "peak_bytes" in side else "n/a"
-        inside = re.search(r"transforms\.[\w.]+\.(\w+) object", side["error"])
-        why = f"failed in {inside[1]}" if inside else side["error"]
-        is_memory = "allocate" in side["error"]
-        said = f"not finished: {'out of memory' if is_memory else why} ({memory_gib:.0f} GiB allowed)"
-        return name, said, "n/a", peak, "n/a", "0"
-    around_s = [run["seconds"] - run["network_s"] for run in side["runs"]]
-    ours_s = [run["seconds"] - run["network_s"] for run in ours["runs"]]
-    middle = statistics.median(around_s)
-    ratio = statistics.median(theirs / mine for theirs, mine in zip(around_s, ours_s, strict=False))
-    return (
-        name,
-        f"{middle:.1f}" + (f" ({min(around_s):.1f} to {max(around_s):.1f})" if len(around_s) > 1 else ""),
-        "" if side is ours else f"{ratio:.1f}",
-        bytes_text(max(run["peak_bytes"] for run in side["runs"])),
-        "" if side is ours else f"{side['agreement'] * 100:.2f} %",
-        str(len(around_s)),
-    )
+def _around_text(around_s: list[float], side: dict[str, Any], memory_gib: float) -> str:
+    if around_s:
+        spread = f" ({min(around_s):.1f} to {max(around_s):.1f})" if len(around_s) > 1 else ""
+        return f"{statistics.median(around_s):.1f}{spread}"
+    inside = re.search(r"transforms\.[\w.]+\.(\w+) object", side["error"])
+    why = "out of memory" if "allocate" in side["error"] else f"failed in {inside[1]}" if inside else side["error"]
+    return f"not finished: {why} ({memory_gib:.0f} GiB allowed)"
+
+
+def _ratio_text(name: str, around: dict[str, list[float]]) -> str:
+    ratios = [theirs / mine for theirs, mine in zip(around[name], around["ours"], strict=False)]
+    return "n/a" if not around[name] else "" if name == "ours" else f"{statistics.median(ratios):.1f}"
+
+
+def _peak_text(side: dict[str, Any]) -> str:
+    peaks = [run["peak_bytes"] for run in side["runs"]] or [side[key] for key in ("peak_bytes",) if key in side]
+    return bytes_text(max(peaks)) if peaks else "n/a"
+
+
+def _agreement_text(name: str, side: dict[str, Any]) -> str:
+    return "n/a" if not side["runs"] else "" if name == "ours" else f"{side['agreement'] * 100:.2f} %"
 
 
 @of_records("runtimes*.json")
@@ -70,21 +67,18 @@ def runtime_lines(record: dict[str, Any]) -> list[str]:
     """For each network, window and format: milliseconds of a window in every runtime, and the choice of `auto`."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["runtimes"]))
     used = [name for name in names if any("window_s" in row["runtimes"].get(name, {}) for row in record["rows"])]
-    rows = [
-        (
-            row["network"],
-            f"{row['edge_voxel']}³",
-            row["compute"],
-            *(_runtime_cell(row["runtimes"].get(name, {})) for name in used),
-            f"{row['auto']['choice']} ({row['auto']['over_best']:.2f})",
-        )
-        for row in record["rows"]
-    ]
-    heads = ("network", "window", "format", *used, "`auto` (over the best)")
+    table = columns(
+        record["rows"],
+        ("network", lambda row: row["network"]),
+        ("window", lambda row: f"{row['edge_voxel']}³"),
+        ("format", lambda row: row["compute"]),
+        *((name, lambda row, name=name: _runtime_cell(row["runtimes"].get(name, {}))) for name in used),
+        ("`auto` (over the best)", lambda row: f"{row['auto']['choice']} ({row['auto']['over_best']:.2f})"),
+    )
     return [
         "Milliseconds of a window (largest difference from eager's logits, as a share of the largest):",
         "",
-        *markdown_table(heads, rows),
+        *table,
         "",
         f"Load average before: {record['load_average']:.1f}. {source_line(record)}",
         "",
@@ -101,31 +95,23 @@ def _runtime_cell(figures: dict[str, Any]) -> str:
 @of_records("nnunet_folder*.json")
 def nnunet_lines(record: dict[str, Any]) -> list[str]:
     """For each small nnU-Net: lowest agreement of a case, and seconds of all cases with both predictors."""
-    rows = []
-    for name, found in record["scenarios"].items():
-        ratios = [a / b for a, b in zip(found["seconds"]["nnunet"], found["seconds"]["voxelocity"], strict=True)]
-        rows.append(
-            (
-                name,
-                str(found["num_cases"]),
-                f"{found['lowest_agreement'] * 100:.2f} %",
-                f"{found['median_s']['nnunet']:.2f}",
-                f"{found['median_s']['voxelocity']:.2f}",
-                f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})",
-                _over_slowest_stage(found),
-            )
-        )
-    heads = (
-        "model",
-        "cases",
-        "lowest agreement of a case",
-        "nnU-Net, s",
-        "Voxelocity, s",
-        "ours quicker by",
-        "ours over its slowest stage",
+    table = columns(
+        record["scenarios"].items(),
+        ("model", lambda row: row[0]),
+        ("cases", lambda row: row[1]["num_cases"]),
+        ("lowest agreement of a case", lambda row: f"{row[1]['lowest_agreement'] * 100:.2f} %"),
+        ("nnU-Net, s", lambda row: f"{row[1]['median_s']['nnunet']:.2f}"),
+        ("Voxelocity, s", lambda row: f"{row[1]['median_s']['voxelocity']:.2f}"),
+        ("ours quicker by", lambda row: _quicker_by(row[1]["seconds"])),
+        ("ours over its slowest stage", lambda row: _over_slowest_stage(row[1])),
     )
     source = f"n = {record['repeats']}. Load average before: {record['load_average']:.1f}. {source_line(record)}"
-    return [*markdown_table(heads, rows), "", source]
+    return [*table, "", source]
+
+
+def _quicker_by(seconds: dict[str, list[float]]) -> str:
+    ratios = [theirs / ours for theirs, ours in zip(seconds["nnunet"], seconds["voxelocity"], strict=True)]
+    return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
 
 
 def _over_slowest_stage(found: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tables_of.comparisons import side_by_side
+from tables_of.races import full_lines
 from tables_of.results import demo_words, load, markdown_table, refused, source_line
 from voxelocity_observe.core.quantities import bytes_text, duration_text
 
@@ -42,6 +43,7 @@ def measured_page() -> str:
             ],
         )
         lines += ["", demo_words(record["demo"]) + ".", ""]
+    lines += full_lines()
     for record in load("bench_*.json"):
         lines += side_by_side(record)
     for record in load("triton_kernels.json"):

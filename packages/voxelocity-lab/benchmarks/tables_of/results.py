@@ -56,7 +56,7 @@ def of_records(name: str) -> Callable[[Callable[[dict[str, Any]], list[str]]], C
 
 
 def source_line(record: dict[str, Any]) -> str:
-    """Where a record comes from: the command that repeats it, date, commit and machine."""
+    """Where a record comes from: the command that repeats it, date, commit and machine, which may have been busy."""
     environment = record["environment"]
     commit = str(environment.get("commit") or "unknown")[:12]
     date = f"{record['date']}, " if "date" in record else ""
@@ -71,6 +71,11 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> l
     titles = list(header)
     body = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *body]
+
+
+def columns(rows: Iterable[Any], *cells: tuple[str, Callable[[Any], object]]) -> list[str]:
+    """A table in Markdown: the head of each column, and its cell for a row."""
+    return markdown_table((head for head, _ in cells), ([cell(row) for _, cell in cells] for row in rows))
 
 
 def range_text(figure: dict[str, float]) -> str:

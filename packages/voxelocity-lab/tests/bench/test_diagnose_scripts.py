@@ -70,7 +70,7 @@ def test_a_script_and_its_cured_form_are_timed_in_turn_by_what_they_print(runner
     )
     (tmp_path / "slow.py").write_text(text.replace("SECONDS", 'os.environ.get("CURED", "2.5")'))
     case = case_of(runner, cured={"CURED": "0.5"})
-    found = runner.timed(tmp_path / "slow.py", case, rounds=2, environ=os.environ)
+    found = runner.time_both(tmp_path / "slow.py", case, rounds=2, environ=os.environ)
     assert found["achieved"] == {"median": 5.0, "low": 5.0, "high": 5.0}
     assert (found["epoch_s"], found["cured_epoch_s"], found["n"]) == (2.5, 0.5, 2)
 
@@ -98,14 +98,14 @@ def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, mon
         asked.append((script.name, seconds))
         return report_of(finding("VX101"))
 
-    def timed(script, case, *, rounds, environ):
+    def time_both(script, case, *, rounds, environ):
         asked.append((script.name, rounds))
         return {"achieved": {"median": 4.0, "low": 4.0, "high": 4.0}}
 
     # As if its packages were installed.
     monkeypatch.setattr(runner.Case, "missing", lambda case: [])
     monkeypatch.setattr(runner, "diagnose", diagnose)
-    monkeypatch.setattr(runner, "timed", timed)
+    monkeypatch.setattr(runner, "time_both", time_both)
     status = runner.main(["--quick", "--only", "torchio_queue", "--only", "nnunet_npz", "--out", str(tmp_path)])
     assert asked == [("torchio_queue.py", 2), ("torchio_queue.py", 1)]
     assert not list(tmp_path.iterdir())
@@ -126,9 +126,10 @@ def test_what_is_missing_or_differs_beside_an_undiagnosed_run_is_harm(runner):
 @pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])
 def test_checkpoints_under_a_diagnosis_are_those_of_an_undiagnosed_run(runner, tmp_path, name):
     (saving,) = [case for case in runner.SAVING if case.name == name]
-    pytest.importorskip(saving.needs, reason=f"{saving.needs} is not installed, so {name}.py cannot run")
+    if missing := saving.missing():
+        pytest.skip(f"{', '.join(missing)} is not installed, so {name}.py cannot run")
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = runner.checkpoints(saving, tmp_path, scripts=runner.SCRIPTS, seconds=4, environ=environ)
+    found = runner.compare_saved(saving, tmp_path, scripts=runner.SCRIPTS, seconds=4, environ=environ)
     assert runner.is_unharmed(found), found
     assert found["undone_steps"] > 0
     assert found["refused"]

@@ -17,7 +17,7 @@ def own_cost():
 
 def test_what_a_watcher_takes_is_the_cpu_time_beside_the_programs(own_cost):
     forks = "import subprocess, sys; sum(range(30_000_000)); sys.exit(subprocess.call(sys.argv[2:]))"
-    found = own_cost.watched(lambda folder: [sys.executable, "-c", forks], "cpu", 2, 2)
+    found = own_cost.watch_program(lambda folder: [sys.executable, "-c", forks], "cpu", 2, 2)
     assert found["note"] == ""
     assert found["own_cpu_s"]["low"] > 0.0
     assert found["own_share"]["low"] > 0.0
@@ -35,7 +35,7 @@ def test_what_a_watcher_tells_of_itself_is_kept_beside_what_was_measured(own_cos
 
 
 def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):
-    assert own_cost.watched(lambda folder: [sys.executable, "-c", "raise SystemExit(2)"], "cpu", 1, 1) == {
+    assert own_cost.watch_program(lambda folder: [sys.executable, "-c", "raise SystemExit(2)"], "cpu", 1, 1) == {
         "note": "could not be run: -c raise SystemExit(2)"
     }
 
@@ -43,11 +43,11 @@ def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):
 def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
     asked = []
 
-    def watched(watcher, program, rounds, pairs):
+    def watch_program(watcher, program, rounds, pairs):
         asked.append((program, watcher(Path("x"))[3]))
         return {"note": "not here"}
 
-    monkeypatch.setattr(own_cost, "watched", watched)
+    monkeypatch.setattr(own_cost, "watch_program", watch_program)
     record = json.loads(json.dumps(own_cost.measure(own_cost.QUICK)))
     assert set(record) == {"span_off_us", "span_on_us", "watchers"}
     assert asked == [("cpu", "monitor")] * 2 + [("training", "monitor")] * 2 + [("training", "diagnose")]

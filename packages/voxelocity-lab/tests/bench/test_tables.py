@@ -148,3 +148,42 @@ def test_the_kernels_are_shown_by_name_over_forms_and_architectures(tables, reco
     page = tables.measured_page().splitlines()
     assert "| `crop` | 2 | 64 | 16 and 4 | 8 |" in page
     assert "| `touch` | 1 | 8 | 0 and 4 | 0 |" in page
+
+
+def race_record(task, *, target, seconds, limit_s=480.0):
+    """A race of two sides, of which the peer reached the target in these seconds."""
+    peer = "MONAI, fast recipe"
+    found = {peer: seconds, "MONAI, plain script": [None, None, 90.0], "Voxelocity": [20.0, 10.0, 30.0]}
+    sides = [{"name": "Voxelocity", "median": 0.9}, {"name": peer, "median": 0.8}]
+    gain = {"mean": 0.1, "low": None, "high": None, "n": 3, "unit": "training"}
+    return {
+        "environment": ENVIRONMENT, "settings": {"task": task, "is_equal": False}, "limit_s": limit_s,
+        "seeds": [0, 1, 2],
+        "target_dice": target, "seconds_to_target": found, "ours_higher_by": {peer: gain},
+        "comparisons": [{"title": f"{task}: a race", "sides": sides}],
+    }  # fmt: skip
+
+
+def test_the_tables_of_the_readme_have_five_columns_of_one_number_and_the_same_network_first(tables, tmp_path):
+    races = {
+        "bodies": race_record("bodies", target=0.85, seconds=[60.0, None, 50.0]),
+        "phantoms": race_record("phantoms", target=0.88, seconds=[27.0, 30.0, 20.0]),
+        "bodies_1min": race_record("bodies", target=None, seconds=[], limit_s=60.0),
+        "bodies_2min": race_record("bodies", target=None, seconds=[], limit_s=120.0),
+        "bodies_20min": race_record("bodies", target=None, seconds=[], limit_s=1200.0),
+    }
+    for name, record in races.items():
+        (tmp_path / f"bench_race_{name}.json").write_text(json.dumps(record))
+    lines = tables.readme_table().splitlines()
+    assert max(line.count("|") - 1 for line in lines) == 5
+    same, own = (line for line in lines if line.endswith("| 20 s |"))
+    assert same == "| phantoms, same network | 0.88 | 27 s | more than 8 min | 20 s |"
+    assert own == "| bodies | 0.85 | 1 min | more than 8 min | 20 s |"
+    assert "| data | MONAI, 1 min | Voxelocity, 1 min | MONAI, 20 min | Voxelocity, 20 min |" in lines
+    assert "| bodies | 0.800 | 0.900 | 0.800 | 0.900 |" in lines
+    full = "\n".join(importlib.import_module("tables_of.races").full_lines())
+    assert "| bodies | 0.85 | MONAI, fast recipe | 1 min | 50 s | 1 min | 2 | 3 | 2 cores of x, x |" in full
+    assert (
+        "| bodies | 2 min | MONAI, fast recipe | 0.800 | 0.900 | +0.100 | n/a | n/a | 3 | seeds | 2 cores of x, x |"
+        in full
+    )

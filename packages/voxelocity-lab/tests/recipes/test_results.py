@@ -13,7 +13,7 @@ from shared.recipe_call import call_of
 from voxelocity.infer.models.spec import read_spec
 from voxelocity_lab.recipes.brain import recipe as brain
 from voxelocity_lab.recipes.pathology import recipe as pathology
-from voxelocity_lab.recipes.results import name_of, results_call, trained_on
+from voxelocity_lab.recipes.results import find_training_data, name_of, open_results
 from voxelocity_lab.recipes.spleen import recipe as spleen
 from voxelocity_lab.recipes.tractography import recipe as tractography
 from voxelocity_observe.core.errors import ConfigError, OutputError
@@ -77,15 +77,15 @@ def test_predicting_other_data_leaves_the_results_of_the_run_alone(name, request
 
 def trained_on_of(name, tmp_path):
     run = tmp_path / "run"
-    return trained_on(run / "fold_0" if name == "pathology" else run)
+    return find_training_data(run / "fold_0" if name == "pathology" else run)
 
 
 def test_a_data_set_is_known_by_its_place(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to("data")
     call = call_of(tmp_path / "link", tmp_path / "run")
-    assert results_call(call, tmp_path / "data") is call
-    assert results_call(call, None) is call
+    assert open_results(call, tmp_path / "data") is call
+    assert open_results(call, None) is call
     assert name_of(tmp_path / "link") == "data"
 
 
@@ -94,7 +94,7 @@ def test_results_are_not_written_through_a_link_out_of_the_run(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "run" / "predicted_data").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputError, match=r"predicted_data is a link to .*elsewhere, outside of .*run"):
-        results_call(call_of(tmp_path / "data", tmp_path / "run"), tmp_path / "other")
+        open_results(call_of(tmp_path / "data", tmp_path / "run"), tmp_path / "other")
     assert not list((tmp_path / "elsewhere").iterdir())
 
 

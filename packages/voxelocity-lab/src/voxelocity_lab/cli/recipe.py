@@ -6,7 +6,7 @@ import shlex
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -15,12 +15,10 @@ from voxelocity.core.requests.plan import DeviceChoice, read_device
 from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.core.errors import InterruptedRunError
+from voxelocity_observe.core.first_use import value_of
 from voxelocity_observe.core.quantities import parse_duration_s
 from voxelocity_observe.core.request import Option, UserRequest
 from voxelocity_observe.sinks import TRACKERS
-
-if TYPE_CHECKING:
-    from voxelocity_lab.recipes.call import Recipe
 
 Name = Literal["brain", "pathology", "spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark"]
@@ -84,40 +82,24 @@ def recipe(
         sinks=choose_sinks(request.log),
         spent_s=process_age_s(),
     )
-    chosen_recipe = _imported(name)
+    # Others are not imported.
+    train, predict, benchmark = (
+        value_of(f"voxelocity_lab.recipes.{name}.recipe", part) for part in ("train", "predict", "benchmark")
+    )
     phases.start_up_is_over()
     if action == "benchmark":
         with interrupt.is_raised():
-            chosen_recipe.benchmark(call)
+            benchmark(call)
         return
     if action != "predict":
-        chosen_recipe.train(call)
+        train(call)
     if action != "train" and read_place().rank == 0:
         try:
             with interrupt.is_raised():
-                chosen_recipe.predict(call)
+                predict(call)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and "
                 f"`{shlex.join(['voxelocity', 'recipe', name, 'predict', str(data), '-o', str(out)])}` continues",
                 signal_number=signal.SIGINT,
             ) from None
-
-
-def _imported(name: Name) -> Recipe:
-    """The recipe of that name; others are not imported."""
-    if name == "brain":
-        from voxelocity_lab.recipes.brain import recipe as brain
-
-        return brain
-    if name == "pathology":
-        from voxelocity_lab.recipes.pathology import recipe as pathology
-
-        return pathology
-    if name == "spleen":
-        from voxelocity_lab.recipes.spleen import recipe as spleen
-
-        return spleen
-    from voxelocity_lab.recipes.tractography import recipe as tractography
-
-    return tractography

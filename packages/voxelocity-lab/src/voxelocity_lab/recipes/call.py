@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
 
+from voxelocity.core.config import Config, set_value
 from voxelocity.planning import DeviceChoice
 from voxelocity_observe.sinks import Sink
+
+T = TypeVar("T", bound=Config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +53,12 @@ class Call:
         """The kind of device, as `voxelocity train` takes it."""
         return "cuda" if self.device.type == "cuda" else "cpu"
 
+    def parse_settings(self, kind: type[T], values: dict[str, Any], *, where: str) -> T:
+        """The settings of a recipe: these values, changed by `overrides`; messages begin with `where`.
 
-class Recipe(Protocol):
-    """A module of a recipe."""
-
-    def train(self, call: Call) -> None:
-        """Trains on the data; what was learned stays in the run's folder."""
-
-    def predict(self, call: Call) -> None:
-        """Uses what was learned, and writes results and a report into the run's folder."""
-
-    def benchmark(self, call: Call) -> None:
-        """Compares with the usual way to do the same, on this machine."""
+        Raises:
+            ConfigError: a key does not exist, or a value cannot be used.
+        """
+        for key, value in self.overrides.items():
+            set_value(values, key, value)
+        return kind.parse(values, where=where)

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.phantom import writable_folder
-from voxelocity_lab.bench.race.rounds import Outcome
+from voxelocity_lab.bench.race.rounds import Outcome, run_rounds
 from voxelocity_lab.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
-from voxelocity_lab.recipes.raced import RacePage, publish_race, race_on
+from voxelocity_lab.bench.race.sides import SideName, plan_race
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.spans import phase
 
@@ -26,6 +26,7 @@ _LIMIT_S = 360.0
 _PHANTOM_SCALE = 1.25
 _NUM_PHANTOMS = 22
 _TARGET_DICE = 0.88
+SIDES: tuple[SideName, ...] = ("fast", "plain", "ours")
 
 
 def run_demo(
@@ -53,8 +54,21 @@ def run_demo(
     with phase("phantoms", color="tan"):
         dataset = make_bodies(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {watch.elapsed_s:.0f} s", highlight=False)
-    page = RacePage(
-        name="demo",
+    keys = PHANTOM_KEYS if keys is None else keys
+    race = plan_race(
+        dataset,
+        out,
+        overrides={**PHANTOM_PEER_KEYS, **keys},
+        keys=keys,
+        target_dice=target_dice,
+        limit_s=_LIMIT_S,
+        epochs_per_validation=epochs_per_validation,
+    )
+    outcome = run_rounds(
+        race, SIDES, range(seed, seed + num_seeds), on_start=lambda side, at: console.rule(f"{side}, seed {at}")
+    )
+    outcome.write(
+        "demo",
         title=f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity",
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
@@ -64,13 +78,4 @@ def run_demo(
         ),
         command=f"voxelocity demo --seed {seed}{f' --seeds {num_seeds}' if num_seeds > 1 else ''}",
     )
-    race = race_on(
-        dataset,
-        out,
-        target_dice=target_dice,
-        limit_s=_LIMIT_S,
-        keys=PHANTOM_KEYS if keys is None else keys,
-        peer_keys=PHANTOM_PEER_KEYS,
-        epochs_per_validation=epochs_per_validation,
-    )
-    return publish_race(race, range(seed, seed + num_seeds), page, console=console)
+    return outcome

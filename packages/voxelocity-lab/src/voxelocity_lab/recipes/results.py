@@ -17,7 +17,7 @@ from voxelocity_observe.core.whole_file import put_in_place
 _SOURCE = "data.json"
 
 
-def trained_on(run: Path) -> Path | None:
+def find_training_data(run: Path) -> Path | None:
     """The data set that `run.yaml` names; None where there is no record, or it names none."""
     record = RunFolder(run).record
     if not record.is_file():
@@ -38,7 +38,7 @@ def name_of(data: Path) -> str:
     return os.path.basename(os.path.realpath(data))
 
 
-def results_call(call: Call, trained: Path | None) -> Call:
+def open_results(call: Call, trained: Path | None) -> Call:
     """The call, writing into `call.out` if its data is what the run was trained on, else into `predicted_NAME` there.
 
     So the results of other data never replace those of the run.

@@ -16,8 +16,10 @@ from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_fi
 from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.report import factor_table
 from voxelocity.training.run_folder import RunFolder
+from voxelocity_lab.bench.race.rounds import run_rounds
+from voxelocity_lab.bench.race.sides import plan_race
 from voxelocity_lab.recipes.call import Call
-from voxelocity_lab.recipes.raced import RacePage, publish_race, race_on
+from voxelocity_lab.recipes.demo import SIDES
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import count_text
@@ -67,7 +69,7 @@ def check_trained(out: Path) -> None:
         )
 
 
-def division_of(call: Call) -> CaseDivision:
+def read_division(call: Call) -> CaseDivision:
     """Which cases the model in `call.out` was trained on, and which were held out, by its own record.
 
     Raises:
@@ -82,13 +84,13 @@ def division_of(call: Call) -> CaseDivision:
     return division
 
 
-def unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
+def find_unseen_cases(call: Call, cases: Cases) -> list[VolumeRef]:
     """The labeled cases that the model in `call.out` has not seen, by its own record; what to know is printed.
 
     Raises:
         InputError: the model does not say what it was trained on, or was trained on all of them.
     """
-    unseen, notices = held_out_cases(division_of(call), cases.refs)
+    unseen, notices = held_out_cases(read_division(call), cases.refs)
     for notice in notices:
         call.console.print(f"warning: {call.data}: {notice}", style="yellow", highlight=False, soft_wrap=True)
     if not unseen:
@@ -130,16 +132,21 @@ def race(
     keys: Mapping[str, Any],
     peer_keys: Mapping[str, Any],
 ) -> None:
-    """Races MONAI's fast recipe and its plain script with three seeds, as `race_on`; `name` is the recipe's."""
+    """Races MONAI's fast recipe and its plain script with three seeds; `name` is the recipe's.
+
+    `keys` are those of the plan, equal on all sides; `peer_keys` are of the peers' plan alone.
+    """
     RunFolder(call.out).open()
-    page = RacePage(
-        name="race",
+    limit_s = call.time_budget_s or _LIMIT_S
+    overrides = {**peer_keys, **keys}
+    planned = plan_race(dataset, call.out, overrides=overrides, keys=keys, target_dice=target_dice, limit_s=limit_s)
+    seeds = range(call.seed, call.seed + _NUM_SEEDS)
+    outcome = run_rounds(planned, SIDES, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}"))
+    outcome.write(
+        "race",
         title=title,
         summary=f"{summary} Seconds count from the start of each process, imports and caching included.",
         command=shlex.join(["voxelocity", "recipe", name, "benchmark", str(call.data), "-o", str(call.out)]),
     )
-    limit_s = call.time_budget_s or _LIMIT_S
-    made = race_on(dataset, call.out, target_dice=target_dice, limit_s=limit_s, keys=keys, peer_keys=peer_keys)
-    outcome = publish_race(made, range(call.seed, call.seed + _NUM_SEEDS), page, console=call.console)
     call.console.print(TableView(factor_table(outcome.runs, target_dice=target_dice)))
     call.console.print(TableView(outcome.table))

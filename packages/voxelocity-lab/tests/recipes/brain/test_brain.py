@@ -18,7 +18,7 @@ from voxelocity.step import build_loss as our_loss
 from voxelocity_lab.bench.race.job import LIMITS, script_job
 from voxelocity_lab.bench.race.monai_script import ScriptSettings, _as_tuple, build_loss, build_network, build_optimizer
 from voxelocity_lab.recipes.brain import recipe
-from voxelocity_lab.recipes.brain.dataset import REGIONS, brain_dataset, make_brains
+from voxelocity_lab.recipes.brain.dataset import REGIONS, describe_brains, make_brains
 from voxelocity_observe.core.errors import DatasetError
 
 SETS = {
@@ -53,7 +53,7 @@ def write_case(root, name, endings, values=(0, 1, 2, 4)):
 def test_folders_of_the_challenge_are_described_whatever_the_year(endings, enhancing, tmp_path):
     for number in range(2):
         write_case(tmp_path / "data", f"BraTS_{number}", endings, values=(0, 1, 2, enhancing))
-    cases = open_cases(brain_dataset(tmp_path / "data", tmp_path / "described"))
+    cases = open_cases(describe_brains(tmp_path / "data", tmp_path / "described"))
     assert cases.channels == ("FLAIR", "T1", "T1Gd", "T2")
     whole, core, bright = REGIONS
     assert cases.regions == {whole: (1, 2, enhancing), core: (1, enhancing), bright: (enhancing,)}
@@ -63,16 +63,16 @@ def test_folders_of_the_challenge_are_described_whatever_the_year(endings, enhan
 
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(DatasetError, match=r"neither a dataset\.json nor folders of cases"):
-        brain_dataset(tmp_path, tmp_path / "out")
+        describe_brains(tmp_path, tmp_path / "out")
     write_case(tmp_path / "a", "x", ("_flair", "_t1", "_t2", "_seg"))
     with pytest.raises(DatasetError, match=r"x has 0 files of the contrast T1Gd, .* t1ce or t1c or t1gd; .*x_flair"):
-        brain_dataset(tmp_path / "a", tmp_path / "out")
+        describe_brains(tmp_path / "a", tmp_path / "out")
     write_case(tmp_path / "b", "x", ("_flair", "_t1", "_t1ce", "_t2"))
     with pytest.raises(DatasetError, match=r"x has 0 labels \(\*seg\*"):
-        brain_dataset(tmp_path / "b", tmp_path / "out")
+        describe_brains(tmp_path / "b", tmp_path / "out")
     write_case(tmp_path / "c", "x", ("_flair", "_t1", "_t1ce", "_t2", "_seg"), values=(0, 1, 2, 7))
     with pytest.raises(DatasetError, match=r"values \[0, 1, 2, 7\]; BraTS has 1, 2 and 4"):
-        brain_dataset(tmp_path / "c", tmp_path / "out")
+        describe_brains(tmp_path / "c", tmp_path / "out")
 
 
 def test_phantoms_have_three_nested_classes_and_some_lack_one(tmp_path):

@@ -17,7 +17,7 @@ from rich.console import Console
 from shared.recipe_call import call_of
 from voxelocity_lab.recipes.division import Division, Part
 from voxelocity_lab.recipes.pathology import recipe
-from voxelocity_lab.recipes.pathology.baselines import Baselines, spots
+from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, find_pieces, identify
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity_lab.recipes.pathology.model import PatchNet, find_models, load_patches
@@ -421,11 +421,11 @@ def test_spots_are_the_darkest_or_lightest_tenth_of_the_squares(tmp_path):
     pixels = np.full((320, 640, 3), 200, np.uint8)
     pixels[64:128, 64:128] = 40
     slide = Slide(write_pyramid(tmp_path / "s.tiff", pixels))
-    found = spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0, is_darker=True)
+    found = find_spots(heat_map(np.zeros((10, 20))), slide, config(), apart_pixels=0.0, is_darker=True)
     assert len(found) == 1
     probability, x, y = found[0]
     assert (64 < x < 128, 64 < y < 128, probability > 0.9) == (True, True, True)
-    assert spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0, is_darker=True) == []
+    assert find_spots(heat_map(np.full((10, 20), np.nan)), slide, config(), apart_pixels=0.0, is_darker=True) == []
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -13,7 +13,7 @@ from voxelocity_lab.recipes.tractography import recipe
 from voxelocity_lab.recipes.tractography.baselines import MEAN, MOVED, SAME, UNTRAINED
 from voxelocity_lab.recipes.tractography.bundles import open_bundles
 from voxelocity_lab.recipes.tractography.exemplars import Frame
-from voxelocity_lab.recipes.tractography.generate import batches_of, untrained_streamlines
+from voxelocity_lab.recipes.tractography.generate import generate_batches, untrained_streamlines
 from voxelocity_lab.recipes.tractography.model import Denoiser
 from voxelocity_observe.core.errors import InputError
 
@@ -27,7 +27,7 @@ def test_an_untrained_network_makes_what_it_is_said_to_make(bundles_file, tmp_pa
     frame = Frame(**{name: getattr(network, name).numpy() for name in ("mean_mm", "spread_mm", "scale_mm")})
     torch.manual_seed(8)
     fresh = type(trained)(**{**vars(trained), "network": Denoiser(trained.config.network, frame).eval()})
-    made = np.concatenate([lines for _, lines in batches_of(fresh, bundle, seed=1, device=CPU, warn=print)])
+    made = np.concatenate([lines for _, lines in generate_batches(fresh, bundle, seed=1, device=CPU, warn=print)])
     np.testing.assert_allclose(untrained_streamlines(trained, bundle, seed=1), made, atol=1e-3)
 
 

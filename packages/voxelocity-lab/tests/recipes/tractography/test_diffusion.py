@@ -6,7 +6,7 @@ import torch
 from voxelocity_lab.recipes.tractography.diffusion import (
     NUM_TIMES,
     clean_of,
-    sampled,
+    sample_streamlines,
     signal_and_noise,
     target_of,
     times_of,
@@ -37,7 +37,7 @@ def test_samplers_agree_with_those_of_diffusers(sampler, num_steps):
     wanted = NOISE
     for time in scheduler.timesteps:
         wanted = scheduler.step(some_network(wanted, int(time)), time, wanted).prev_sample
-    found = sampled(some_network, NOISE, num_steps=num_steps, sampler=sampler)
+    found = sample_streamlines(some_network, NOISE, num_steps=num_steps, sampler=sampler)
     # Their tables are in float32.
     assert found == pytest.approx(wanted, abs=5e-6)
 
@@ -57,4 +57,4 @@ def test_a_perfect_answer_gives_the_clean_streamline(prediction):
 def test_a_network_that_knows_the_streamline_leads_every_sampler_to_it():
     clean = torch.rand(2, 8, 3, dtype=torch.float64)
     for sampler in ("ddim", "dpm++"):
-        assert sampled(lambda *_: clean, NOISE[:2], num_steps=7, sampler=sampler) == pytest.approx(clean)
+        assert sample_streamlines(lambda *_: clean, NOISE[:2], num_steps=7, sampler=sampler) == pytest.approx(clean)

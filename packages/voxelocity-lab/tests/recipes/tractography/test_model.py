@@ -7,7 +7,7 @@ import torch
 
 from voxelocity_lab.recipes.tractography.exemplars import Frame
 from voxelocity_lab.recipes.tractography.model import Denoiser, DenoiserConfig, pack
-from voxelocity_lab.recipes.tractography.volume import distance_to, inside_of, read_volume
+from voxelocity_lab.recipes.tractography.volume import find_inside, read_distance, read_volume
 from voxelocity_observe.core.errors import ConfigError, ScanError
 
 FRAME = Frame(
@@ -100,7 +100,7 @@ def test_images_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ScanError, match=r"none.nii: the file does not exist"):
         read_volume(tmp_path / "none.nii", None)
     with pytest.raises(ScanError, match="0 voxels other than 0"):
-        distance_to(save(tmp_path / "empty.nii.gz", np.zeros((4, 4, 4))))
+        read_distance(save(tmp_path / "empty.nii.gz", np.zeros((4, 4, 4))))
 
 
 def test_a_damaged_image_is_refused(tmp_path):
@@ -118,9 +118,9 @@ def test_points_outside_a_mask_are_led_back_into_it(tmp_path):
     values[4:6, 4:6, 4:6] = 1
     mask = save(tmp_path / "mask.nii.gz", values)
     inside, outside = nib.affines.apply_affine(AFFINE, [[5.0, 5, 5], [8, 5, 5]])
-    assert inside_of(mask, np.stack([inside, outside, inside + 1000.0])).tolist() == [True, False, False]
+    assert find_inside(mask, np.stack([inside, outside, inside + 1000.0])).tolist() == [True, False, False]
     point = torch.tensor(outside, dtype=torch.float32).reshape(1, 3, 1).requires_grad_()
-    distance = distance_to(mask)(point)
+    distance = read_distance(mask)(point)
     assert distance.item() == pytest.approx(6.0, rel=1e-5)
     distance.backward()
     assert (outside - 0.5 * point.grad.flatten().numpy())[0] > outside[0], "x falls along this axis"

@@ -19,7 +19,7 @@ from voxelocity_lab.recipes.tractography.baselines import MOVED, SAME, UNTRAINED
 from voxelocity_lab.recipes.tractography.bundles import open_bundles
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity_lab.recipes.tractography.files import read_tracts
-from voxelocity_lab.recipes.tractography.generate import batches_of, generate
+from voxelocity_lab.recipes.tractography.generate import generate, generate_batches
 from voxelocity_lab.recipes.tractography.settings import settings
 from voxelocity_lab.recipes.tractography.shapes import nearest_mm
 from voxelocity_lab.recipes.tractography.train import StreamlineBatches, TractLoss, load_tracts, train_tracts
@@ -135,7 +135,7 @@ def test_streamlines_do_not_depend_on_the_size_of_batches(bundles_file, tmp_path
     def made(size):
         few = {"sample": trained.config.sample.model_copy(update={"batch_size": size})}
         changed = type(trained)(**{**vars(trained), "config": trained.config.model_copy(update=few)})
-        return np.concatenate([lines for _, lines in batches_of(changed, bundle, seed=1, device=CPU, warn=print)])
+        return np.concatenate([lines for _, lines in generate_batches(changed, bundle, seed=1, device=CPU, warn=print)])
 
     assert made(7) == pytest.approx(made(120), abs=1e-3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from voxelocity.training.scoring import score_cases
 from voxelocity_lab.bench.comparison import Comparison, Figure
 from voxelocity_lab.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
 from voxelocity_observe.core.quantities import NOT_AVAILABLE, duration_text
+from voxelocity_observe.core.whole_file import write_whole
+from voxelocity_observe.document import write_page
 from voxelocity_observe.document.blocks import Document, Section, Table, Text
 
 _FEW_SEEDS = 3
@@ -132,6 +135,13 @@ class Outcome:
             summary=summary,
         )
         return with_command(document, command)
+
+    def write(self, name: str, *, title: str, summary: str, command: str) -> None:
+        """Writes NAME.html, as `document` makes it, and NAME.json with every training next to the files of the race."""
+        document = self.document(title=title, summary=summary, command=command)
+        write_page(document, self.race.out / f"{name}.html")
+        plain = document.to_plain() | self.to_plain()
+        write_whole(self.race.out / f"{name}.json", (json.dumps(plain, indent=1) + "\n").encode())
 
 
 def run_rounds(

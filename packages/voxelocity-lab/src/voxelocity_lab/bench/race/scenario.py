@@ -17,14 +17,13 @@ from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.data.source import open_cases
-from voxelocity.planning import make_plan
 from voxelocity_lab.bench import body
 from voxelocity_lab.bench.comparison import Record
 from voxelocity_lab.bench.peers import versions
 from voxelocity_lab.bench.phantom import SIX_ORGANS, BenchFolders, phantom_table, real_data, work_folder
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.bench.race.rounds import Outcome, run_rounds
-from voxelocity_lab.bench.race.sides import LABELS, Race, SideName
+from voxelocity_lab.bench.race.sides import LABELS, Race, SideName, plan_race
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import InputError, did_you_mean
 from voxelocity_observe.core.quantities import duration_text
@@ -239,17 +238,15 @@ def make_race(settings: RaceSettings, dataset: Path, *, out: Path, keys: Mapping
     limit_s = settings.budget_s or _LIMIT_S
     shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **own}
     peer_keys = {key: value for key, value in task.peer_keys.items() if key not in own}
-    return Race(
-        dataset=dataset,
-        # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
-        planned=make_plan(
-            open_cases(dataset), overrides=shared | peer_keys, time_budget_s=limit_s, cache_folder=out / "plan"
-        ),
-        out=out,
+    return plan_race(
+        dataset,
+        out,
+        overrides=shared | peer_keys,
+        keys=shared | peer_keys if settings.is_equal else shared,
         target_dice=target_dice,
         limit_s=limit_s,
         epochs_per_validation=task.epochs_per_validation,
-        keys=shared | peer_keys if settings.is_equal else shared,
+        time_budget_s=limit_s,
     )
 
 

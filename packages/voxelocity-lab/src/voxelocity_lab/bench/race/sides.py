@@ -15,7 +15,8 @@ from typing import Any, Literal
 import yaml
 
 from voxelocity.core.learning import unlearned
-from voxelocity.planning import Planned
+from voxelocity.data.source import open_cases
+from voxelocity.planning import Planned, make_plan
 from voxelocity.report import LabeledRun, label_run, read_run
 from voxelocity_lab.bench.race.job import Recipe, script_job
 from voxelocity_observe.core.environment import environment
@@ -62,6 +63,30 @@ class Race:
     limit_s: float
     epochs_per_validation: int = 2
     keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plan_race(
+    dataset: Path,
+    out: Path,
+    *,
+    overrides: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    target_dice: float,
+    limit_s: float,
+    epochs_per_validation: int = 2,
+    **options: Any,
+) -> Race:
+    """A race whose peers' plan has these `overrides`, and ours these `keys`; `options` are others of `make_plan`."""
+    return Race(
+        dataset=dataset,
+        # Step times of this plan are kept apart: `voxelocity train` must not find them already measured.
+        planned=make_plan(open_cases(dataset), overrides=overrides, cache_folder=out / "plan", **options),
+        out=out,
+        target_dice=target_dice,
+        limit_s=limit_s,
+        epochs_per_validation=epochs_per_validation,
+        keys=keys,
+    )
 
 
 def train_side(side: SideName, race: Race, *, seed: int) -> LabeledRun:

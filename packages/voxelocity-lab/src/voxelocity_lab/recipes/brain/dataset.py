@@ -30,7 +30,7 @@ _IS_LABEL = re.compile(r"(^|[_-])seg([_-]|$)")
 _SHAPE = (240, 240, 155)
 
 
-def brain_dataset(data: Path, out: Path) -> Path:
+def describe_brains(data: Path, out: Path) -> Path:
     """The data set to open: `data` itself if it has a `dataset.json`, else one that is written into `out`.
 
     Args:

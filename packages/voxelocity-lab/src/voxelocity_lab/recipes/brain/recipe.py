@@ -15,17 +15,17 @@ import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.learning import read_mark
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
-from voxelocity_lab.recipes.brain.dataset import brain_dataset
+from voxelocity_lab.recipes.brain.dataset import describe_brains
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import unlearned_verdict
-from voxelocity_lab.recipes.results import is_same, results_call, trained_on
+from voxelocity_lab.recipes.results import find_training_data, is_same, open_results
 from voxelocity_lab.recipes.segmentation import (
     check_trained,
-    division_of,
+    find_unseen_cases,
     predict_with_pictures,
     race,
+    read_division,
     train_on,
-    unseen_cases,
 )
 from voxelocity_observe.core.plain import read_mapping, table_cell
 from voxelocity_observe.core.whole_file import write_whole
@@ -58,14 +58,14 @@ def predict(call: Call) -> None:
     Of other data than the run's, it predicts all scans into a folder of their own, without scores.
     """
     check_trained(call.out)
-    results = results_call(call, _origin(call))
+    results = open_results(call, _origin(call))
     is_own = results is call
     # Files of the challenge do not say by their names which channel they are.
     listed = results.out / ("held_out.csv" if is_own else "scans.csv")
     if is_own:
-        refs = unseen_cases(call, _cases(call))
+        refs = find_unseen_cases(call, _cases(call))
     else:
-        refs = list(voxelocity.open(brain_dataset(call.data, results.out / "data")).refs)
+        refs = list(voxelocity.open(describe_brains(call.data, results.out / "data")).refs)
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
@@ -77,14 +77,14 @@ def predict(call: Call) -> None:
     if mark := read_mark(call.out / "scores.json"):
         call.console.print(f"warning: {unlearned_verdict(mark)}", style="yellow", highlight=False, soft_wrap=True)
         return
-    held_out = division_of(call).held_out
+    held_out = read_division(call).held_out
     scores = json.loads((call.out / "scores.json").read_text())["cases"]
     if dice := [case["dice"] for case in scores if case["case_id"] in held_out]:
         call.console.print(TableView(score_table(dice, num_held_out=len(held_out))))
 
 
 def _cases(call: Call) -> Cases:
-    return voxelocity.open(brain_dataset(call.data, _described(call)))
+    return voxelocity.open(describe_brains(call.data, _described(call)))
 
 
 def _described(call: Call) -> Path:
@@ -96,7 +96,7 @@ def _described(call: Call) -> Path:
 
 def _origin(call: Call) -> Path | None:
     """The data that the run was trained on; of a description, the folder of the cases in it."""
-    data = trained_on(call.out)
+    data = find_training_data(call.out)
     if data is None or not is_same(_described(call), data):
         return data
     cases = read_mapping(data / "dataset.json", where="brain", holds="the description of a data set").get("dataset")
@@ -154,7 +154,7 @@ def benchmark(call: Call) -> None:
     keys = {**LIMITS, **KEYS, "window.overlap": LIMITS["window.overlap"], **call.overrides}
     race(
         call,
-        brain_dataset(call.data, call.out / "data"),
+        describe_brains(call.data, call.out / "data"),
         title=f"Three overlapping classes to a Dice of {TARGET_DICE:g}: MONAI and Voxelocity",
         summary="The same SegResNet, loss, optimizer, patches and split, one after another on this machine.",
         name="brain",

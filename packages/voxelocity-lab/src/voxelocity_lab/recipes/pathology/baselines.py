@@ -78,7 +78,7 @@ def darkness(images: torch.Tensor) -> torch.Tensor:
     return 1.0 - images.mean(dim=(1, 2, 3))
 
 
-def spots(
+def find_spots(
     heat: HeatMap, slide: Slide, config: PathologyConfig, *, apart_pixels: float, is_darker: bool
 ) -> list[Detection]:
     """What the darkest tenth of the squares of a heat map would list as lesions, or the lightest: a trivial way."""

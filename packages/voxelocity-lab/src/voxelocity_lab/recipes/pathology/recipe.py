@@ -16,7 +16,7 @@ from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import write_report
 from voxelocity_lab.recipes.pathology.annotations import Mask
-from voxelocity_lab.recipes.pathology.baselines import Baselines, spots
+from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
 from voxelocity_lab.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
@@ -33,7 +33,7 @@ from voxelocity_lab.recipes.pathology.score import patch_scores, pooled_auc, roc
 from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig, settings
 from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity_lab.recipes.pathology.train import train_fold
-from voxelocity_lab.recipes.results import is_same, name_of, results_call, trained_on
+from voxelocity_lab.recipes.results import find_training_data, is_same, name_of, open_results
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.events import events_path, read_events
@@ -118,7 +118,8 @@ def predict(call: Call) -> None:
             f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
             "patients; they are not scored."
         )
-    call, is_own = results_call(call, trained_on(folders[0])), is_same(call.data, trained_on(folders[0]))
+    origin = find_training_data(folders[0])
+    call, is_own = open_results(call, origin), is_same(call.data, origin)
     baselines = Baselines(models[0], device=call.device, blocks=blocks)
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
     scores: list[PieceScore] = []
@@ -235,7 +236,7 @@ def _write(
         if truth is not None and width:
             lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
             found.append(match(detections, lesions))
-            trivial = spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
+            trivial = find_spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
             by_intensity.append(match(trivial, lesions))
         if len(drawn) < MOST_DRAWN:
             drawn.append(_picture(name, slide, heat, opened, parts[0][0]))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from voxelocity.core.config import Config, set_value
+from voxelocity.core.config import Config
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.step import PrecisionConfig
 from voxelocity_lab.recipes.call import Call
@@ -124,6 +124,4 @@ def settings(call: Call) -> PathologyConfig:
             "compile": "none",
         },
     }  # fmt: skip
-    for key, value in call.overrides.items():
-        set_value(plain, key, value)
-    return PathologyConfig.parse(plain, where="recipe pathology")
+    return call.parse_settings(PathologyConfig, plain, where="recipe pathology")

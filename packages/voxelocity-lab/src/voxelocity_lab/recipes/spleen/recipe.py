@@ -9,8 +9,8 @@ import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.recipes.call import Call
-from voxelocity_lab.recipes.results import results_call, trained_on
-from voxelocity_lab.recipes.segmentation import check_trained, predict_with_pictures, race, train_on, unseen_cases
+from voxelocity_lab.recipes.results import find_training_data, open_results
+from voxelocity_lab.recipes.segmentation import check_trained, find_unseen_cases, predict_with_pictures, race, train_on
 from voxelocity_observe.core.errors import DatasetError
 
 KEYS: dict[str, Any] = {
@@ -34,12 +34,12 @@ def predict(call: Call) -> None:
     Of other data than the run's, that is all scans, into a folder of their own.
     """
     check_trained(call.out)
-    results = results_call(call, trained_on(call.out))
+    results = open_results(call, find_training_data(call.out))
     unlabeled, cases = call.data / "imagesTs", _spleens(call.data)
     if unlabeled.is_dir() and any(unlabeled.iterdir()):
         scans = [unlabeled]
     else:
-        scans = [ref.images[0] for ref in (unseen_cases(call, cases) if results is call else cases.refs)]
+        scans = [ref.images[0] for ref in (find_unseen_cases(call, cases) if results is call else cases.refs)]
     predict_with_pictures(call, scans, results=results)
 
 

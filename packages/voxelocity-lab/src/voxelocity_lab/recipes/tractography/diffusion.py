@@ -65,7 +65,7 @@ def times_of(num_steps: int) -> list[int]:
     return [round(NUM_TIMES - number * NUM_TIMES / num_steps) - 1 for number in range(num_steps)]
 
 
-def sampled(
+def sample_streamlines(
     clean_at: Callable[[torch.Tensor, int], torch.Tensor], noise: torch.Tensor, *, num_steps: int, sampler: Sampler
 ) -> torch.Tensor:
     """Streamlines from noise, (b, p, 3).

@@ -13,7 +13,7 @@ import torch
 from voxelocity.core.rng import generator
 from voxelocity.data.feed import ThreadBuffer
 from voxelocity.step.precision import autocast, compiled
-from voxelocity_lab.recipes.tractography.diffusion import clean_of, sampled, signal_and_noise
+from voxelocity_lab.recipes.tractography.diffusion import clean_of, sample_streamlines, signal_and_noise
 from voxelocity_lab.recipes.tractography.files import write_tracts
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
@@ -74,7 +74,7 @@ def generate(
 
     def keep_batches() -> Iterator[tuple[Points, str]]:
         # The next batch is made in a thread while this one is written.
-        for start, streamlines in ThreadBuffer(batches_of(trained, bundle, seed=seed, device=device, warn=warn)):
+        for start, streamlines in ThreadBuffer(generate_batches(trained, bundle, seed=seed, device=device, warn=warn)):
             made.append(streamlines)
             members = bundle[start : start + len(streamlines)]
             for number, group in itertools.groupby(range(len(members)), key=members.__getitem__):
@@ -111,7 +111,7 @@ def untrained_streamlines(trained: TrainedTracts, bundle: Numbers, *, seed: int)
     return made
 
 
-def batches_of(
+def generate_batches(
     trained: TrainedTracts, bundle: Numbers, *, seed: int, device: torch.device, warn: Callable[[str], None]
 ) -> Iterator[tuple[int, Points]]:
     """Streamlines of these bundles batch by batch, each with the index at which it begins.
@@ -177,6 +177,8 @@ def _denoise(
         return clean_of(output.float().transpose(1, 2), current, factors[:, times], config.prediction)
 
     with torch.inference_mode():
-        found = sampled(clean_at, noise.to(device), num_steps=config.sample.num_steps, sampler=config.sample.sampler)
+        found = sample_streamlines(
+            clean_at, noise.to(device), num_steps=config.sample.num_steps, sampler=config.sample.sampler
+        )
     seen: Points = found.cpu().numpy()
     return seen

@@ -8,7 +8,7 @@ import numpy as np
 
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import write_report
-from voxelocity_lab.recipes.results import results_call, trained_on
+from voxelocity_lab.recipes.results import find_training_data, open_results
 from voxelocity_lab.recipes.tractography.baselines import baselines_of
 from voxelocity_lab.recipes.tractography.bundles import Bundles
 from voxelocity_lab.recipes.tractography.generate import Generated, generate, wanted_counts
@@ -16,7 +16,7 @@ from voxelocity_lab.recipes.tractography.judge import Judgment, judge
 from voxelocity_lab.recipes.tractography.page import least_real, tract_document
 from voxelocity_lab.recipes.tractography.settings import settings
 from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
-from voxelocity_lab.recipes.tractography.volume import inside_of
+from voxelocity_lab.recipes.tractography.volume import find_inside
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import count_text
 
@@ -36,7 +36,7 @@ def predict(call: Call) -> None:
     trained = load_tracts(call.out)
     config = trained.config
     training, real, notices = divide(trained, call.data)
-    results = results_call(call, trained_on(call.out))
+    results = open_results(call, find_training_data(call.out))
     path = results.out / f"generated.{config.sample.format}"
     counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
     made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
@@ -70,7 +70,7 @@ def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: 
     for number, name in enumerate(trained.names):
         members, known = made.streamlines[made.bundle == number], real.of(number)
         if len(known) and len(members):
-            inside = inside_of(Path(mask), members) if mask else None
+            inside = find_inside(Path(mask), members) if mask else None
             judgments[name] = judge(members, known, training.of(number), is_inside=inside)
     return judgments
 

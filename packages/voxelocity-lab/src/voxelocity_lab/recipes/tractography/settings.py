@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from voxelocity.core.config import Config, set_value
+from voxelocity.core.config import Config
 from voxelocity.step import PrecisionConfig
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.fit import FitConfig
@@ -112,9 +112,7 @@ def settings(call: Call) -> TractographyConfig:
         },
         "precision": {"compute": "bfloat16" if call.fast_bfloat16 else "float32", "compile": compiles},
     }
-    for key, value in call.overrides.items():
-        set_value(values, key, value)
-    config = TractographyConfig.parse(values, where="tractography")
+    config = call.parse_settings(TractographyConfig, values, where="tractography")
     if config.loss.mask and not config.mask:
         raise ConfigError("tractography: loss.mask needs a mask; give it with --set mask=MASK.nii.gz")
     return config

@@ -26,7 +26,7 @@ from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Exempla
 from voxelocity_lab.recipes.tractography.files import Space
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
-from voxelocity_lab.recipes.tractography.volume import ImageSampler, distance_to, read_volume
+from voxelocity_lab.recipes.tractography.volume import ImageSampler, read_distance, read_volume
 from voxelocity_lab.recipes.trained import read_trained, write_trained
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.host import cpu_budget
@@ -202,7 +202,7 @@ class TractLoss:
     def __init__(self, config: TractographyConfig, frame: Frame, device: torch.device, world: World) -> None:
         self._config, self._world = config, world
         self._scale_mm = torch.from_numpy(frame.scale_mm).to(device)
-        self._mask = distance_to(Path(config.mask)).to(device) if config.loss.mask else None
+        self._mask = read_distance(Path(config.mask)).to(device) if config.loss.mask else None
 
     def __call__(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         output = output.float().transpose(1, 2)

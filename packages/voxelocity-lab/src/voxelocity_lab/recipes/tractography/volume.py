@@ -108,7 +108,7 @@ def _products(vectors: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> np
     return np.stack([ras[..., a] * ras[..., b] for a, b in pairs]).astype(np.float32)
 
 
-def inside_of(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def find_inside(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Whether points (..., 3) in RAS mm lie in voxels of the mask that are not 0."""
     grid, values = _read(mask)
     index = np.rint(apply_affine(np.linalg.inv(grid.matrix), points_mm)).astype(int)
@@ -118,7 +118,7 @@ def inside_of(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     return hit
 
 
-def distance_to(mask: Path) -> ImageSampler:
+def read_distance(mask: Path) -> ImageSampler:
     """The distance in mm to the nearest voxel of a mask that is not 0, with a gradient that leads there.
 
     Raises:

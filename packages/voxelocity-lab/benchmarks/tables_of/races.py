@@ -1,0 +1,171 @@
+"""Tables of whole trainings: the few figures of the README, and all races one number a cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from tables_of.results import load, markdown_table
+from voxelocity_observe.core.quantities import count_text, duration_text
+
+_FAST, _PLAIN, _OURS = "MONAI, fast recipe", "MONAI, plain script", "Voxelocity"
+_FULL = "Races in full"
+# Its task fixes the network of all sides.
+_SAME_NETWORK = ("phantoms",)
+_TARGET_HEADS = ("data", "Dice", "side", "median", "least", "most", "reached", "seeds", "machine")
+_TIMED_HEADS = ("data", "time", "peer", "Dice", "Voxelocity", "difference", "from", "to", "n", "of", "machine")
+
+
+def readme_table() -> str:
+    """The few figures of the README."""
+    races = _races()
+    to_target = [record for record in races if record["target_dice"]]
+    timed = [record for record in races if not record["target_dice"] and _FAST in record["ours_higher_by"]]
+    lines = [*_fold_lines(), *(_target_lines(to_target) if to_target else []), *(_timed_lines(timed) if timed else [])]
+    if races:
+        lines += [
+            'Where a row says "same network", all sides train one network; in the others, MONAI trains nnU-Net\'s and '
+            "Voxelocity the one that its rules choose. Least and most, intervals and machines: "
+            f"[{_FULL.lower()}](docs/measured.md#{_FULL.lower().replace(' ', '-')})."
+        ]
+    return "\n".join(lines) or "Not measured at a clean commit yet."
+
+
+def full_lines() -> list[str]:
+    """All races to a Dice, and all within a fixed time, for docs/measured.md."""
+    races = _races()
+    if not races:
+        return []
+    lines = [f"## {_FULL}", "", "Times to a Dice: median, least and most of the seeds that reached it.", ""]
+    lines += markdown_table(
+        _TARGET_HEADS, (row for record in races if record["target_dice"] for row in _target_rows(record))
+    )
+    lines += [
+        "",
+        "Dice after a fixed time: medians, and the mean of Voxelocity less the peer with its 95 % interval. Pairs are "
+        "of one seed, or of one case where there is a single seed.",
+        "",
+    ]
+    timed = [record for record in races if not record["target_dice"]]
+    return [*lines, *markdown_table(_TIMED_HEADS, (row for record in timed for row in _timed_rows(record))), ""]
+
+
+def _races() -> list[dict[str, Any]]:
+    """The ones in which all sides train one network first; of a data set, short trainings first."""
+    return sorted(load("bench_race_*.json"), key=lambda r: (not _is_same_network(r), _data(r), r["limit_s"]))
+
+
+def _is_same_network(record: dict[str, Any]) -> bool:
+    settings = record["settings"]
+    return bool(settings["is_equal"]) or settings["task"] in _SAME_NETWORK
+
+
+def _data(record: dict[str, Any]) -> str:
+    words: str = record["comparisons"][0]["title"].partition(":")[0]
+    return f"{words}, same network" if _is_same_network(record) else words
+
+
+def _fold_lines() -> list[str]:
+    """Hippocampus by a time budget, over the folds."""
+    found = {budget: folds for budget in ("5m", "20m") if (folds := load(f"main_job_hippocampus_{budget}*.json"))}
+    if not found:
+        return []
+    rows = []
+    for budget, folds in found.items():
+        dice = [record["mean_dice"] for record in folds]
+        steps = median(record["steps"] for record in folds)
+        rows.append((f"`{budget}`", f"{fmean(dice):.3f}", f"{min(dice):.3f}", f"{max(dice):.3f}", f"{steps:,.0f}"))
+    folds = next(iter(found.values()))
+    return [
+        f"**MSD's hippocampus, 208 cases:** mean Dice of {len(folds)} held-out folds, on {_machines(folds)}:",
+        "",
+        *markdown_table(("`--time-budget`", "Dice", "lowest fold", "highest fold", "steps"), rows),
+        "",
+    ]
+
+
+def _target_lines(races: Sequence[dict[str, Any]]) -> list[str]:
+    rows = []
+    for record in races:
+        found, limit_s = record["seconds_to_target"], record["limit_s"]
+        times = (_time_text(_middle(found[side]), limit_s) for side in (_FAST, _PLAIN, _OURS))
+        rows.append((_data(record), f"{record['target_dice']:g}", *times))
+    seeds = " or ".join(sorted({str(len(record["seeds"])) for record in races}))
+    return [
+        f"**Time until a Dice is reached:** medians of {seeds} seeds, on {_machines(races)}:",
+        "",
+        *markdown_table(("data", "Dice", _FAST, _PLAIN, _OURS), rows),
+        "",
+    ]
+
+
+def _timed_lines(races: Sequence[dict[str, Any]]) -> list[str]:
+    """The shortest and the longest time; the others are in docs/measured.md."""
+    limits = sorted({record["limit_s"] for record in races})
+    limits = [limits[0], *limits[-1:][len(limits) == 1 :]]
+    by_data: dict[str, dict[float, dict[str, Any]]] = {}
+    for record in races:
+        by_data.setdefault(_data(record), {})[record["limit_s"]] = record
+    rows = []
+    for data, by_limit in by_data.items():
+        found = [by_limit.get(limit) for limit in limits]
+        cells = (_medians(record) if record else ("n/a", "n/a") for record in found)
+        rows.append((data, *(cell for pair in cells for cell in pair)))
+    where = [
+        f"after {duration_text(limit)} on {_machines(alike)} ({' or '.join(sorted({_seeds(r) for r in alike}))})"
+        for limit in limits
+        for alike in [[record for record in races if record["limit_s"] == limit]]
+    ]
+    heads = [f"{side}, {duration_text(limit)}" for limit in limits for side in ("MONAI", _OURS)]
+    return [
+        f"**Dice after a fixed time:** MONAI's fast recipe and Voxelocity, medians {', and '.join(where)}:",
+        "",
+        *markdown_table(("data", *heads), rows),
+        "",
+    ]
+
+
+def _medians(record: dict[str, Any]) -> tuple[str, str]:
+    """Dice of the peer and of ours."""
+    ours, peer = record["comparisons"][0]["sides"][:2]
+    return f"{peer['median']:.3f}", f"{ours['median']:.3f}"
+
+
+def _target_rows(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for side, seconds in record["seconds_to_target"].items():
+        known = [value for value in seconds if value is not None]
+        span = (duration_text(min(known)), duration_text(max(known))) if known else ("n/a", "n/a")
+        middle = _time_text(_middle(seconds), record["limit_s"])
+        row = (_data(record), f"{record['target_dice']:g}", side, middle, *span)
+        yield (*row, str(len(known)), str(len(seconds)), _machines([record]))
+
+
+def _timed_rows(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    ours = record["comparisons"][0]["sides"][0]
+    for peer in record["comparisons"][0]["sides"][1:]:
+        gain = record["ours_higher_by"][peer["name"]]
+        interval = ["n/a" if gain[end] is None else f"{gain[end]:+.3f}" for end in ("low", "high")]
+        yield (
+            *(_data(record), duration_text(record["limit_s"]), peer["name"], f"{peer['median']:.3f}"),
+            *(f"{ours['median']:.3f}", f"{gain['mean']:+.3f}", *interval, str(gain["n"])),
+            *("seeds" if gain["unit"] == "training" else "cases", _machines([record])),
+        )
+
+
+def _middle(seconds: Sequence[float | None]) -> float:
+    return median(math.inf if value is None else value for value in seconds)
+
+
+def _time_text(seconds: float, limit_s: float) -> str:
+    return duration_text(seconds) if math.isfinite(seconds) else f"more than {duration_text(limit_s)}"
+
+
+def _seeds(record: dict[str, Any]) -> str:
+    return count_text(len(record["seeds"]), "seed")
+
+
+def _machines(records: Sequence[dict[str, Any]]) -> str:
+    found = [(count_text(m["num_cpus"], "core"), m) for record in records for m in [record["environment"]]]
+    return "; ".join(sorted({f"{cores} of {machine['cpu']}, {machine['gpu'] or 'no GPU'}" for cores, machine in found}))

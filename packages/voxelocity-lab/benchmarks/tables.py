@@ -1,4 +1,4 @@
-"""Tables of the README and of the pages in docs, made only from the result files.
+"""Tables of the README and of the pages in docs, and the README's picture, made only from the result files.
 
 python benchmarks/tables.py          # rewrite them
 python benchmarks/tables.py --check  # status 1 if they are not what the result files say
@@ -15,7 +15,7 @@ from harness import ROOT
 from tables_of import inference, monai, ranks, recipes, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables
 from tables_of.measured import measured_page
-from tables_of.races import readme_table
+from tables_of.races import readme_table, target_picture
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python packages/voxelocity-lab/benchmarks/tables.py`."
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     pages = {README: _page(README, readme_table()), DOCS / "measured.md": measured_page()}
+    pages[DOCS / "pictures" / "time-to-dice.svg"] = target_picture()
     pages |= {DOCS / name: _page(DOCS / name, page_tables(name)) for name in TABLE_OF}
     pages |= {DOCS / name: _named_page(DOCS / name, tables) for name, tables in _NAMED_TABLES.items()}
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]

@@ -2,10 +2,10 @@
 
     python benchmarks/wheels.py [--out FOLDER]        (`make wheels`)
 
-Torch is linked from the environment that runs this script, as users have it already; everything else is installed. Each
-environment works outside the checkout: the observer diagnoses a script of plain PyTorch, the engine trains, predicts and
-evaluates, the lab runs its demo. Fails if one of them does, or if the observer brought a library that only the engine
-needs. Writes `benchmarks/results/wheels.json`: packages installed and seconds.
+Torch is linked from the environment that runs this script, as users have it already; everything else is installed.
+Each environment works outside the checkout: the observer diagnoses a script of plain PyTorch, the engine trains,
+predicts and evaluates, the lab runs its demo. Fails if one of them does, or if the observer brought a library that only
+the engine needs. Writes `benchmarks/results/wheels.json`: packages installed and seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT, head, parser_of, write_record
-
 from voxelocity_observe.core.environment import DISTRIBUTIONS
 
+_INSTALL = ("-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"))
 _NOT_THE_OBSERVERS = ("monai", "numba", "nibabel", "scipy")
 _PLAIN_TRAINING = """
 import time
@@ -70,7 +70,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "voxelocity-observe": (
         "voxelocity --help",
         "voxelocity diagnose -- python train.py",
-        f"python -c \"import importlib.util as u; assert not [m for m in {_NOT_THE_OBSERVERS!r} if u.find_spec(m)]\"",
+        f'python -c "import importlib.util as u; assert not [m for m in {_NOT_THE_OBSERVERS!r} if u.find_spec(m)]"',
     ),
     "voxelocity": (
         "voxelocity doctor",
@@ -96,9 +96,8 @@ def measure(work: Path) -> dict[str, Any]:
         (folder / "make_set.py").write_text(_DATA_SET)
         python = _environment_with_torch(folder / "venv")
         before = _num_packages(python)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--find-links", str(wheels)]
         wheel = next(wheels.glob(f"{name.replace('-', '_')}-[0-9]*.whl"))
-        install_s = _run([*install, "--constraint", str(ROOT / "constraints.txt"), str(wheel)], folder)
+        install_s = _run([str(python), *_INSTALL, "--find-links", str(wheels), str(wheel)], folder)
         record[name] = {
             "wheel_bytes": wheel.stat().st_size,
             "num_packages": _num_packages(python) - before,
@@ -119,13 +118,14 @@ def _environment_with_torch(folder: Path) -> Path:
         if ".." not in file.parts and source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
-    _run([str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), "torch", "numpy"],
-         folder)  # fmt: skip
+    _run([str(python), *_INSTALL, "torch", "numpy"], folder)
     return python
 
 
 def _num_packages(python: Path) -> int:
-    listed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
+    )
     return len(listed.stdout.splitlines())
 
 

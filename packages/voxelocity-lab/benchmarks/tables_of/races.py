@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
+from tables_of.picture import bars_svg
 from tables_of.results import load, markdown_table
 from voxelocity_observe.core.quantities import count_text, duration_text
 
@@ -23,7 +24,7 @@ def readme_table() -> str:
     races = _races()
     to_target = [record for record in races if record["target_dice"]]
     timed = [record for record in races if not record["target_dice"] and _FAST in record["ours_higher_by"]]
-    lines = [*_fold_lines(), *(_target_lines(to_target) if to_target else []), *(_timed_lines(timed) if timed else [])]
+    lines = [*(_target_lines(to_target) if to_target else []), *(_timed_lines(timed) if timed else [])]
     if races:
         lines += [
             'Where a row says "same network", all sides train one network; in the others, MONAI trains nnU-Net\'s and '
@@ -67,36 +68,24 @@ def _data(record: dict[str, Any]) -> str:
     return f"{words}, same network" if _is_same_network(record) else words
 
 
-def _fold_lines() -> list[str]:
-    """Hippocampus by a time budget, over the folds."""
-    found = {budget: folds for budget in ("5m", "20m") if (folds := load(f"main_job_hippocampus_{budget}*.json"))}
-    if not found:
-        return []
-    rows = []
-    for budget, folds in found.items():
-        dice = [record["mean_dice"] for record in folds]
-        steps = median(record["steps"] for record in folds)
-        rows.append((f"`{budget}`", f"{fmean(dice):.3f}", f"{min(dice):.3f}", f"{max(dice):.3f}", f"{steps:,.0f}"))
-    folds = next(iter(found.values()))
-    return [
-        f"**MSD's hippocampus, 208 cases:** mean Dice of {len(folds)} held-out folds, on {_machines(folds)}:",
-        "",
-        *markdown_table(("`--time-budget`", "Dice", "lowest fold", "highest fold", "steps"), rows),
-        "",
-    ]
+def target_picture() -> str:
+    """Bars of the time until a Dice is reached, for the README; "" if nothing was measured."""
+    races = [record for record in _races() if record["target_dice"]]
+    sides = (_FAST, _PLAIN, _OURS)
+    groups = []
+    for record in races:
+        seconds = [_middle(record["seconds_to_target"][side]) for side in sides]
+        bars = [(value, _time_text(value, record["limit_s"])) for value in seconds]
+        groups.append((f"{_data(record)}: Dice {record['target_dice']:g}", bars))
+    return bars_svg(groups, sides, "Time until a Dice is reached, by data set and side") if races else ""
 
 
 def _target_lines(races: Sequence[dict[str, Any]]) -> list[str]:
-    rows = []
-    for record in races:
-        found, limit_s = record["seconds_to_target"], record["limit_s"]
-        times = (_time_text(_middle(found[side]), limit_s) for side in (_FAST, _PLAIN, _OURS))
-        rows.append((_data(record), f"{record['target_dice']:g}", *times))
     seeds = " or ".join(sorted({str(len(record["seeds"])) for record in races}))
     return [
-        f"**Time until a Dice is reached:** medians of {seeds} seeds, on {_machines(races)}:",
+        f"Time until a Dice is reached, medians of {seeds} seeds, on {_machines(races)}:",
         "",
-        *markdown_table(("data", "Dice", _FAST, _PLAIN, _OURS), rows),
+        "![Bars of the time until a Dice is reached, by data set and side](docs/pictures/time-to-dice.svg)",
         "",
     ]
 

@@ -1,4 +1,4 @@
-"""An earlier commit and this one side by side: the feed, the cache, filling it, and MONAI's data sets under our names.
+"""An earlier commit and this one side by side: the feed, a step, the cache, filling it, and MONAI's data sets under our names.
 
     python benchmarks/commits.py c1b6f27 [--rounds 7]
 
@@ -85,6 +85,22 @@ with vx.Feed(cases, planned(**{"data.cache.tier": "memory"}), device="cpu", **wa
     with Timed():
         for _ in range(300):
             next(feed)
+""",
+    # Twenty steps of the planned network and precision on one batch.
+    "step": """
+from voxelocity.step import TrainingStep, build_loss, build_network
+plan = vx.plan(cases, overrides={**keys, "data.patch.shape_voxel": [32, 32, 32]}, cache_folder=Path(work)).plan
+with vx.Feed(cases, plan.data, device="cpu", **waits) as feed:
+    batch = next(feed)
+network = build_network(plan.network, num_channels=1, num_classes=len(cases.label_values), seed=0)
+step = TrainingStep(
+    network, build_loss(plan.loss), optimizer=plan.optimizer, precision=plan.precision, device=torch.device("cpu")
+)
+for _ in range(4):
+    step(batch, 0.01)
+with Timed():
+    for _ in range(20):
+        step(batch, 0.01)
 """,
     # Thirty epochs of MONAI's CacheDataset and ThreadDataLoader, imported from us.
     "drop-ins": """

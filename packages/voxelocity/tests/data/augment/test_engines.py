@@ -454,3 +454,13 @@ def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
     monkeypatch.setattr(apply, "has_numba", lambda: True)
     with pytest.warns(UserWarning, match="triton is not installed, so patches are augmented on the CPU and not on"):
         assert filling_device("auto", torch.device("cuda")).type == "cpu"
+
+
+def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
+    from voxelocity.data.augment import numba_engine
+
+    monkeypatch.setattr(numba_engine, "_LARGEST_KEPT_BYTES", 100)
+    one, other = (numba_engine.scratch("of this test", (101,), np.dtype(np.uint8)) for _ in range(2))
+    assert not np.shares_memory(one, other)
+    one, other = (numba_engine.scratch("of this test", (99,), np.dtype(np.uint8)) for _ in range(2))
+    assert np.shares_memory(one, other)

@@ -8,10 +8,9 @@
 """
 
 from voxelocity.data.augment.ahead import compile_ahead
-from voxelocity.data.augment.apply import augment, chosen_engine, filling_device
+from voxelocity.data.augment.apply import augment, chosen_engine, filling_device, sample
 from voxelocity.data.augment.built_in import EFFECTS
 from voxelocity.data.augment.config import AugmentConfig
-from voxelocity.data.augment.draw import sample
 from voxelocity.data.augment.effects import BUILT_IN_EFFECTS, Effects
 from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, needed_box, needed_boxes
 

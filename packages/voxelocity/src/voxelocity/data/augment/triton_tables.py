@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, scalings
-from voxelocity.data.augment.tables import DEGREES, TRUNCATE
+from voxelocity.data.augment.params import DEGREES, TRUNCATE, AugmentParams, ResidentSource, Source, scalings
 from voxelocity_observe.core.errors import DatasetError
 
 # Of each coefficient, in `tables.coefficient_cube`.

@@ -444,7 +444,7 @@ def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
     for engine, device, filled in (("auto", "cuda", "cuda"), ("numba", "cuda", "cpu"), ("auto", "cpu", "cpu")):
         assert filling_device(engine, torch.device(device)).type == filled
     monkeypatch.setattr(apply, "has_numba", lambda: False)
-    monkeypatch.setattr(apply, "_has_triton", lambda: False)
+    monkeypatch.setattr(apply, "has_triton", lambda: False)
     apply._warn_of_missing.cache_clear()
     for package, device in (("numba", "cpu"), ("triton", "cuda")):
         with pytest.warns(UserWarning, match=f"{package} is not installed, so patches are augmented in plain torch"):

@@ -8,7 +8,7 @@
 - `effects`: effects of the user, such as `color`.
 """
 
-from voxelocity.data.augment.ahead import compile_ahead
+from voxelocity.data.augment.ahead import possible_launches
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device, sample
 from voxelocity.data.augment.built_in import EFFECTS
 from voxelocity.data.augment.config import AugmentConfig
@@ -25,9 +25,9 @@ __all__ = [
     "Source",
     "augment",
     "chosen_engine",
-    "compile_ahead",
     "filling_device",
     "needed_box",
     "needed_boxes",
+    "possible_launches",
     "sample",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import torch
 
 from voxelocity.core.batch import Draw
 from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.kernels import has_triton
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.rng import Layout, Numbers
 from voxelocity.core.volume import Spacing
@@ -188,7 +188,7 @@ def filling_device(engine: EngineName, device: torch.device) -> torch.device:
         ConfigError: the engine is not available here.
     """
     cpu = torch.device("cpu")
-    if engine == "triton" or (engine == "auto" and device.type == "cuda" and _has_triton()):
+    if engine == "triton" or (engine == "auto" and device.type == "cuda" and has_triton()):
         chosen_engine(engine, device)
         return device
     if engine == "auto" and device.type == "cuda":
@@ -200,7 +200,7 @@ def filling_device(engine: EngineName, device: torch.device) -> torch.device:
 def _triton(engine: EngineName, device: torch.device) -> Engine:
     if device.type != "cuda" and not _is_interpreted():
         raise ConfigError(f"augment: engine 'triton' fills batches on CUDA, not on {device}; choose engine: auto")
-    if _has_triton():
+    if has_triton():
         return "triton"
     if engine == "triton":
         raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
@@ -222,11 +222,6 @@ def _numba(engine: EngineName, device: torch.device) -> Engine:
 def _is_interpreted() -> bool:
     """Whether Triton runs its kernels in Python on the CPU, as in tests without a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache

@@ -6,7 +6,6 @@ And how arrays get to its device.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import warnings
 from typing import Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.jit import has_numba
+from voxelocity.core.kernels import has_triton
 from voxelocity.core.volume import Array
 from voxelocity_observe.core.device import as_current
 
@@ -49,12 +49,6 @@ def _launches(device: torch.device) -> bool:
         )
         return False
     return True
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def send(array: Array, device: torch.device) -> torch.Tensor:

@@ -43,8 +43,6 @@ from voxelocity.monai.steps.intensity.statistic import (
 )
 from voxelocity_observe.core.device import as_current
 
-_SMALLEST = 1e-10
-
 
 def change_on_device(patch: torch.Tensor, steps: Sequence[IntensityStep], *, uses_kernels: bool | None = None) -> None:
     """As `change`, on the current stream of the patch's device.
@@ -215,10 +213,7 @@ def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
 
 def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     """As `change_torch`, with the wave's size left on the device."""
-    along_x, along_y, along_z = (
-        send(np.exp(2j * np.pi * (((place - side // 2) * np.arange(side)) % side / side)), channel.device)
-        for side, place in zip(channel.shape, spike.place, strict=True)
-    )
+    along_x, along_y, along_z = change_torch.wave_tables(channel, spike)
     lines = channel.reshape(-1, channel.shape[2])
     waves = torch.stack([along_z.real, along_z.imag])
     parts = lines.double() @ waves.T
@@ -227,23 +222,13 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     magnitude = found.abs()
     log_magnitude: torch.Tensor | float = spike.log_magnitude
     if spike.is_relative:
-        log_magnitude = log_magnitude * _mean_log_magnitude(channel)
+        log_magnitude = log_magnitude * change_torch.mean_log_magnitude(channel)
     wanted = torch.exp(torch.as_tensor(log_magnitude, dtype=torch.float64))
     is_some = magnitude > 0
     phase = torch.where(is_some, found / torch.where(is_some, magnitude, 1.0), 1.0)
     change = (wanted - magnitude) * phase / channel.numel()
     amplitudes = (change * along_x[:, None] * along_y).reshape(-1)
     lines.add_((torch.stack([amplitudes.real, -amplitudes.imag], dim=1) @ waves).float())
-
-
-def _mean_log_magnitude(channel: torch.Tensor) -> torch.Tensor:
-    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it."""
-    logs = (torch.fft.rfftn(channel).abs() + _SMALLEST).log_()
-    total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
-    if channel.shape[-1] % 2 == 0:
-        total = total - logs[..., -1].sum(dtype=torch.float64)
-    mean: torch.Tensor = total / channel.numel()
-    return mean
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:

@@ -171,11 +171,7 @@ def _largest_within(radius: float) -> int:
 
 def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     """Sets one frequency of a channel (x, y, z), in place: it is one wave, which is added."""
-    tables = []
-    for side, place in zip(channel.shape, spike.place, strict=True):
-        turns = ((place - side // 2) * np.arange(side)) % side / side
-        tables.append(send(np.exp(2j * np.pi * turns), channel.device))
-    along_x, along_y, along_z = tables
+    along_x, along_y, along_z = wave_tables(channel, spike)
     waves = torch.stack([along_z.real, along_z.imag]).float()
     lines = channel.reshape(-1, channel.shape[2])
     parts = (lines @ waves.T).double()
@@ -183,20 +179,29 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     found = complex((along_x.conj() @ plane @ along_y.conj()).item())
     magnitude, log_magnitude = abs(found), spike.log_magnitude
     if spike.is_relative:
-        log_magnitude *= _mean_log_magnitude(channel)
+        log_magnitude *= float(mean_log_magnitude(channel))
     phase = found / magnitude if magnitude > 0 else 1.0
     change = (math.exp(log_magnitude) - magnitude) * phase / channel.numel()
     amplitudes = (change * along_x[:, None] * along_y).reshape(-1)
     lines.addmm_(torch.stack([amplitudes.real, -amplitudes.imag], dim=1).float(), waves)
 
 
-def _mean_log_magnitude(channel: torch.Tensor) -> float:
-    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it."""
+def wave_tables(channel: torch.Tensor, spike: Spike) -> list[torch.Tensor]:
+    """The wave along x, y and z: a complex128 number of size 1 for each voxel of an axis, on the channel's device."""
+    return [
+        send(np.exp(2j * np.pi * (((place - side // 2) * np.arange(side)) % side / side)), channel.device)
+        for side, place in zip(channel.shape, spike.place, strict=True)
+    ]
+
+
+def mean_log_magnitude(channel: torch.Tensor) -> torch.Tensor:
+    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it. Waits for no device."""
     logs = (torch.fft.rfftn(channel).abs() + _SMALLEST).log_()
     total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
     if channel.shape[-1] % 2 == 0:
         total -= logs[..., -1].sum(dtype=torch.float64)
-    return float(total) / channel.numel()
+    mean: torch.Tensor = total / channel.numel()
+    return mean
 
 
 def _shuffle(patch: torch.Tensor, step: Shuffle) -> None:

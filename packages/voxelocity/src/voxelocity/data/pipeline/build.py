@@ -83,7 +83,7 @@ class Feed:
         **options: Unpack[FeedOptions],
     ) -> None:
         request = FeedRequest.of_call(options)
-        prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
+        prepared = cases if isinstance(cases, PreparedCases) else _open_prepared(cases, config)
         unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabeled is not None:
             raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
@@ -196,7 +196,7 @@ class Feed:
         return open_resident_supply(prepared, max_bytes, self._device)
 
 
-def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
+def _open_prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
     return PreparedCases(
         [ref for ref in declared if ref.label is not None],
@@ -255,10 +255,10 @@ class _Assembler:
         volumes = self.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         self._compile(volumes[0].spec.dtype, num_channels)
-        params, regions, sources = self._drawn(draws, volumes, patch)
+        params, regions, sources = self._draw(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
         if self.filled_on.type == "cuda":
-            image, label = self._filled_there(draws, sources, regions, params, *shapes)
+            image, label = self._fill_there(draws, sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
             fill = functools.partial(augment, sources, regions, params, image, label)
@@ -285,7 +285,7 @@ class _Assembler:
                 image_format=self.image_format,
             )
 
-    def _drawn(
+    def _draw(
         self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
     ) -> tuple[AugmentParams, tuple[Region, ...], list[Source | ResidentSource]]:
         """The augmentation of each patch, its region, and the voxels that it needs."""
@@ -327,7 +327,7 @@ class _Assembler:
         assert label is not None, "training cases have labels"
         return Source(image=image, label=label, start=box.start, scaling=volume.scaling)
 
-    def _filled_there(
+    def _fill_there(
         self,
         draws: Sequence[Draw],
         sources: Sequence[Source | ResidentSource],

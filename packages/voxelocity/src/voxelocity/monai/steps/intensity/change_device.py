@@ -121,7 +121,7 @@ def _make_field(patch: torch.Tensor, step: Field, kernels: bool) -> None:
     elif isinstance(step, Bias):
         _apply_bias(patch, step)
     elif isinstance(step, Blur) and kernels:
-        blurred = _blurred(patch, step.weights)
+        blurred = _blur(patch, step.weights)
         if step.alpha is None:
             patch.copy_(blurred)
         else:
@@ -184,7 +184,7 @@ def _pieces(device: torch.device) -> torch.Tensor:
     return torch.from_numpy(PIECES.copy()).to(device)
 
 
-def _blurred(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
+def _blur(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
     from voxelocity.core.kernels import launch
     from voxelocity.monai.steps.intensity import triton_change
 

@@ -108,7 +108,7 @@ def test_every_launch_of_a_batch_is_among_those_compiled_ahead(config, seed, res
 @pytest.mark.parametrize("name", ["all changes", "nnU-Net's"])
 def test_what_the_interpreter_launches_for_some_batches_is_among_them(name):
     config = AugmentConfig() if name == "nnU-Net's" else AugmentConfig.only(**dict.fromkeys(PROBABILITIES[1:], 0.7))
-    seen = set.union(*(launched(config, seed=seed, runs=True) for seed in range(3)))
+    seen = set.union(*(launched(config, seed=seed, runs=True) for seed in range(2)))
     assert len(seen) > 3
     assert seen <= forms(config)
 

@@ -239,25 +239,17 @@ def needed_boxes(params: AugmentParams, regions: Sequence[Region], shapes: Seque
     return [Region((a, b, c), (d, e, f)) for a, b, c, d, e, f in ends]
 
 
-def middle_and_step(
-    params: AugmentParams, row: int, region: Region, start: Index3
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Where the middle of the sample is found in a box that begins at `start`, and its step along each axis.
-
-    Returns:
-        middle (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
-        `matrix @ e`.
-    """
-    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
-    middle: npt.NDArray[np.float64] = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
-    return middle, step
-
-
 def origin_and_step(
     params: AugmentParams, row: int, region: Region, start: Index3
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle."""
-    middle, step = middle_and_step(params, row, region, start)
+    """Where voxel (0, 0, 0) of the sample is found in a box that begins at `start`, and its step along each axis.
+
+    Returns:
+        origin (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
+        `matrix @ e`.
+    """
+    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
+    middle = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
     return middle - step @ _half(region), step
 
 

@@ -59,10 +59,3 @@ def _compile_one(launch: Launch, device: torch.device) -> float:
     # However many are compiled at once by several calls, other threads of the program need cores too.
     with _slots:
         return compile_one(launch, device)
-
-
-def nothing_to_compile() -> Future[dict[str, float]]:
-    """What `compile_all` returns where there is nothing to do."""
-    done: Future[dict[str, float]] = Future()
-    done.set_result({})
-    return done

@@ -11,6 +11,8 @@ this module does not import Triton.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import sys
 import threading
 import time
@@ -28,6 +30,12 @@ _locks: dict[int, threading.Lock] = {}
 # driver is also opened under this lock.
 _shared = threading.Lock()
 _thread = threading.local()
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed. Does not import it."""
+    return importlib.util.find_spec("triton") is not None
 
 
 class NotCompiledError(RuntimeError):

@@ -16,7 +16,7 @@ from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Volume
 from voxelocity.data.augment import AugmentParams
 from voxelocity.data.augment.noise import standard_normal
-from voxelocity.data.augment.tables import DEGREES
+from voxelocity.data.augment.params import DEGREES
 
 
 def augment_one(volume: Volume, region: Region, params: AugmentParams, row: int) -> tuple[Array, Array]:

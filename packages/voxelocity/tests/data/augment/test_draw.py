@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.batch import Draw
-from voxelocity.data.augment import AugmentConfig, AugmentParams
-from voxelocity.data.augment import draw as drawing
+from voxelocity.data.augment import AugmentConfig, AugmentParams, apply
 from voxelocity.data.augment.built_in import affine_matrices
 from voxelocity.testing.draw_reference import sample_one_by_one
 
@@ -38,7 +37,7 @@ def draws(num, epoch=0):
 
 
 def sample(given, **options):
-    return drawing.sample(given, patch_shape=SHAPE, **options)
+    return apply.sample(given, patch_shape=SHAPE, **options)
 
 
 def assert_equal(first, second):
@@ -242,7 +241,7 @@ def test_a_batch_has_the_numbers_that_its_samples_have_one_by_one(
         "seed": seed, "num_channels": num_channels, "patch_shape": SHAPE, "config": config, "spacing_mm": spacing_mm,
         "swapped_classes": swapped,
     }  # fmt: skip
-    ours, wanted = drawing.sample(batch, **options), sample_one_by_one(batch, **options)
+    ours, wanted = apply.sample(batch, **options), sample_one_by_one(batch, **options)
     assert_equal(ours, wanted)
     for field in fields(wanted):
         one, other = getattr(ours, field.name), getattr(wanted, field.name)

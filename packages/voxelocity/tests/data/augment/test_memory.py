@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from voxelocity.data.augment import memory
-from voxelocity.data.augment.memory import Staging, scratch
+from voxelocity.data.augment.memory import Staging
 
 
 def test_arrays_of_any_order_and_dtype_come_back_from_one_piece_of_memory():
@@ -56,11 +55,3 @@ def test_page_locked_memory_is_kept_until_its_copy_is_done_though_nobody_holds_i
         piece = staging.add(np.full(2**18, number, np.int32))
         copies.append(staging.to(device).of(piece))
     assert all(bool((copy == number).all()) for number, copy in enumerate(copies))
-
-
-def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
-    monkeypatch.setattr(memory, "_LARGEST_KEPT_BYTES", 100)
-    one, other = (scratch("of this test", (101,), np.dtype(np.uint8)) for _ in range(2))
-    assert not np.shares_memory(one, other)
-    one, other = (scratch("of this test", (99,), np.dtype(np.uint8)) for _ in range(2))
-    assert np.shares_memory(one, other)

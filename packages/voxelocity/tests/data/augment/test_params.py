@@ -9,8 +9,8 @@ from shared.examples import examples
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Scaling
-from voxelocity.data.augment import AugmentConfig, Source, needed_box, needed_boxes, sample, tables, triton_tables
-from voxelocity.data.augment.params import AugmentParams, scalings, slopes_and_inters
+from voxelocity.data.augment import AugmentConfig, Source, needed_box, needed_boxes, sample, triton_tables
+from voxelocity.data.augment.params import AugmentParams, blur_weights, coefficient_cube, low_positions, scalings
 from voxelocity_observe.core.errors import DatasetError
 
 NONE = AugmentConfig(enabled=False)
@@ -40,7 +40,8 @@ def test_scalings_of_a_batch_are_those_of_its_samples(given_scaling):
     sources = [
         Source(image=image, label=label, start=(0, 0, 0), scaling=some) for some in (given_scaling, (), given_scaling)
     ]
-    assert np.array_equal(scalings(sources, 2), np.stack([slopes_and_inters(source, 2) for source in sources]))
+    pairs = [(some.slope, some.inter) for some in given_scaling or [Scaling()] * 2]
+    assert np.array_equal(scalings(sources, 2), np.stack([pairs, [(1, 0)] * 2, pairs]))
 
 
 @given(
@@ -60,14 +61,14 @@ def test_tables_of_all_channels_are_those_of_each(sigmas, zooms, shape):
     assert len(taps) == len(radii) == len(blurred)
     for found, found_radii, three in zip(taps, radii, blurred, strict=True):
         for weights, radius, sigma, side in zip(found, found_radii, three, shape, strict=True):
-            wanted = tables.blur_weights(sigma, side)
+            wanted = blur_weights(sigma, side)
             assert radius == wanted.size // 2
             assert np.array_equal(weights[: wanted.size], wanted)
             assert not weights[wanted.size :].any()
     coarse = triton_tables.coarse_tables(params, shape)
     assert all(table.flags.c_contiguous for table in (taps, radii, *coarse)), "kernels read C order"
     of_each = [
-        [np.concatenate(parts) for parts in zip(*(tables.low_positions(side, zoom) for side in shape), strict=True)]
+        [np.concatenate(parts) for parts in zip(*(low_positions(side, zoom) for side in shape), strict=True)]
         for zoom in params.low_resolution[:, 0].tolist()
         if zoom != 1.0
     ]
@@ -83,7 +84,7 @@ def test_cubes_of_all_channels_are_those_of_each():
     params.bias[:] = np.random.default_rng(0).standard_normal(params.bias.shape)
     wanted = np.zeros((3, 2, 64), np.float32)
     for row in (0, 2):
-        wanted[row] = [tables.coefficient_cube(bia).ravel() for bia in params.bias[row]]
+        wanted[row] = [coefficient_cube(bia).ravel() for bia in params.bias[row]]
     assert np.array_equal(triton_tables.cubes(params), wanted)
 
 

@@ -38,11 +38,11 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("which", "least"),
     [
-        # Each kernel, and each way to read volumes, at least once.
+        # Each kernel, each way to read volumes, and each order of images at least once.
         (
-            "triton and (uint8 or voted or noise_is or moments or nearest or threads or planes or format) or in_place "
-            "or interpreter",
-            9,
+            "triton and (uint8 or noise_is or moments or nearest or threads or planes or bfloat16-False or "
+            "float16-True) and not bfloat16-True or in_place or interpreter and changes",
+            10,
         ),
         pytest.param("triton or interpreter", 30, marks=pytest.mark.nightly),
     ],

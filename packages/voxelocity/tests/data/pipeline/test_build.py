@@ -15,7 +15,7 @@ from voxelocity.core.batch import PLAIN, ImageFormat
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import DataConfig, Feed, build
+from voxelocity.data.pipeline import DataConfig, Feed, build, compile_kernels
 from voxelocity_observe.core.errors import ConfigError, DatasetError
 from voxelocity_observe.spans import SpanRecorder
 
@@ -109,6 +109,12 @@ def test_an_engine_that_is_not_to_be_had_here_is_refused_before_any_batch(blob_r
     config = data_config(engine="triton")
     with pytest.raises(ConfigError, match="engine 'triton' fills batches on CUDA, not on cpu; choose engine: auto"):
         Feed(prepared(blob_refs, config), config)
+
+
+@pytest.mark.parametrize(("engine", "device"), [("auto", "cpu"), ("torch", "cuda:0"), ("numba", "cuda:0")])
+def test_no_kernel_is_compiled_where_none_is_launched(data_config, engine, device):
+    kinds = {"num_channels": 1, "dtypes": ["int16"], "class_names": ()}
+    assert compile_kernels(data_config(engine=engine), **kinds, device=torch.device(device)) is None
 
 
 class SecondGpu:

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from shared.examples import is_thorough
 from voxelocity.monai.steps import AxisWeights, Crop, Flip, Linear, PatchTask, Resize, SamplingGrid, Turn, Warp
 from voxelocity.monai.steps import run as run_steps
 
@@ -23,6 +24,8 @@ by_kernels = pytest.mark.gpu
 needs_kernels = pytest.mark.skipif(not IS_INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device")
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 SHAPES = [(5, 6, 7), (9, 1, 4), (3, 8, 2), (1, 1, 1)]
+IS_SHORT = IS_INTERPRETED and not is_thorough
+"""Triton's interpreter runs a few hundred launches a second."""
 
 
 @pytest.mark.slow
@@ -111,7 +114,7 @@ def test_moved_voxels_are_the_same_for_every_dtype(dtype):
     for seed, shape in enumerate(SHAPES):
         rng = np.random.default_rng(seed)
         source = source_of(rng, 2, shape, dtype)
-        for num in range(4):
+        for num in (3 - seed,) if IS_SHORT else range(4):
             ((ours, plain),) = by_both([source], [draw_moves(rng, num)], source.dtype)
             assert torch.equal(ours, plain)
 
@@ -125,6 +128,8 @@ def test_moved_voxels_are_the_same_for_every_dtype(dtype):
 def test_nearest_voxels_are_those_of_torch_one_by_one(beyond, align_corners, is_wide, is_fused):
     flags = {"is_wide": is_wide, "is_fused": is_fused, "align_corners": align_corners}
     for seed, shape in enumerate(SHAPES):
+        if IS_SHORT and seed % 2 != is_fused ^ is_wide:
+            continue
         rng = np.random.default_rng(seed)
         source = source_of(rng, 1, shape, "int16")
         flags["order"] = (0, 1, 2) if seed % 2 else (2, 1, 0)

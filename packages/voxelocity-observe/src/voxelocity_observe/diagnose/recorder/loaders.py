@@ -44,7 +44,7 @@ KNOWN_LOADERS = (
     KnownLoader("monai.data.thread_buffer", "ThreadBuffer", "iter"),
     KnownLoader("monai.data.thread_buffer", "ThreadDataLoader", "iter"),
     KnownLoader("voxelocity.data.pipeline.build", "Feed", "next"),
-    KnownLoader("voxelocity.data.feed.ordered", "ThreadBuffer", "iter"),
+    KnownLoader("voxelocity.data.feed", "ThreadBuffer", "iter"),
     KnownLoader("voxelocity.monai.datasets.loader", "DataLoader", "iter", works_ahead=False),
     KnownLoader("voxelocity.monai.datasets.buffer", "ThreadDataLoader", "iter"),
     KnownLoader("batchgenerators.dataloading.multi_threaded_augmenter", "MultiThreadedAugmenter", "next"),

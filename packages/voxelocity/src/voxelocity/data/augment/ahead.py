@@ -1,63 +1,18 @@
-"""Compiling the kernels that a training's augmentation can need, in threads, before its first batch needs them."""
+"""The kernels that a training's augmentation can need, to be compiled before its first batch needs them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from voxelocity.core.batch import PLAIN, ImageFormat
-from voxelocity.core.compiling import NUM_THREADS, compile_all, nothing_to_compile
 from voxelocity.core.kernels import Launch, distinct, record_launches
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.augment.apply import chosen_engine
 from voxelocity.data.augment.built_in import EFFECTS, Patches
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.params import AugmentParams, Source
-
-
-def compile_ahead(
-    config: AugmentConfig,
-    *,
-    num_channels: int,
-    patch_shapes: Collection[Index3],
-    dtypes: Sequence[str],
-    swaps_classes: bool,
-    device: torch.device,
-    image_format: ImageFormat = PLAIN,
-    num_threads: int = NUM_THREADS,
-) -> Future[dict[str, float]]:
-    """Begins to compile, in threads, every kernel that batches of these kinds can launch, as `core.compiling` does.
-
-    Without the engine "triton" on a CUDA device there is nothing to do.
-
-    Args:
-        config: of the augmentation.
-        num_channels: of the images.
-        patch_shapes: of the batches.
-        dtypes: in which images are stored.
-        swaps_classes: whether flips from left to right swap classes.
-        device: of the batches.
-        image_format: of their images.
-        num_threads: in which kernels are compiled.
-
-    Returns:
-        Once all is compiled, the seconds of each kernel that was not begun before, by its name and number.
-    """
-    if device.type != "cuda" or chosen_engine(config.engine, device) != "triton":
-        return nothing_to_compile()
-    kinds: dict[str, Any] = {
-        "num_channels": num_channels,
-        "patch_shapes": patch_shapes,
-        "dtypes": dtypes,
-        "swaps_classes": swaps_classes,
-        "image_format": image_format,
-    }
-    return compile_all(partial(possible_launches, config, **kinds), device, num_threads=num_threads)
 
 
 def possible_launches(
@@ -71,8 +26,15 @@ def possible_launches(
 ) -> list[Launch]:
     """Each launch that batches of these kinds can make, once; those that take longest to compile first.
 
-    The engine itself makes them, of a batch in which everything was drawn that can be, on the device "meta". Arguments
-    as in `compile_ahead`.
+    The engine itself makes them, of a batch in which everything was drawn that can be, on the device "meta".
+
+    Args:
+        config: of the augmentation.
+        num_channels: of the images.
+        patch_shapes: of the batches.
+        dtypes: in which images are stored.
+        swaps_classes: whether flips from left to right swap classes.
+        image_format: of the batches' images.
     """
     from voxelocity.data.augment.triton_engine import augment_batch
 

@@ -21,10 +21,9 @@ from typing import Any, Final
 import numpy as np
 
 from voxelocity.core.region import Index3
+from voxelocity.core.rng import Doubles, NamedWords, Numbers, choice, value
 from voxelocity.data.augment.config import AugmentConfig
-from voxelocity.data.augment.numbers import Doubles, NamedWords, Numbers, choice, rotations, value
-from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams, Bools, unchanged
-from voxelocity.data.augment.tables import elastic_points
+from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams, Bools, elastic_points, unchanged
 
 Drawn = dict[str, Any]
 """Parameters by name."""
@@ -186,6 +185,28 @@ def affine_matrices(parts: Bools, angles_degrees: Doubles, zoom: Doubles, shear:
     in_mm = np.swapaxes(rotation, 1, 2) @ sheared / np.where(parts[:, 1:], zoom, 1.0)[..., None]
     in_voxels: Doubles = in_mm * spacings[:, None, :] / spacings[:, :, None]
     return in_voxels
+
+
+# In a flat (3, 3, 3) of the turns about x, y and z: their axis, cosines, and sines with either sign.
+_AXIS, _FIRST, _SECOND, _MINUS, _PLUS = np.array(
+    [
+        [9 * axis + 3 * row + column for row, column in ((axis, axis), (i, i), (j, j), (i, j), (j, i))]
+        for axis in range(3)
+        for i, j in [((axis + 1) % 3, (axis + 2) % 3)]
+    ]
+).T
+
+
+def rotations(angles_rad: Doubles) -> Doubles:
+    """The rotations (n, 3, 3) about x, then y, then z, each from the next axis toward the one after it."""
+    cos, sin = np.cos(angles_rad), np.sin(angles_rad)
+    flat = np.zeros((len(angles_rad), 27))
+    flat[:, _AXIS] = 1.0
+    flat[:, _FIRST] = flat[:, _SECOND] = cos
+    flat[:, _MINUS], flat[:, _PLUS] = -sin, sin
+    turns = flat.reshape(-1, 3, 3, 3)
+    made: Doubles = turns[:, 2] @ (turns[:, 1] @ turns[:, 0])
+    return made
 
 
 _AFFINE = BuiltInEffect(

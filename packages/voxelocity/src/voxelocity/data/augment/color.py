@@ -103,9 +103,9 @@ class ColorAndStain:
         """Changes image (3, x, y, z) in place; the label stays."""
         if has_numba():
             with kernel_imports:
-                from voxelocity.data.augment import numba_color
+                from voxelocity.data.augment import numba_intensity
 
-            numba_color.change(
+            numba_intensity.change_color(
                 image.reshape(3, -1), drawn.density, drawn.color, drawn.contrast, _GRAY, _LEAST, drawn.is_stained
             )
             return

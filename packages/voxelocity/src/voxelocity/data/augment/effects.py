@@ -50,7 +50,7 @@ class Effects:
     def __init__(self, config: AugmentConfig) -> None:
         chosen = config.effects if config.enabled else ()
         self._config = config
-        self._effects = [_made(effect) for effect in chosen]
+        self._effects = [_make_effect(effect) for effect in chosen]
 
     @property
     def run_on_device(self) -> bool:
@@ -82,7 +82,7 @@ class Effects:
                     effect.apply(image[row].numpy(), label[row].numpy(), drawn)
 
 
-def _made(config: EffectConfig) -> Effect:
+def _make_effect(config: EffectConfig) -> Effect:
     effect = find_factory(config.factory, key=f"{_KEY}.factory")
     try:
         made = effect(**config.settings)

@@ -1,46 +1,17 @@
-"""Memory that engines work in: scratch that a thread keeps, and one piece for all arrays that go to a device."""
+"""One piece of memory for all arrays that go to a device."""
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from voxelocity.core.volume import Array
-from voxelocity_observe.core.device import as_current
 
 _ALIGN_BYTES = 16
-_LARGEST_KEPT_BYTES = 2**27
-"""Larger scratch, as for a warp of a whole large scan, is freed when it is done."""
-_own = threading.local()
-
-
-def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An uninitialized array that this thread keeps until it requests one of this name again."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    held: Array | None = getattr(_own, name, None)
-    if held is None or held.size < num_bytes:
-        held = np.empty(num_bytes, dtype=np.uint8)
-        if num_bytes <= _LARGEST_KEPT_BYTES:
-            setattr(_own, name, held)
-    kept: Array = held[:num_bytes].view(dtype).reshape(shape)
-    return kept
-
-
-def sent(array: Array, device: torch.device) -> torch.Tensor:
-    """The array on the device, copied on its current stream; the host does not wait for it.
-
-    On a CPU it is the array's own memory.
-    """
-    tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)
-    if device.type != "cuda":
-        return tensor.to(device)
-    with as_current(device):
-        return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class ArrayLayout(NamedTuple):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,20 +13,25 @@ from voxelocity.core.numba_interpolation import interpolate
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Scaling
 from voxelocity.data.augment import numba_intensity as intensity
-from voxelocity.data.augment import numba_noise, numba_warp
-from voxelocity.data.augment.memory import scratch
-from voxelocity.data.augment.params import AugmentParams, Floats, Source, origin_and_step
-from voxelocity.data.augment.tables import (
+from voxelocity.data.augment import numba_warp
+from voxelocity.data.augment.params import (
+    AugmentParams,
+    Floats,
+    Source,
     blur_weights,
     coefficient_cube,
     four_weights,
     legendre,
     low_positions,
+    origin_and_step,
     spline_weights,
 )
 
 _KERNEL_DTYPES = frozenset(np.dtype(name) for name in ("int16", "uint8", "float32"))
 _NO_NOISE = np.empty(0)
+_LARGEST_KEPT_BYTES = 2**27
+"""Larger scratch, as for a warp of a whole large scan, is freed when it is done."""
+_own = threading.local()
 
 
 def augment_sample(
@@ -114,7 +123,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
         intensity.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
     if params.noise_std[row] > 0.0:
         std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
-        numba_noise.add_noise(flat, std, params.noise_seed[row], number)
+        intensity.add_noise(flat, std, params.noise_seed[row], number)
     if params.blur_sigma_voxel[row, number].any():
         _blur(channel, params.blur_sigma_voxel[row, number])
     scale, shift = params.scale[row, number], params.shift[row, number]
@@ -155,6 +164,18 @@ def _compact(array: Array, name: str) -> Array:
     copy = scratch(name, array.shape, dtype)
     np.copyto(copy, array, casting="unsafe")
     return copy
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialized array that this thread keeps until it requests one of this name again."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    held: Array | None = getattr(_own, name, None)
+    if held is None or held.size < num_bytes:
+        held = np.empty(num_bytes, dtype=np.uint8)
+        if num_bytes <= _LARGEST_KEPT_BYTES:
+            setattr(_own, name, held)
+    kept: Array = held[:num_bytes].view(dtype).reshape(shape)
+    return kept
 
 
 def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:

@@ -1,20 +1,28 @@
-"""Compiled loops over the intensities of a patch: bias, blur, brightness, contrast, gamma, boxes, programs of `steps`.
+"""Compiled loops over the intensities of a patch: bias, noise, blur, brightness, contrast, gamma, boxes, colors.
 
 All work on C-contiguous float32 without the GIL, and all but the blur in place.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from voxelocity.core.jit import inlined, kernel
-
-LINEAR, LINEAR_BUT_ZERO, CLIP, KEEP_ABOVE, KEEP_BELOW, POWER, CURVE = range(7)
-"""The steps of a program."""
-_CHUNK_VOXELS = 2048
-"""Voxels that go through all steps of a program before the next ones: they stay in the first-level cache."""
+from voxelocity.data.augment.noise import (
+    BLOCKS_PER_CHUNK,
+    CHUNK_VOXELS,
+    FIRST_PIECE,
+    FRACTION_BITS,
+    FRACTION_STEP,
+    KEY_STEPS,
+    MULTIPLIERS,
+    PIECES,
+    ROUNDS,
+    STEP,
+)
 
 # Minimax-like polynomials (Chebyshev fits of ours) for log2(1 + t) / t on 1 + t in [sqrt(1/2), sqrt(2)], off by at
 # most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorize, while calls of the C library's powf do not.
@@ -45,14 +53,18 @@ _EXP2 = tuple(
     )
 )
 _LOG2_E = np.float32(1.4426950408889634)
-_TINY = np.float32(1e-37)
-"""Smallest number whose logarithm is taken: just above the denormal ones."""
-_MAGNITUDE = np.int32(0x7FFFFFFF)
-"""The bits of a float without its sign."""
+# Of the noise, as `noise` defines it.
+_FIRST, _SECOND = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
+_KEY_STEP_0, _KEY_STEP_1 = np.uint32(KEY_STEPS[0]), np.uint32(KEY_STEPS[1])
+_HALF_WORD = np.uint64(32)
+_FRACTION_BITS, _FRACTION_MASK = np.uint32(FRACTION_BITS), np.uint32(2**FRACTION_BITS - 1)
+_FIRST_PIECE, _ONE = np.uint32(FIRST_PIECE), np.uint32(1)
+_FRACTION_STEP, NOISE_STEP = np.float32(FRACTION_STEP), np.float32(STEP)
+_PROBABILITY, _SIGN_BIT = np.uint32(0x7FFFFFFF), np.int32(31)
 
 
 @inlined
-def _log2(value: Any) -> Any:
+def log2(value: Any) -> Any:
     """Of a positive float32."""
     # The bits of sqrt(1/2): anything above it goes into the exponent.
     bits = np.int32(np.float32(value).view(np.int32) - np.int32(0x3F3504F3))
@@ -72,7 +84,7 @@ def _log2(value: Any) -> Any:
 
 
 @inlined
-def _exp2(value: Any) -> Any:
+def exp2(value: Any) -> Any:
     """Of a float32 between -126 and 127."""
     whole = np.int32(np.floor(value + np.float32(0.5)))
     t = value - np.float32(whole)
@@ -105,7 +117,56 @@ def apply_bias(channel: Any, cube: Any, legendre_x: Any, legendre_y: Any, legend
                     field[k] += total * legendre_z[c, k]
             for k in range(nz):
                 exponent = min(max(field[k] * _LOG2_E, np.float32(-126.0)), np.float32(126.0))
-                channel[i, j, k] *= _exp2(exponent)
+                channel[i, j, k] *= exp2(exponent)
+
+
+@inlined
+def draw_words(words: Any, start: Any, seed: Any, number: Any) -> None:
+    """The bits of a channel's numbers for the chunk that begins at voxel `start`."""
+    for b in range(BLOCKS_PER_CHUNK):
+        w0, w1 = np.uint32(start // 4 + b), np.uint32(number)
+        w2 = w3 = np.uint32(0)
+        k0, k1 = np.uint32(seed & 0xFFFFFFFF), np.uint32((seed >> 32) & 0xFFFFFFFF)
+        for _ in range(ROUNDS):
+            low, high = _FIRST * np.uint64(w0), _SECOND * np.uint64(w2)
+            w0 = np.uint32(high >> _HALF_WORD) ^ w1 ^ k0
+            w1 = np.uint32(high)
+            w2 = np.uint32(low >> _HALF_WORD) ^ w3 ^ k1
+            w3 = np.uint32(low)
+            k0, k1 = np.uint32(k0 + _KEY_STEP_0), np.uint32(k1 + _KEY_STEP_1)
+        words[b] = w0
+        words[BLOCKS_PER_CHUNK + b] = w1
+        words[2 * BLOCKS_PER_CHUNK + b] = w2
+        words[3 * BLOCKS_PER_CHUNK + b] = w3
+
+
+@inlined
+def make_normal(words: Any, beyond: Any, numbers: Any) -> None:
+    """Computes `noise.normal_of` for the words of a chunk, in units of `STEP`. `beyond` is scratch."""
+    # Numba computes with 32-bit integers in 64 bits; each cast back lets the loop take twice as many lanes.
+    signed, bits = words.view(np.int32), beyond.view(np.uint32)
+    for t in range(CHUNK_VOXELS):
+        beyond[t] = np.float32(np.int32((words[t] & _PROBABILITY) | _ONE))
+    for t in range(CHUNK_VOXELS):
+        piece = np.uint32((bits[t] >> _FRACTION_BITS) - _FIRST_PIECE)
+        fraction = np.float32(np.int32(bits[t] & _FRACTION_MASK)) * _FRACTION_STEP
+        first = PIECES[piece]
+        width = np.float32(np.int32(PIECES[np.uint32(piece + _ONE)] - first))
+        steps = np.int32(first + np.int32(width * fraction))
+        sign = np.int32(signed[t] >> _SIGN_BIT)
+        numbers[t] = np.float32(np.int32((steps ^ sign) - sign))
+
+
+@kernel
+def add_noise(flat: Any, std: Any, seed: Any, number: Any) -> None:
+    """Adds `std` times the numbers of `noise.standard_normal(seed, number, flat.size)`."""
+    words = np.empty(CHUNK_VOXELS, np.uint32)
+    beyond, numbers = np.empty(CHUNK_VOXELS, np.float32), np.empty(CHUNK_VOXELS, np.float32)
+    for start in range(0, flat.size, CHUNK_VOXELS):
+        draw_words(words, start, seed, number)
+        make_normal(words, beyond, numbers)
+        for t in range(min(CHUNK_VOXELS, flat.size - start)):
+            flat[start + t] += std * (NOISE_STEP * numbers[t])
 
 
 @kernel
@@ -177,7 +238,7 @@ def bend(flat: Any, gamma: Any, is_inverted: Any, keeps_moments: Any) -> None:
     inverse = sign / span
     for t in range(flat.size):
         unit = min(max((flat[t] - base) * inverse, np.float32(1e-30)), one)
-        flat[t] = base + sign * span * _exp2(max(gamma * _log2(unit), np.float32(-126.0)))
+        flat[t] = base + sign * span * exp2(max(gamma * log2(unit), np.float32(-126.0)))
     if keeps_moments:
         _, _, new_mean, new_std = moments(flat)
         if new_std > zero:
@@ -206,116 +267,6 @@ def moments(flat: Any) -> Any:
 
 
 @kernel
-def _make_one(chunk: Any, code: Any, numbers: Any, at: Any) -> None:
-    """Applies one step of a program, whose numbers begin at index `at`, to a chunk of voxels."""
-    zero = np.float32(0.0)
-    a, b = numbers[at], numbers[at + 1]
-    if code == LINEAR:
-        c = numbers[at + 2]
-        for t in range(chunk.size):
-            chunk[t] = (chunk[t] - a) * b + c
-    elif code == LINEAR_BUT_ZERO:
-        c = numbers[at + 2]
-        for t in range(chunk.size):
-            value = chunk[t]
-            chunk[t] = value if value == zero else (value - a) * b + c
-    elif code == CLIP:
-        for t in range(chunk.size):
-            value = chunk[t]
-            value = a if value < a else value
-            chunk[t] = b if value > b else value
-    elif code == KEEP_ABOVE:
-        for t in range(chunk.size):
-            chunk[t] = chunk[t] if chunk[t] > a else b
-    elif code == KEEP_BELOW:
-        for t in range(chunk.size):
-            chunk[t] = chunk[t] if chunk[t] < a else b
-    elif code == POWER:
-        gamma, span, at_zero = numbers[at + 2], numbers[at + 3], numbers[at + 4]
-        for t in range(chunk.size):
-            unit = (chunk[t] - a) * b
-            exponent = min(max(gamma * _log2(max(unit, _TINY)), np.float32(-126.0)), np.float32(126.0))
-            chunk[t] = (at_zero if unit <= zero else _exp2(exponent)) * span + a
-    elif code == CURVE:
-        last = np.int64(numbers[at + 2])
-        for t in range(chunk.size):
-            place = min(max((chunk[t] - a) * b, zero), np.float32(last))
-            # Clamped for a NaN too, whose place is an arbitrary number.
-            below = max(min(np.int64(place), last - np.int64(1)), np.int64(0))
-            value = numbers[at + 3 + below]
-            chunk[t] = value + (place - np.float32(below)) * (numbers[at + 4 + below] - value)
-
-
-@kernel
-def _measure(chunk: Any, keys: Any, sums: Any, is_nonzero: Any) -> None:
-    """Adds a chunk to the statistics: keys of the extremes; number of voxels, sum and squares about `sums[3]`."""
-    zero = np.float32(0.0)
-    # The bits of floats mapped to integers of the same order: their extremes vectorize, while those of floats do not if
-    # a NaN must not get lost (1.1 to 0.3 ms for 96^3 voxels, with the two loops separate).
-    bits = chunk.view(np.int32)
-    low, high = keys[0], keys[1]
-    pivot, count = sums[3], 0
-    total = squares = np.float64(0.0)
-    if is_nonzero:
-        for t in range(chunk.size):
-            key = bits[t] ^ ((bits[t] >> np.int32(31)) & _MAGNITUDE)
-            is_some = chunk[t] != zero
-            low = min(low, key if is_some else low)
-            high = max(high, key if is_some else high)
-        for t in range(chunk.size):
-            is_some = chunk[t] != zero
-            count += 1 if is_some else 0
-            centered = np.float64(chunk[t]) - pivot if is_some else np.float64(0.0)
-            total += centered
-            squares += centered * centered
-    else:
-        count = chunk.size
-        for t in range(chunk.size):
-            key = bits[t] ^ ((bits[t] >> np.int32(31)) & _MAGNITUDE)
-            low, high = min(low, key), max(high, key)
-        for t in range(chunk.size):
-            centered = np.float64(chunk[t]) - pivot
-            total += centered
-            squares += centered * centered
-    keys[0], keys[1] = low, high
-    sums[0] += count
-    sums[1] += total
-    sums[2] += squares
-
-
-@kernel
-def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, takes: Any) -> None:
-    """Applies the steps of a program to a channel, chunk by chunk, and computes statistics of the result.
-
-    Args:
-        flat: of the channel.
-        codes: (n,) of the steps.
-        starts: (n,) where the numbers of each step begin.
-        numbers: float32, of all steps.
-        facts: (5,) float64, filled where `takes` is not 0: number of voxels, smallest, largest, mean, variance.
-        takes: 0 for no statistics, 1 for those of all voxels, 2 for those of voxels that are not 0.
-    """
-    keys = np.array([_MAGNITUDE, ~_MAGNITUDE], np.int32)
-    sums = np.zeros(4, np.float64)
-    for start in range(0, flat.size, _CHUNK_VOXELS):
-        chunk = flat[start : min(start + _CHUNK_VOXELS, flat.size)]
-        for o in range(codes.size):
-            _make_one(chunk, codes[o], numbers, starts[o])
-        if takes != 0:
-            if start == 0:
-                sums[3] = chunk[0]
-            _measure(chunk, keys, sums, takes == 2)
-    if takes == 0:
-        return
-    keys ^= (keys >> np.int32(31)) & _MAGNITUDE
-    count, mean = sums[0], sums[1] / sums[0]
-    facts[0], facts[1], facts[2] = count, keys.view(np.float32)[0], keys.view(np.float32)[1]
-    facts[3], facts[4] = sums[3] + mean, max(sums[2] / count - mean * mean, np.float64(0.0))
-    if count == 0 or np.isnan(mean):
-        facts[1:] = np.nan
-
-
-@kernel
 def fill_boxes(patch: Any, places: Any, noise: Any, low: float, width: float) -> None:
     """Fills the boxes in place.
 
@@ -339,19 +290,34 @@ def fill_boxes(patch: Any, places: Any, noise: Any, low: float, width: float) ->
 
 
 @kernel
-def fill_outside(patch: Any, places: Any, noise: Any, low: float, width: float) -> None:
-    """As `fill_boxes`, for all voxels outside the boxes; `noise` has a number for each voxel of the patch."""
-    has_noise = len(noise) > 0
-    num_channels, nx, ny, nz = patch.shape
-    is_kept = np.empty(nz, np.bool_)
-    for i in range(nx):
-        for j in range(ny):
-            is_kept[:] = False
-            for b in range(len(places)):
-                if places[b, 0, 0] <= i < places[b, 1, 0] and places[b, 0, 1] <= j < places[b, 1, 1]:
-                    is_kept[places[b, 0, 2] : places[b, 1, 2]] = True
-            for c in range(num_channels):
-                place = ((c * nx + i) * ny + j) * nz
-                for k in range(nz):
-                    if not is_kept[k]:
-                        patch[c, i, j, k] = np.float32(low + noise[place + k] * width) if has_noise else np.float32(low)
+def change_color(image: Any, density: Any, color: Any, contrast: Any, gray: Any, least: Any, is_stained: bool) -> None:
+    """The loop of `color.ColorAndStain`: stain, then color, then contrast about the mean gray.
+
+    Args:
+        image: (3, n) float32, from 0 to 1.
+        density: (3, 4) float32, as in `color.ColorChange`.
+        color: (3, 3) float32.
+        contrast: float32.
+        gray: (3,) float32, shares of red, green and blue in gray.
+        least: float32; intensities below have the optical density of this one.
+        is_stained: whether `density` changes anything; logarithms take most of the time.
+    """
+    zero, one = np.float32(0.0), np.float32(1.0)
+    red, green, blue = image[0], image[1], image[2]
+    total = 0.0
+    for k in range(red.size):
+        p, q, s = min(max(red[k], least), one), min(max(green[k], least), one), min(max(blue[k], least), one)
+        if is_stained:
+            r, g, b = -math.log(p), -math.log(q), -math.log(s)
+            p = min(math.exp(-(density[0, 0] * r + density[0, 1] * g + density[0, 2] * b + density[0, 3])), one)
+            q = min(math.exp(-(density[1, 0] * r + density[1, 1] * g + density[1, 2] * b + density[1, 3])), one)
+            s = min(math.exp(-(density[2, 0] * r + density[2, 1] * g + density[2, 2] * b + density[2, 3])), one)
+        red[k] = color[0, 0] * p + color[0, 1] * q + color[0, 2] * s
+        green[k] = color[1, 0] * p + color[1, 1] * q + color[1, 2] * s
+        blue[k] = color[2, 0] * p + color[2, 1] * q + color[2, 2] * s
+        total += gray[0] * red[k] + gray[1] * green[k] + gray[2] * blue[k]
+    mean = np.float32(total / red.size)
+    for c in range(3):
+        line = image[c]
+        for k in range(line.size):
+            line[k] = min(max(mean + (line[k] - mean) * contrast, zero), one)

@@ -37,7 +37,7 @@ def warp(
         origin: (3,) float64, place of patch voxel (0, 0, 0) in the box.
         step: (3, 3) float64, column j the step along patch axis j.
         control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
-        spline: four arrays: `tables.spline_weights` (nx, gx) and (ny, gy), and `tables.four_weights` of z, (nz,) int32
+        spline: four arrays: `params.spline_weights` (nx, gx) and (ny, gy), and `params.four_weights` of z, (nz,) int32
             and (nz, 4).
         scale: (c, 3) float32: an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
         votes: bool; False takes the nearest voxel's label.

@@ -1,8 +1,18 @@
-"""What is done to each sample of a batch, as plain data, and where in its volume that finds the sample's voxels."""
+"""What is done to each sample of a batch, as plain data: where in its volume it finds its voxels, and the tables that
+engines look up for each voxel of an axis.
+
+An elastic deformation is a uniform cubic B-spline: control points on a coarse grid, smooth between them. Source:
+Rueckert et al., "Nonrigid registration using free-form deformations", IEEE TMI 18(8), 1999.
+
+The smooth brightness field of an MR coil is exp of a polynomial of degree 3 over the patch. Source: van Leemput et al.,
+"Automated model-based bias field correction of MR images of the brain", IEEE TMI 18(10), 1999; the same form as MONAI's
+RandBiasField.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -16,9 +26,13 @@ from voxelocity.core.volume import Array, Scaling
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int32]
 
-NUM_BIAS_COEFFICIENTS = 20
-"""Products of Legendre polynomials of x, y and z whose degrees add up to at most 3."""
+DEGREES = tuple((i, j, k) for i in range(4) for j in range(4) for k in range(4) if i + j + k <= 3)
+"""Degrees along (x, y, z) of each product of Legendre polynomials, in the order of the coefficients."""
+TRUNCATE = 4.0
+"""Standard deviations of a blur."""
+NUM_BIAS_COEFFICIENTS = len(DEGREES)
 
 
 def _unchanged(value: Any, *shape: str | int, dtype: Any = np.float32) -> dict[str, Any]:
@@ -33,7 +47,7 @@ class AugmentParams:
     1. Warp, straight from the volume, which continues with intensity 0 and class 0 beyond its borders. The voxel at
        offset `o` from the patch's center takes the value found at offset `matrix @ f + offset_voxel` from it, with
        `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
-       `elastic(o)` is a uniform cubic B-spline over the patch (`tables.py`) with the control points `elastic`.
+       `elastic(o)` is a uniform cubic B-spline over the patch (`four_weights`) with the control points `elastic`.
        Where `is_swapped`, the classes of a pair then swap: `swapped_classes[label]`.
     2. Bias: times `exp(sum of bias[i] * product i of Legendre polynomials)`, over -1..1 along each axis of the patch.
     3. Noise: plus `noise_std` times standard normal numbers from a counter-based generator (`noise.py`).
@@ -188,12 +202,6 @@ def scalings(sources: Sequence[Source | ResidentSource], num_channels: int) -> n
     return np.array(pairs, dtype=np.float32)
 
 
-def slopes_and_inters(source: Source | ResidentSource, num_channels: int) -> npt.NDArray[np.float32]:
-    """(c, 2) float32: stored number to intensity."""
-    scaling = source.scaling or (Scaling(),) * num_channels
-    return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
-
-
 def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -> Region:
     """The part of a volume of this shape that sample `row` at `region` needs; the rest lies beyond the volume.
 
@@ -231,25 +239,17 @@ def needed_boxes(params: AugmentParams, regions: Sequence[Region], shapes: Seque
     return [Region((a, b, c), (d, e, f)) for a, b, c, d, e, f in ends]
 
 
-def middle_and_step(
-    params: AugmentParams, row: int, region: Region, start: Index3
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Where the middle of the sample is found in a box that begins at `start`, and its step along each axis.
-
-    Returns:
-        middle (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
-        `matrix @ e`.
-    """
-    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
-    middle: npt.NDArray[np.float64] = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
-    return middle, step
-
-
 def origin_and_step(
     params: AugmentParams, row: int, region: Region, start: Index3
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle."""
-    middle, step = middle_and_step(params, row, region, start)
+    """Where voxel (0, 0, 0) of the sample is found in a box that begins at `start`, and its step along each axis.
+
+    Returns:
+        origin (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
+        `matrix @ e`.
+    """
+    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
+    middle = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
     return middle - step @ _half(region), step
 
 
@@ -260,3 +260,70 @@ def _half(region: Region) -> npt.NDArray[np.float64]:
 def _center(region: Region) -> npt.NDArray[np.float64]:
     center: npt.NDArray[np.float64] = (np.array(region.start, dtype=np.float64) + np.array(region.stop) - 1.0) / 2.0
     return center
+
+
+def elastic_points(patch_shape: Index3, spacing_voxel: float) -> Index3:
+    """Control points along (x, y, z) of a patch, no farther apart than `spacing_voxel`."""
+    x, y, z = (max(1, math.ceil((side - 1) / spacing_voxel)) + 3 for side in patch_shape)
+    return (x, y, z)
+
+
+def spline_weights(side: int, points: int) -> Floats:
+    """The share of each control point in each voxel of an axis: (side, points) float32, four nonzero per row."""
+    first, shares = four_weights(side, points)
+    table = np.zeros((side, points), dtype=np.float32)
+    for number in range(4):
+        table[np.arange(side), first + number] = shares[:, number]
+    return table
+
+
+def four_weights(side: int, points: int) -> tuple[Indices, Floats]:
+    """For each voxel of an axis the first of the four control points that move it (side,), and their shares (side, 4).
+
+    The first and the last voxel lie on the second and the second-to-last control point.
+    """
+    intervals = points - 3
+    place = np.arange(side, dtype=np.float64) * (intervals / max(1, side - 1))
+    first = np.minimum(place.astype(np.int64), intervals - 1)
+    t = place - first
+    shares = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1) / 6.0
+    return first.astype(np.int32), shares.astype(np.float32)
+
+
+def legendre(side: int) -> Floats:
+    """The Legendre polynomials of degree 0 to 3 at the voxels of an axis that runs from -1 to 1: (side, 4) float32."""
+    t = np.linspace(-1.0, 1.0, side) if side > 1 else np.zeros(1)
+    return np.stack([np.ones_like(t), t, (3 * t**2 - 1) / 2, (5 * t**3 - 3 * t) / 2], axis=1).astype(np.float32)
+
+
+def coefficient_cube(coefficients: Floats) -> Floats:
+    """The 20 coefficients by degrees along (x, y, z): (4, 4, 4), zero where the degrees add up to more than 3."""
+    cube = np.zeros((4, 4, 4), dtype=np.float32)
+    for value, degrees in zip(coefficients, DEGREES, strict=True):
+        cube[degrees] = value
+    return cube
+
+
+def blur_weights(sigma_voxel: float, side: int) -> Floats:
+    """Weights from -r to r, summing to one; r is four standard deviations, rounded, and below `side`."""
+    radius = min(int(TRUNCATE * sigma_voxel + 0.5), side - 1)
+    if sigma_voxel <= 0.0 or radius <= 0:
+        return np.ones(1, dtype=np.float32)
+    offsets = np.arange(-radius, radius + 1, dtype=np.float64)
+    weights = np.exp(-0.5 * (offsets / sigma_voxel) ** 2)
+    normalized: Floats = (weights / weights.sum()).astype(np.float32)
+    return normalized
+
+
+def low_positions(side: int, zoom: float) -> tuple[Indices, Indices, Floats]:
+    """For each voxel of an axis: the two kept voxels it lies between, and the weight of the second. Each (side,).
+
+    `round(side * zoom)` voxels are kept, those nearest to the centers of that many equal parts ("nearest-exact" of
+    torch's `interpolate`). Interpolation between them is linear, without aligned corners, as in torch.
+    """
+    num_low = max(1, math.floor(side * zoom + 0.5))
+    kept = np.minimum(((np.arange(num_low) + 0.5) * (side / num_low)).astype(np.int64), side - 1)
+    place = np.clip((np.arange(side) + 0.5) * (num_low / side) - 0.5, 0.0, num_low - 1.0)
+    below = np.floor(place).astype(np.int64)
+    above = np.minimum(below + 1, num_low - 1)
+    return kept[below].astype(np.int32), kept[above].astype(np.int32), (place - below).astype(np.float32)

@@ -12,8 +12,18 @@ from torch.nn import functional
 
 from voxelocity.core.region import Region
 from voxelocity.data.augment.noise import standard_normal
-from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, origin_and_step, slopes_and_inters
-from voxelocity.data.augment.tables import blur_weights, coefficient_cube, legendre, low_positions, spline_weights
+from voxelocity.data.augment.params import (
+    AugmentParams,
+    ResidentSource,
+    Source,
+    blur_weights,
+    coefficient_cube,
+    legendre,
+    low_positions,
+    origin_and_step,
+    scalings,
+    spline_weights,
+)
 
 Tensor = torch.Tensor
 
@@ -38,7 +48,7 @@ def augment_sample(
     """
     device = out_image.device
     image, label = _stored(source, device, params.num_channels)
-    for channel, (slope, inter) in zip(image, slopes_and_inters(source, len(image)), strict=True):
+    for channel, (slope, inter) in zip(image, scalings([source], len(image))[0], strict=True):
         channel.mul_(float(slope)).add_(float(inter))
     if params.is_warped[row]:
         places = _places(source, region, params, row).to(device)

@@ -123,7 +123,7 @@ class _Gather:
         memories: dict[int, torch.Tensor | None] = {}
         found = []
         for row, (source, is_warped) in enumerate(zip(sources, params.is_warped.tolist(), strict=True)):
-            memory, dtype, where = _stored(staging, source)
+            memory, dtype, where = _stage_source(staging, source)
             memories[id(memory)] = memory
             rows[id(memory), dtype, is_warped].append(row)
             found.append(where)
@@ -203,7 +203,9 @@ class _Gather:
         launch(triton_crop.crop, grid, *arguments, **constants, num_warps=triton_crop.CROP_WARPS)
 
 
-def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Tensor | None, str, tuple[int, ...]]:
+def _stage_source(
+    staging: Staging, source: Source | ResidentSource
+) -> tuple[torch.Tensor | None, str, tuple[int, ...]]:
     """The memory that holds a sample's voxels, its dtype, and the places of its voxels, as `gather` takes them."""
     if isinstance(source, ResidentSource):
         box = source.box

@@ -43,7 +43,7 @@ def change_points(
         work: as there.
         channels: (n,) int32, the list.
         values: (b * c, 8) float32, `VALUE_NAMES`.
-        cubes: (b * c, 64) float32, `tables.coefficient_cube`; not read where no channel of the list has a bias.
+        cubes: (b * c, 64) float32, `params.coefficient_cube`; not read where no channel of the list has a bias.
         seeds: (b,) int64.
         pieces: (n,) int32, `noise.PIECES`.
         num_voxels: nx * ny * nz.
@@ -97,7 +97,7 @@ def blur_along(
         out: as in `triton_frame`, written along the last axis.
         target: (n, num_voxels) float32, scratch other than `source`; along the last axis, `work`.
         channels: (n,) int32, the list.
-        taps: (n, 3, num_taps) float32, `tables.blur_weights` of each axis.
+        taps: (n, 3, num_taps) float32, `params.blur_weights` of each axis.
         radii: (n, 3) int32.
         values: (b * c, 8) float32, `VALUE_NAMES`.
         num_taps: of the widest kernel.

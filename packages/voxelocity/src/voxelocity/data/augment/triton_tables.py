@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, scalings
-from voxelocity.data.augment.tables import DEGREES, TRUNCATE
+from voxelocity.data.augment.params import DEGREES, TRUNCATE, AugmentParams, ResidentSource, Source, scalings
 from voxelocity_observe.core.errors import DatasetError
 
-# Of each coefficient, in `tables.coefficient_cube`.
+# Of each coefficient, in `params.coefficient_cube`.
 _PLACES_IN_CUBE = np.array([(i * 4 + j) * 4 + k for i, j, k in DEGREES])
 
 Bools = npt.NDArray[np.bool_]
@@ -163,7 +162,7 @@ def values(params: AugmentParams, is_blurred: Bools) -> Array:
 
 
 def cubes(params: AugmentParams) -> Array:
-    """`tables.coefficient_cube` of each channel: (b, c, 64), zero without a bias."""
+    """`params.coefficient_cube` of each channel: (b, c, 64), zero without a bias."""
     cubes = np.zeros((params.num_samples, params.num_channels, 64), dtype=np.float32)
     if params.has_bias.any():
         rows = np.flatnonzero(params.has_bias)
@@ -172,7 +171,7 @@ def cubes(params: AugmentParams) -> Array:
 
 
 def taps(params: AugmentParams, is_blurred: Bools, shape: Index3) -> tuple[Array, Array]:
-    """`tables.blur_weights` along each axis of each blurred channel: (n, 3, taps), and their radii (n, 3)."""
+    """`params.blur_weights` along each axis of each blurred channel: (n, 3, taps), and their radii (n, 3)."""
     sigmas = params.blur_sigma_voxel[is_blurred].astype(np.float64)
     radii = np.minimum((TRUNCATE * sigmas + 0.5).astype(np.int64), np.array(shape) - 1)
     offsets = np.arange(2 * int(radii.max()) + 1) - radii[..., None]
@@ -188,7 +187,7 @@ def taps(params: AugmentParams, is_blurred: Bools, shape: Index3) -> tuple[Array
 
 
 def coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, Array]:
-    """`tables.low_positions` along x, y and z of each coarse channel: three arrays (n, nx + ny + nz)."""
+    """`params.low_positions` along x, y and z of each coarse channel: three arrays (n, nx + ny + nz)."""
     middle, side, axis = _along(shape)
     zooms = params.low_resolution[params.low_resolution != 1.0].astype(np.float64)
     # `take` gives C order, in which kernels read; an index of the second axis does not.

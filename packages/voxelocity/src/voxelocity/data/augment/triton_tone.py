@@ -71,7 +71,7 @@ def coarsen(
 ):  # fmt: skip
     """The low resolution of `source` (n, nx * ny * nz) float32, and its sums into slot FIRST.
 
-    `below`, `above` int32 and `shares` float32 are `tables.low_positions` of x, y and z: (n, nx + ny + nz).
+    `below`, `above` int32 and `shares` float32 are `params.low_positions` of x, y and z: (n, nx + ny + nz).
     ALIGN, a power of two, divides nx, ny and nz.
     """
     nx, ny, nz = nx // ALIGN * ALIGN, ny // ALIGN * ALIGN, nz // ALIGN * ALIGN

@@ -235,7 +235,7 @@ def _in_plane(column, fj, fk):
 
 @triton.jit
 def _spline(index, side, points):
-    """`tables.four_weights`: the first of the four control points, and their shares."""
+    """`params.four_weights`: the first of the four control points, and their shares."""
     intervals = points - 3
     place = index.to(tl.float32) * (intervals.to(tl.float32) / tl.maximum(side - 1, 1).to(tl.float32))
     first = tl.minimum(place.to(tl.int32), intervals - 1)

@@ -83,7 +83,7 @@ class Feed:
         **options: Unpack[FeedOptions],
     ) -> None:
         request = FeedRequest.of_call(options)
-        prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
+        prepared = cases if isinstance(cases, PreparedCases) else _open_prepared(cases, config)
         unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabeled is not None:
             raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
@@ -196,7 +196,7 @@ class Feed:
         return open_resident_supply(prepared, max_bytes, self._device)
 
 
-def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
+def _open_prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
     return PreparedCases(
         [ref for ref in declared if ref.label is not None],
@@ -231,15 +231,16 @@ class _Assembler:
     image_format: ImageFormat
 
     def __post_init__(self) -> None:
-        named, feed = self.config.augment.engine, self.config.feed
-        engine = chosen_engine(named, self.filled_on)
+        augment, feed = self.config.augment, self.config.feed
+        engine = chosen_engine(augment.engine, self.filled_on)
         self._reads_residents = engine == "triton"
-        self._begins_plain = engine == "numba" and named == "auto" and not self.waits_for_loops
+        self._begins_plain = engine == "numba" and augment.engine == "auto" and not self.waits_for_loops
         self._buffers = BufferRing(
             max_free=feed.num_batches_ahead + feed.num_threads + 1, pinned=self.device.type == "cuda"
         )
+        self._has_effects = augment.enabled and bool(augment.effects)
         self._own = threading.local()
-        self._compiled_for: tuple[str, int] | None = None
+        self._compiled_for: set[tuple[str, int]] = set()
 
     def __call__(self, step: int) -> Batch:
         # Feed threads start with device 0, where page-locked memory would open a context on a device that may be full.
@@ -248,14 +249,16 @@ class _Assembler:
 
     def _batch(self, step: int) -> Batch:
         draws = self.order.draws(step)
-        patch = self.config.patch.at(self.progress(step))
+        patch = self.config.patch
+        if patch.growth:
+            patch = patch.at(self.progress(step))
         volumes = self.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         self._compile(volumes[0].spec.dtype, num_channels)
-        params, regions, sources = self._drawn(draws, volumes, patch)
+        params, regions, sources = self._draw(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
         if self.filled_on.type == "cuda":
-            image, label = self._filled_there(draws, sources, regions, params, *shapes)
+            image, label = self._fill_there(draws, sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
             fill = functools.partial(augment, sources, regions, params, image, label)
@@ -264,14 +267,15 @@ class _Assembler:
                     without_waiting(fill, lambda: fill(engine="torch"))
                 else:
                     fill(engine=self.config.augment.engine)
-                self.effects.apply(draws, image, label, seed=self.seed)
+                if self._has_effects:
+                    self.effects.apply(draws, image, label, seed=self.seed)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
     def _compile(self, dtype: str, num_channels: int) -> None:
         """Compiles the kernels that later batches need while this one, the first, compiles its own."""
-        if self._compiled_for != (dtype, num_channels):
-            self._compiled_for = dtype, num_channels
+        if (dtype, num_channels) not in self._compiled_for:
+            self._compiled_for.add((dtype, num_channels))
             compile_kernels(
                 self.config,
                 num_channels=num_channels,
@@ -281,7 +285,7 @@ class _Assembler:
                 image_format=self.image_format,
             )
 
-    def _drawn(
+    def _draw(
         self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
     ) -> tuple[AugmentParams, tuple[Region, ...], list[Source | ResidentSource]]:
         """The augmentation of each patch, its region, and the voxels that it needs."""
@@ -323,7 +327,7 @@ class _Assembler:
         assert label is not None, "training cases have labels"
         return Source(image=image, label=label, start=box.start, scaling=volume.scaling)
 
-    def _filled_there(
+    def _fill_there(
         self,
         draws: Sequence[Draw],
         sources: Sequence[Source | ResidentSource],
@@ -339,7 +343,8 @@ class _Assembler:
             image = kind.empty(image_shape, self.device)
             label = torch.empty(label_shape, dtype=torch.uint8, device=self.device)
             augment(sources, regions, params, image, label, engine=self.config.augment.engine)
-            self.effects.apply(draws, image, label, seed=self.seed)
+            if self._has_effects:
+                self.effects.apply(draws, image, label, seed=self.seed)
             stream.synchronize()
         return image, label
 

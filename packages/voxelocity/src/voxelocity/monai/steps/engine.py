@@ -1,15 +1,21 @@
-"""Which implementation computes the steps of a patch: compiled loops on a CPU, Triton on a CUDA device, or torch."""
+"""Which implementation computes the steps of a patch: compiled loops on a CPU, Triton on a CUDA device, or torch.
+
+And how arrays get to its device.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import warnings
 from typing import Literal
 
+import numpy as np
 import torch
 
 from voxelocity.core.jit import has_numba
+from voxelocity.core.kernels import has_triton
+from voxelocity.core.volume import Array
+from voxelocity_observe.core.device import as_current
 
 StepEngine = Literal["auto", "numba", "triton", "torch"]
 """What a caller asks for. "auto" takes the fastest that is available on the tensor's device; "torch" is plain torch,
@@ -45,7 +51,13 @@ def _launches(device: torch.device) -> bool:
     return True
 
 
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+def send(array: Array, device: torch.device) -> torch.Tensor:
+    """The array on the device, copied on its current stream; the host does not wait for it.
+
+    On a CPU it is the array's own memory.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)
+    if device.type != "cuda":
+        return tensor.to(device)
+    with as_current(device):
+        return tensor.pin_memory().to(device, non_blocking=True)

@@ -14,7 +14,6 @@ from monai.transforms.spatial.array import Rand2DElastic, Rand3DElastic
 from monai.transforms.spatial.dictionary import Rand2DElasticd, Rand3DElasticd
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
-from voxelocity.data.augment.smooth import smoothed
 from voxelocity.monai.lower.lowering import first_reason, lowers
 from voxelocity.monai.lower.pending import PendingTensor, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
@@ -26,6 +25,7 @@ from voxelocity.monai.lower.spatial.sampling import (
     rounding_why_not,
 )
 from voxelocity.monai.steps import SamplingGrid
+from voxelocity.monai.steps.smooth import smoothed
 
 _PositionsOf = Callable[..., SamplingGrid]
 """(array transform, shape of the result, shape of the array, is_deformed=...) to the positions."""

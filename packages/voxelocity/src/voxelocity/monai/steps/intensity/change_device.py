@@ -12,12 +12,21 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from voxelocity.data.augment.memory import sent
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
-from voxelocity.data.augment.tables import legendre_table
-from voxelocity.monai.steps.engine import step_engine
+from voxelocity.monai.steps.engine import send, step_engine
 from voxelocity.monai.steps.intensity import change_torch, facts
-from voxelocity.monai.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician, Shuffle, Spike, Spikes
+from voxelocity.monai.steps.intensity.field import (
+    Bias,
+    Blur,
+    Field,
+    Fill,
+    Noise,
+    Rician,
+    Shuffle,
+    Spike,
+    Spikes,
+    legendre_table,
+)
 from voxelocity.monai.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Threshold
 from voxelocity.monai.steps.intensity.statistic import (
     Contrast,
@@ -33,8 +42,6 @@ from voxelocity.monai.steps.intensity.statistic import (
     StdShift,
 )
 from voxelocity_observe.core.device import as_current
-
-_SMALLEST = 1e-10
 
 
 def change_on_device(patch: torch.Tensor, steps: Sequence[IntensityStep], *, uses_kernels: bool | None = None) -> None:
@@ -68,7 +75,7 @@ def _make_pointwise(patch: torch.Tensor, step: Pointwise) -> None:
         scale, shift = _each(step.scale, device), _each(step.shift, device)
         facts.DeviceLinear(scale=scale, shift=shift, center=center, keeps_zero=step.keeps_zero)(patch)
     elif isinstance(step, Clip):
-        low, high = (facts.as_column(sent(bound, device)) for bound in (step.low, step.high))
+        low, high = (facts.as_column(send(bound, device)) for bound in (step.low, step.high))
         patch.clamp_(low, high)
     elif isinstance(step, Threshold | Curve):
         change_torch.make_pointwise(patch, [step])
@@ -79,7 +86,7 @@ def _make_pointwise(patch: torch.Tensor, step: Pointwise) -> None:
 
 def _each(values: Floats, device: torch.device) -> torch.Tensor | float:
     """A value for each channel, or one number where they are all the same: that needs no copy to the device."""
-    return float(values[0]) if (values == values[0]).all() else sent(values, device)
+    return float(values[0]) if (values == values[0]).all() else send(values, device)
 
 
 def _make_statistic(patch: torch.Tensor, step: Statistic, kernels: bool) -> None:
@@ -102,7 +109,7 @@ def _make_statistic(patch: torch.Tensor, step: Statistic, kernels: bool) -> None
     else:
         assert isinstance(step, RelativeRician), step
         found = facts.DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
-        std = (sent(step.rician.std, patch.device) * found.sample_std).float()
+        std = (send(step.rician.std, patch.device) * found.sample_std).float()
         _add_rician(patch, step.rician, std, kernels)
 
 
@@ -110,11 +117,11 @@ def _make_field(patch: torch.Tensor, step: Field, kernels: bool) -> None:
     if isinstance(step, Noise):
         _add_noise(patch, step, kernels)
     elif isinstance(step, Rician):
-        _add_rician(patch, step, sent(step.std, patch.device), kernels)
+        _add_rician(patch, step, send(step.std, patch.device), kernels)
     elif isinstance(step, Bias):
         _apply_bias(patch, step)
     elif isinstance(step, Blur) and kernels:
-        blurred = _blurred(patch, step.weights)
+        blurred = _blur(patch, step.weights)
         if step.alpha is None:
             patch.copy_(blurred)
         else:
@@ -140,7 +147,7 @@ def _add_noise(patch: torch.Tensor, step: Noise, kernels: bool) -> None:
 
 
 def _add_rician(patch: torch.Tensor, step: Rician, std: torch.Tensor, kernels: bool) -> None:
-    mean = sent(step.mean, patch.device)
+    mean = send(step.mean, patch.device)
     first, second = step.fields
     if kernels and isinstance(first, int):
         _launch_noise(patch, np.array([first, len(patch), 1], np.int64), mean, std, is_rician=True)
@@ -167,7 +174,7 @@ def _launch_noise(
 
     num_voxels = patch[0].numel()
     grid = (math.ceil(num_voxels / CHUNK_VOXELS), len(patch))
-    tables = (sent(ints, patch.device), means, stds, _pieces(patch.device))
+    tables = (send(ints, patch.device), means, stds, _pieces(patch.device))
     launch(triton_change.add_noise, grid, patch, *tables, num_voxels, RICIAN=is_rician)
 
 
@@ -177,7 +184,7 @@ def _pieces(device: torch.device) -> torch.Tensor:
     return torch.from_numpy(PIECES.copy()).to(device)
 
 
-def _blurred(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
+def _blur(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
     from voxelocity.core.kernels import launch
     from voxelocity.monai.steps.intensity import triton_change
 
@@ -189,7 +196,7 @@ def _blurred(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
             continue
         target, grid = torch.empty_like(patch), (math.ceil(num_voxels / block), len(patch))
         numbers = (len(taps), side, inner, num_voxels)
-        launch(triton_change.blur, grid, blurred, target, sent(taps, patch.device), *numbers, BLOCK=block)
+        launch(triton_change.blur, grid, blurred, target, send(taps, patch.device), *numbers, BLOCK=block)
         blurred = target
     return blurred
 
@@ -197,19 +204,16 @@ def _blurred(patch: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
 def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
     """In float64, which no setting makes coarser: products of float32 may be made of their first ten bits."""
     tables = [
-        sent(legendre_table(side, degrees), patch.device).double()
+        send(legendre_table(side, degrees), patch.device).double()
         for side, degrees in zip(patch.shape[1:], step.coefficients.shape, strict=True)
     ]
-    coefficients = sent(step.coefficients, patch.device).double()
+    coefficients = send(step.coefficients, patch.device).double()
     patch.mul_(torch.einsum("ijk,xi,yj,zk->xyz", coefficients, *tables).exp_().float())
 
 
 def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     """As `change_torch`, with the wave's size left on the device."""
-    along_x, along_y, along_z = (
-        sent(np.exp(2j * np.pi * (((place - side // 2) * np.arange(side)) % side / side)), channel.device)
-        for side, place in zip(channel.shape, spike.place, strict=True)
-    )
+    along_x, along_y, along_z = change_torch.wave_tables(channel, spike)
     lines = channel.reshape(-1, channel.shape[2])
     waves = torch.stack([along_z.real, along_z.imag])
     parts = lines.double() @ waves.T
@@ -218,23 +222,13 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     magnitude = found.abs()
     log_magnitude: torch.Tensor | float = spike.log_magnitude
     if spike.is_relative:
-        log_magnitude = log_magnitude * _mean_log_magnitude(channel)
+        log_magnitude = log_magnitude * change_torch.mean_log_magnitude(channel)
     wanted = torch.exp(torch.as_tensor(log_magnitude, dtype=torch.float64))
     is_some = magnitude > 0
     phase = torch.where(is_some, found / torch.where(is_some, magnitude, 1.0), 1.0)
     change = (wanted - magnitude) * phase / channel.numel()
     amplitudes = (change * along_x[:, None] * along_y).reshape(-1)
     lines.add_((torch.stack([amplitudes.real, -amplitudes.imag], dim=1) @ waves).float())
-
-
-def _mean_log_magnitude(channel: torch.Tensor) -> torch.Tensor:
-    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it."""
-    logs = (torch.fft.rfftn(channel).abs() + _SMALLEST).log_()
-    total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
-    if channel.shape[-1] % 2 == 0:
-        total = total - logs[..., -1].sum(dtype=torch.float64)
-    mean: torch.Tensor = total / channel.numel()
-    return mean
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:
@@ -244,7 +238,7 @@ def _fill(patch: torch.Tensor, step: Fill) -> None:
         low, high = (value.double() for value in patch.aminmax())
     else:
         low, high = step.low, step.low if step.high is None else step.high
-    noise = None if step.noise is None else low + sent(step.noise, patch.device) * (high - low)
+    noise = None if step.noise is None else low + send(step.noise, patch.device) * (high - low)
     boxes = [(slice(None), *map(slice, start, stop)) for start, stop in step.boxes.tolist()]
     if step.is_outside:
         filled = torch.zeros_like(patch).add_(low)

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from voxelocity.data.augment import numba_intensity as intensity
-from voxelocity.data.augment import numba_noise
-from voxelocity.data.augment.numba_filters import blur_in_zeros
-from voxelocity.data.augment.tables import legendre_table
-from voxelocity.monai.steps.intensity import change_torch
-from voxelocity.monai.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician
+from voxelocity.data.augment.numba_intensity import add_noise, apply_bias, fill_boxes
+from voxelocity.monai.steps.intensity import change_torch, numba_loops
+from voxelocity.monai.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician, legendre_table
 from voxelocity.monai.steps.intensity.pointwise import Clip, Floats, Linear, Pointwise, Power, Threshold
 from voxelocity.monai.steps.intensity.statistic import Facts, Statistics
 
@@ -39,16 +36,16 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
     # Filters of the spectrum and fields given as numbers use torch's own loops.
     if isinstance(step, Noise) and isinstance(step.field, int):
         for number, flat in enumerate(_rows(patch)):
-            numba_noise.add_noise(flat, np.float32(step.std), step.field, 0 if step.is_shared else number)
+            add_noise(flat, np.float32(step.std), step.field, 0 if step.is_shared else number)
     elif isinstance(step, Rician) and isinstance(step.fields[0], int):
         for number, (flat, mean, std) in enumerate(zip(_rows(patch), step.mean, step.std, strict=True)):
-            numba_noise.add_rician(flat, mean, std, step.fields[0], number, number + len(patch))
+            numba_loops.add_rician(flat, mean, std, step.fields[0], number, number + len(patch))
     elif isinstance(step, Bias):
         _apply_bias(patch, step)
     elif isinstance(step, Blur):
         alpha = np.float32(0.0 if step.alpha is None else step.alpha)
         for channel in patch.numpy():
-            blur_in_zeros(channel, *step.weights, alpha, step.alpha is not None)
+            numba_loops.blur_in_zeros(channel, *step.weights, alpha, step.alpha is not None)
     elif isinstance(step, Fill):
         _fill(patch, step)
     else:
@@ -71,24 +68,24 @@ def _run(patch: torch.Tensor, steps: Sequence[Pointwise], takes: int) -> Facts:
     program = np.array(codes, np.int64), np.array(starts, np.int64)
     facts = np.empty((len(patch), 5), np.float64)
     for flat, numbers, found in zip(_rows(patch), table, facts, strict=True):
-        intensity.run_program(flat, *program, numbers, found, takes)
+        numba_loops.run_program(flat, *program, numbers, found, takes)
     return facts
 
 
 def _coded(step: Pointwise) -> tuple[int, list[float | Floats]]:
     """The step's code and its numbers, each a single one or one for each channel."""
     if isinstance(step, Linear):
-        code = intensity.LINEAR_BUT_ZERO if step.keeps_zero else intensity.LINEAR
+        code = numba_loops.LINEAR_BUT_ZERO if step.keeps_zero else numba_loops.LINEAR
         return code, [0.0 if step.center is None else step.center, step.scale, step.shift]
     if isinstance(step, Clip):
-        return intensity.CLIP, [step.low, step.high]
+        return numba_loops.CLIP, [step.low, step.high]
     if isinstance(step, Threshold):
-        return intensity.KEEP_ABOVE if step.keeps_above else intensity.KEEP_BELOW, [step.bound, step.fill]
+        return numba_loops.KEEP_ABOVE if step.keeps_above else numba_loops.KEEP_BELOW, [step.bound, step.fill]
     if isinstance(step, Power):
         at_zero = np.inf if step.gamma < 0 else float(step.gamma == 0)
-        return intensity.POWER, [step.low, 1.0 / step.divisor, step.gamma, step.span, at_zero]
+        return numba_loops.POWER, [step.low, 1.0 / step.divisor, step.gamma, step.span, at_zero]
     last = len(step.values) - 1
-    return intensity.CURVE, [step.low, last / (step.high - step.low), float(last), *step.values.tolist()]
+    return numba_loops.CURVE, [step.low, last / (step.high - step.low), float(last), *step.values.tolist()]
 
 
 def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
@@ -97,13 +94,13 @@ def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
     )
     across_z = np.ascontiguousarray(along_z.T)
     for channel in patch.numpy():
-        intensity.apply_bias(channel, step.coefficients, along_x, along_y, across_z)
+        apply_bias(channel, step.coefficients, along_x, along_y, across_z)
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:
     low, high = change_torch.fill_range(patch, step)
     noise = np.empty(0) if step.noise is None else step.noise
-    loop = intensity.fill_outside if step.is_outside else intensity.fill_boxes
+    loop = numba_loops.fill_outside if step.is_outside else fill_boxes
     loop(patch.numpy(), step.boxes, noise, low, high - low)
 
 

@@ -10,10 +10,8 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.memory import sent
 from voxelocity.data.augment.noise import standard_normal
-from voxelocity.data.augment.smooth import convolved
-from voxelocity.data.augment.tables import legendre_table
+from voxelocity.monai.steps.engine import send
 from voxelocity.monai.steps.intensity.field import (
     Bias,
     Blur,
@@ -26,9 +24,11 @@ from voxelocity.monai.steps.intensity.field import (
     Shuffle,
     Spike,
     Spikes,
+    legendre_table,
 )
 from voxelocity.monai.steps.intensity.pointwise import Clip, Floats, Linear, Pointwise, Power, Threshold
 from voxelocity.monai.steps.intensity.statistic import Statistics
+from voxelocity.monai.steps.smooth import convolved
 
 _AXES = (-3, -2, -1)
 _SMALLEST = 1e-10
@@ -79,10 +79,10 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
 def normal_numbers(field: NormalField, like: torch.Tensor, first_channel: int = 0) -> torch.Tensor:
     """The numbers of a field for a patch (c, x, y, z) of this size, on its device."""
     if not isinstance(field, int):
-        return sent(field, like.device)
+        return send(field, like.device)
     num_voxels = like[0].numel()
     rows = [standard_normal(field, first_channel + channel, num_voxels) for channel in range(len(like))]
-    return sent(np.stack(rows).reshape(like.shape), like.device)
+    return send(np.stack(rows).reshape(like.shape), like.device)
 
 
 def _add_rician(patch: torch.Tensor, step: Rician) -> None:
@@ -107,7 +107,7 @@ def _make_one(patch: torch.Tensor, step: Pointwise) -> None:
         unit = ((patch - step.low) / step.divisor).clamp_(min=0.0)
         patch.copy_(unit.pow_(step.gamma).mul_(step.span).add_(step.low))
     else:
-        values = sent(step.values, patch.device)
+        values = send(step.values, patch.device)
         last = len(step.values) - 1
         place = ((patch - step.low) * (last / (step.high - step.low))).clamp_(0, last)
         below = place.long().clamp_(0, last - 1)
@@ -116,15 +116,15 @@ def _make_one(patch: torch.Tensor, step: Pointwise) -> None:
 
 def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
     tables = [
-        sent(legendre_table(side, degrees), patch.device)
+        send(legendre_table(side, degrees), patch.device)
         for side, degrees in zip(patch.shape[1:], step.coefficients.shape, strict=True)
     ]
-    coefficients = sent(step.coefficients, patch.device)
+    coefficients = send(step.coefficients, patch.device)
     patch.mul_(torch.einsum("ijk,xi,yj,zk->xyz", coefficients, *tables).exp_())
 
 
 def _column(values: Floats, patch: torch.Tensor) -> torch.Tensor:
-    return sent(values, patch.device).view(-1, 1, 1, 1)
+    return send(values, patch.device).view(-1, 1, 1, 1)
 
 
 def _each(measure: Callable[[torch.Tensor], torch.Tensor], channels: list[torch.Tensor]) -> npt.NDArray[np.float64]:
@@ -139,7 +139,7 @@ def _low_pass(patch: torch.Tensor, step: LowPass) -> None:
     """
     x, y, z = patch.shape[1:]
     half = torch.fft.rfftn(patch, dim=_AXES)
-    half *= sent(_symmetric_mask((x, y, z), step.radius).numpy(), patch.device)
+    half *= send(_symmetric_mask((x, y, z), step.radius).numpy(), patch.device)
     patch.copy_(torch.fft.irfftn(half, s=(x, y, z), dim=_AXES))
 
 
@@ -171,11 +171,7 @@ def _largest_within(radius: float) -> int:
 
 def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     """Sets one frequency of a channel (x, y, z), in place: it is one wave, which is added."""
-    tables = []
-    for side, place in zip(channel.shape, spike.place, strict=True):
-        turns = ((place - side // 2) * np.arange(side)) % side / side
-        tables.append(sent(np.exp(2j * np.pi * turns), channel.device))
-    along_x, along_y, along_z = tables
+    along_x, along_y, along_z = wave_tables(channel, spike)
     waves = torch.stack([along_z.real, along_z.imag]).float()
     lines = channel.reshape(-1, channel.shape[2])
     parts = (lines @ waves.T).double()
@@ -183,27 +179,36 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
     found = complex((along_x.conj() @ plane @ along_y.conj()).item())
     magnitude, log_magnitude = abs(found), spike.log_magnitude
     if spike.is_relative:
-        log_magnitude *= _mean_log_magnitude(channel)
+        log_magnitude *= float(mean_log_magnitude(channel))
     phase = found / magnitude if magnitude > 0 else 1.0
     change = (math.exp(log_magnitude) - magnitude) * phase / channel.numel()
     amplitudes = (change * along_x[:, None] * along_y).reshape(-1)
     lines.addmm_(torch.stack([amplitudes.real, -amplitudes.imag], dim=1).float(), waves)
 
 
-def _mean_log_magnitude(channel: torch.Tensor) -> float:
-    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it."""
+def wave_tables(channel: torch.Tensor, spike: Spike) -> list[torch.Tensor]:
+    """The wave along x, y and z: a complex128 number of size 1 for each voxel of an axis, on the channel's device."""
+    return [
+        send(np.exp(2j * np.pi * (((place - side // 2) * np.arange(side)) % side / side)), channel.device)
+        for side, place in zip(channel.shape, spike.place, strict=True)
+    ]
+
+
+def mean_log_magnitude(channel: torch.Tensor) -> torch.Tensor:
+    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it. Waits for no device."""
     logs = (torch.fft.rfftn(channel).abs() + _SMALLEST).log_()
     total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
     if channel.shape[-1] % 2 == 0:
         total -= logs[..., -1].sum(dtype=torch.float64)
-    return float(total) / channel.numel()
+    mean: torch.Tensor = total / channel.numel()
+    return mean
 
 
 def _shuffle(patch: torch.Tensor, step: Shuffle) -> None:
     box = tuple(slice(start, start + length) for start, length in zip(step.start, step.shape, strict=True))
     for channel, order in zip(patch, step.orders, strict=True):
         place = channel[box]
-        place.copy_(place.reshape(-1)[sent(order, patch.device)].view(step.shape))
+        place.copy_(place.reshape(-1)[send(order, patch.device)].view(step.shape))
 
 
 def _fill(patch: torch.Tensor, step: Fill) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from voxelocity.data.augment.memory import sent
+from voxelocity.monai.steps.engine import send
 from voxelocity.monai.steps.intensity.statistic import (
     Contrast,
     PercentileRange,
@@ -128,8 +128,8 @@ def shift_by_std(patch: torch.Tensor, step: StdShift) -> None:
 def standardize(patch: torch.Tensor, step: Standardize) -> None:
     """`Standardize`."""
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
-    center = found.mean if step.subtract is None else sent(step.subtract, patch.device).double()
-    divisor = found.std if step.divide is None else sent(step.divide, patch.device).double()
+    center = found.mean if step.subtract is None else send(step.subtract, patch.device).double()
+    divisor = found.std if step.divide is None else send(step.divide, patch.device).double()
     center = torch.where(found.is_some, center, 0.0)
     divisor = torch.where(found.is_some & (divisor != 0.0), divisor, 1.0)
     DeviceLinear(center=center, scale=1.0 / divisor, keeps_zero=step.nonzero)(patch)
@@ -156,7 +156,7 @@ def scale_about_mean(patch: torch.Tensor, step: ScaleAboutMean) -> None:
     found = DeviceFacts(patch, per_channel=step.per_channel, nonzero=step.nonzero)
     low, high = (as_column(found.low), as_column(found.high)) if step.keeps_range else (None, None)
     center = found.mean if step.keeps_mean else torch.zeros_like(found.num_voxels)
-    DeviceLinear(center=center, scale=sent(step.factor, patch.device), shift=center)(patch)
+    DeviceLinear(center=center, scale=send(step.factor, patch.device), shift=center)(patch)
     if step.keeps_range:
         patch.clamp_(low, high)
 
@@ -183,7 +183,7 @@ def map_along(patch: torch.Tensor, points: np.ndarray[tuple[int], np.dtype[np.fl
     """`HistogramShift`."""
     found = DeviceFacts(patch, per_channel=False, nonzero=False)
     low, high = found.low[0], found.high[0]
-    values = (sent(points, patch.device) * (high - low) + low).float()
+    values = (send(points, patch.device) * (high - low) + low).float()
     last = len(points) - 1
     place = ((patch - low.float()) * (last / (high - low)).float()).clamp_(0, last).nan_to_num_(0.0)
     below = place.long().clamp_(0, last - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,19 @@ class Bias:
     """
 
     coefficients: Floats
+
+
+@functools.lru_cache(maxsize=64)
+def legendre_table(side: int, num_degrees: int) -> Floats:
+    """The Legendre polynomials of degree 0 to `num_degrees - 1` at the voxels of an axis from -1 to 1: (side, degrees).
+
+    Rounded as in MONAI; a single voxel lies at -1.
+
+    Do not write to it: it is cached for the next caller.
+    """
+    places = np.linspace(-1.0, 1.0, side, dtype=np.float32).astype(np.float64)
+    table: Floats = np.ascontiguousarray(np.polynomial.legendre.legvander(places, num_degrees - 1), dtype=np.float32)
+    return table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

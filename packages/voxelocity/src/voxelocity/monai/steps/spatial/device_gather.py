@@ -82,17 +82,15 @@ def _pass(source: torch.Tensor, work: SpatialPass, gain: Gain | None, out: torch
 
 
 def _move(source: torch.Tensor, moves: Moves, gain: Gain | None, out: torch.Tensor, staging: Staging) -> _Launch:
-    ints = staging.add(_ints(source, moves, None))
-    reals, gains = staging.add(np.array([moves.fill], np.float64)), _gains(gain, len(out), staging)
-    source, out = _numbers(source), _numbers(out)
-    block = triton_gather.MOVE_BLOCK
-    grid = (_blocks(out, block), len(out))
-
-    def fill(memory: Staged) -> None:
-        tables = [memory.of(table) for table in (ints, reals, gains)]
-        launch(triton_gather.move, grid, source, out, *tables, HAS_GAIN=gain is not None, BLOCK=block)
-
-    return fill
+    tables = [
+        staging.add(_ints(source, moves, None)),
+        staging.add(np.array([moves.fill], np.float64)),
+        _gains(gain, len(out), staging),
+    ]
+    constants = {"HAS_GAIN": gain is not None, "BLOCK": triton_gather.MOVE_BLOCK}
+    return _launch(
+        triton_gather.move, (_blocks(out, triton_gather.MOVE_BLOCK), len(out)), source, out, tables, constants
+    )
 
 
 def _warp(

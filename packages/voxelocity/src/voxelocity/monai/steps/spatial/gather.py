@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional
 
 from voxelocity.core.jit import kernel_imports
-from voxelocity.data.augment.memory import sent
-from voxelocity.monai.steps.engine import StepEngine, step_engine
+from voxelocity.monai.steps.engine import StepEngine, send, step_engine
 from voxelocity.monai.steps.spatial.moves import GatherTask
 from voxelocity.monai.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
@@ -71,7 +70,7 @@ def _by_torch(task: GatherTask) -> None:
         made = _one(made, step)
     task.out.copy_(made)
     if task.gain is not None:
-        scale, shift = (sent(value, task.out.device).view(-1, 1, 1, 1) for value in (task.gain.scale, task.gain.shift))
+        scale, shift = (send(value, task.out.device).view(-1, 1, 1, 1) for value in (task.gain.scale, task.gain.shift))
         task.out.mul_(scale).add_(shift)
 
 
@@ -125,8 +124,8 @@ def _resized(source: torch.Tensor, step: Resize) -> torch.Tensor:
         along[axis] = -1
         total = None
         for tap in range(table.index.shape[1]):
-            index = sent(table.index[:, tap].astype("int64"), values.device)
-            weight = sent(table.weight[:, tap].copy(), values.device).view(along)
+            index = send(table.index[:, tap].astype("int64"), values.device)
+            weight = send(table.weight[:, tap].copy(), values.device).view(along)
             term = values.index_select(axis, index) * weight
             total = term if total is None else total + term
         assert total is not None, "a table has at least one tap"

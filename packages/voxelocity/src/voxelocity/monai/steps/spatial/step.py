@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.memory import sent
+from voxelocity.monai.steps.engine import send
 
 Floats = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]
@@ -131,9 +131,9 @@ class SamplingGrid:
         for axis, line in enumerate(self.lines):
             along = [1, 1, 1]
             along[axis] = -1
-            term = sent(line, device).view(along).expand(sides)
+            term = send(line, device).view(along).expand(sides)
             if self.shifts is not None:
-                term = (term.double() + sent(self.shifts[axis], device).double()).float()
+                term = (term.double() + send(self.shifts[axis], device).double()).float()
             terms.append(term)
         summed = [self._summed(terms, axis) for axis in range(3)]
         if self.is_wide:

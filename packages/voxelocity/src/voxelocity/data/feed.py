@@ -1,13 +1,21 @@
-"""Items that threads make ahead of their use, given in order. Knows nothing about the items."""
+"""Concurrency of the pipeline: threads make items ahead of their use, and buffers are used again."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+
+import numpy as np
+
+from voxelocity.core.volume import Array
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -255,3 +263,42 @@ class _WorkerPool(Generic[T]):
 
     def _has_no_more(self) -> bool:
         return self._is_ended or (self._stop is not None and self._to_make >= self._stop)
+
+
+class BufferRing:
+    """Tensors whose memory returns here automatically when nothing holds them or a view of them any more.
+
+    A fresh array of a batch's size costs more in page faults than filling it. Safe to use from several threads.
+
+    Args:
+        max_free: free buffers of each shape and dtype to keep; more are released to the system.
+        pinned: page-locked, for copies to a CUDA device.
+    """
+
+    def __init__(self, *, max_free: int, pinned: bool = False) -> None:
+        self._max_free = max_free
+        self._pinned = pinned
+        self._free: dict[tuple[tuple[int, ...], torch.dtype], list[Array]] = defaultdict(list)
+        # Reentrant: garbage collection may return a buffer while this thread holds the lock.
+        self._lock = threading.RLock()
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of any content, in C order, on the CPU."""
+        # Predictions in another runtime need only the threads of this module.
+        import torch
+
+        kind = (shape, dtype)
+        with self._lock:
+            free = self._free[kind]
+            memory = free.pop() if free else None
+        if memory is None:
+            memory = torch.empty(shape, dtype=dtype, pin_memory=self._pinned).numpy()
+        # The tensor's storage holds this view until its last user releases it; only then is the memory free.
+        lease = memory.view(np.ndarray)
+        weakref.finalize(lease, self._give_back, kind, memory).atexit = False
+        return torch.from_numpy(lease)
+
+    def _give_back(self, kind: tuple[tuple[int, ...], torch.dtype], memory: Array) -> None:
+        with self._lock:
+            if len(self._free[kind]) < self._max_free:
+                self._free[kind].append(memory)

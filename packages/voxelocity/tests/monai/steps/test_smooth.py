@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.examples import examples
-from voxelocity.data.augment.smooth import smoothed
+from voxelocity.monai.steps.smooth import smoothed
 
 
 @settings(max_examples=examples(40))

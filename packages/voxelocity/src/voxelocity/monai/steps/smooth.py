@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.jit import has_numba, kernel_imports
-from voxelocity.data.augment.params import Floats
+from voxelocity.monai.steps.intensity.pointwise import Floats
 
 
 def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
@@ -24,10 +24,10 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
         return by_torch
     # Imported here, as Numba may be missing.
     with kernel_imports:
-        from voxelocity.data.augment import numba_filters
+        from voxelocity.monai.steps.intensity import numba_loops
 
     made = np.empty(fields.shape, np.float32)
-    numba_filters.smooth(np.ascontiguousarray(fields), kernel, made)
+    numba_loops.smooth(np.ascontiguousarray(fields), kernel, made)
     return made
 
 

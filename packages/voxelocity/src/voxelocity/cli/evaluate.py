@@ -13,7 +13,7 @@ from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
     from voxelocity.core.records import CaseScore
-    from voxelocity.evaluation import Evaluation
+    from voxelocity.infer.evaluation import Evaluation
 
 
 @options_of(EvaluateRequest)
@@ -33,8 +33,8 @@ def evaluate(
 
     Exits with 1 if a case could not be compared.
     """
-    from voxelocity.evaluation import evaluation_view, write_evaluation
-    from voxelocity.evaluation.page import PAGE
+    from voxelocity.infer.evaluation import evaluation_view, write_evaluation
+    from voxelocity.infer.evaluation.page import PAGE
     from voxelocity_observe.core.console import PlainConsole
 
     console = PlainConsole()
@@ -70,7 +70,7 @@ def _evaluated(
     Raises:
         InputError: the folders are neither, or an option is for the other.
     """
-    from voxelocity.evaluation import pool_runs, score_predictions
+    from voxelocity.infer.evaluation import pool_runs, score_predictions
     from voxelocity.report import folder_kind
     from voxelocity_observe.core.errors import InputError
 

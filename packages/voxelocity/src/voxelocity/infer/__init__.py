@@ -11,7 +11,8 @@
   `device_restore`, `triton_window`, `triton_restore` and `ahead` are its kernels.
 - A command: `job` knows what will be predicted from names and headers (`scans`, `outputs`, `memory`), `files` predicts
   it, `sharing` gives scans to several devices, `writing` and `table` write, `page` shows.
-- Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not).
+- Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not);
+  `evaluation` compares predictions on disk with the truth.
 """
 
 from typing import TYPE_CHECKING

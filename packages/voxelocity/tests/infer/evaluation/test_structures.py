@@ -10,7 +10,7 @@ import pytest
 from shared.dicom_series import write_series
 from voxelocity.core import staging
 from voxelocity.data.decode import read_header, write_scan, write_segmentation
-from voxelocity.evaluation import evaluate
+from voxelocity.infer.evaluation import evaluate
 from voxelocity_observe.core.errors import InputError
 
 SHAPE_ZYX = (6, 20, 16)

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from voxelocity.core.records import CaseScore, mean_where_known
-from voxelocity.evaluation.evaluate import Evaluation
-from voxelocity.evaluation.pairs import EVALUATION_FILES
+from voxelocity.infer.evaluation.evaluate import Evaluation
+from voxelocity.infer.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
 from voxelocity.report import score_table
 from voxelocity.report.summary import (

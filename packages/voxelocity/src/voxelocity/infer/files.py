@@ -20,7 +20,8 @@ from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import Output, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
-from voxelocity.infer.predictor import Predictor, Scratch
+from voxelocity.infer.pending import Scratch
+from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.switches import switches_of

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.infer import arrays
@@ -51,10 +51,14 @@ class TileSink(Protocol):
         """
 
 
-class Stitched:
+Sink = TypeVar("Sink", bound=TileSink)
+
+
+class Stitched(Generic[Sink]):
     """The network's output for one volume, handed to its sink while its windows come in.
 
     Attributes:
+        sink: what takes its logits.
         boxes: its windows, in the order in which their outputs must be added.
         constant_values: for each window that is constant, the value of each channel.
         seconds: spent in the network, in blending and in the sink. A device works on while these are taken, so on a GPU
@@ -64,7 +68,7 @@ class Stitched:
     def __init__(
         self,
         image_cxyz: Values,
-        sink: TileSink,
+        sink: Sink,
         config: WindowConfig,
         device: Device,
         accumulators: Accumulators,
@@ -75,7 +79,7 @@ class Stitched:
             raise InputError(
                 f"infer.window: an image has shape {tuple(image_cxyz.shape)}; it must have the axes (c, x, y, z)"
             )
-        self._sink = sink
+        self.sink = sink
         self._config = config
         self._device = device
         self._accumulators = accumulators
@@ -238,7 +242,7 @@ class Stitched:
         weights = self._weights(tile.held, arrays.device_of(total)) if len(self.boxes) > 1 else None
         inside = self._inside_of(tile.held).slices
         start_s = system_clock()
-        self._sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
+        self.sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
         self.seconds["restore"] += system_clock() - start_s
         # Only now, as everything before may be done again.
         self._is_finite = is_finite if self._is_finite is None else arrays.both(self._is_finite, is_finite)

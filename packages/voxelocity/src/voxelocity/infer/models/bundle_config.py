@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.plain import parse_yaml, shortened
+from voxelocity_observe.core.plain import excerpt, parse_yaml, shortened
 from voxelocity_observe.core.whole_file import check_is_file
 
 _NAMES = ("inference.json", "inference.yaml", "inference.yml")
@@ -41,7 +41,7 @@ class BundleConfig:
             values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))
         # Brackets within brackets are read by functions that call themselves.
         except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"infer: {self.path} is damaged ({error}); copy it again") from None
+            raise InputError(f"infer: {self.path} is damaged ({excerpt(error)}); copy it again") from None
         if not isinstance(values, dict):
             raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
         self._values = values

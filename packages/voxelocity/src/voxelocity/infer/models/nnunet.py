@@ -24,7 +24,7 @@ from voxelocity.infer.models.kinds import PLANS, nnunet_results
 from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
 from voxelocity_observe.core.errors import ConfigError, InputError
-from voxelocity_observe.core.plain import shortened
+from voxelocity_observe.core.plain import excerpt, shortened
 
 DATASET = "dataset.json"
 # nnU-Net trains five.
@@ -341,7 +341,7 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
         raise InputError(f"infer: {where} has no key {error}; copy the file again") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"infer: {where} has a number of features that is none ({error}); copy the file again"
+            f"infer: {where} has a number of features that is none ({excerpt(error)}); copy the file again"
         ) from None
     return {"network_class_name": name, "arch_kwargs": arguments}
 

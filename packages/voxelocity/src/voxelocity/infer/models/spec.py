@@ -19,7 +19,7 @@ from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity.step import NetworkConfig
 from voxelocity_observe.core.errors import ConfigError, InputError
-from voxelocity_observe.core.plain import shortened
+from voxelocity_observe.core.plain import excerpt, shortened
 
 SPEC_NAME = "model.json"
 KNOWN_VERSIONS = (1, 2, 3, 4)
@@ -107,7 +107,7 @@ def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:
         raise InputError(f"infer: {path} cannot be read ({error.strerror}); {unreadable}") from None
     # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
     except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); {damaged}") from None
+        raise InputError(f"infer: {path} is damaged ({excerpt(error)}); {damaged}") from None
     if not isinstance(values, dict):
         raise InputError(
             f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); {damaged}"

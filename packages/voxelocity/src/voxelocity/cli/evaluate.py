@@ -50,7 +50,7 @@ def evaluate(
             num_done += 1
             status.update(f"compared case {num_done} of {num_cases}")
 
-        evaluation = _evaluated(asked, folders, start=start, show=show)
+        evaluation = _evaluate(asked, folders, start=start, show=show)
     write_evaluation(evaluation, out)
     console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
@@ -58,7 +58,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluated(
+def _evaluate(
     asked: Asked[EvaluateRequest],
     folders: list[Path],
     *,

@@ -70,7 +70,7 @@ def export_run(
         ExportError: the network cannot be exported, or its export differs from it; nothing was written.
     """
     run, out = request.run, request.out
-    form = _checked_format(request.to, device)
+    form = _find_format(request.to, device)
     model = open_model(run, factory=request.factory)
     spec = model.spec
     if not isinstance(spec, ModelSpec) or spec.exported is not None:
@@ -82,12 +82,12 @@ def export_run(
     task = task_of(model, device)
     with _building_folder(out) as folder, switches_of(spec, [device]):
         watch = Stopwatch()
-        exported = _built(model, spec, task, form, folder)
+        exported = _build(model, spec, task, form, folder)
         build_s = watch.elapsed_s
         note(f"export: {form.main_file} built in {build_s:.1f} s")
         after = open_export(folder, factory=form.main_file if form.is_machine_code else "")
         refs = _validation_cases(run, warn)[: request.cases]
-        record = _compared(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
+        record = _compare(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
         _check_close(record, form)
         _put(folder, out, [*exported.sha256], record)
     return record
@@ -101,7 +101,7 @@ def _check_close(record: ExportRecord, form: ExportFormat) -> None:
         )
 
 
-def _checked_format(to: str, device: torch.device) -> ExportFormat:
+def _find_format(to: str, device: torch.device) -> ExportFormat:
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"config: --to {to!r} is not known; choose {', '.join(EXPORT_FORMATS)}")
     if why_not := runtime_of(to).why_not(device):
@@ -144,7 +144,7 @@ def _building_folder(out: Path) -> Iterator[Path]:
             out.rmdir()
 
 
-def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
+def _build(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
     """Writes the files of the network and `model.json` into `folder`."""
     network = _module(model).to(task.device)
     try:
@@ -187,7 +187,7 @@ def _validation_cases(run: Path, warn: Callable[[str], None]) -> tuple[VolumeRef
     return tuple(ref for ref in refs if ref.label is not None)
 
 
-def _compared(
+def _compare(
     before: Model,
     after: Model,
     task: RuntimeTask,
@@ -211,7 +211,7 @@ def _compared(
         answers = after.network(windows).float().clone()
     cases: list[ExportedCase] = []
     for ref in refs:
-        cases.append(_compared_case(one, other, before.spec, ref, num_threads=num_threads))
+        cases.append(_compare_case(one, other, before.spec, ref, num_threads=num_threads))
         note(f"export: {cases[-1].in_words()}")
     return ExportRecord(
         run=str(before.folder),
@@ -266,7 +266,7 @@ def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: Runtim
     return quickest[0], quickest[1]
 
 
-def _compared_case(
+def _compare_case(
     one: Predictor, other: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
 ) -> ExportedCase:
     found, scores, seconds = [], [], []
@@ -276,26 +276,16 @@ def _compared_case(
         seconds.append(watch.elapsed_s)
         assert scan.label is not None, "validation cases have labels"
         found.append(labels)
-        spacing_mm = scan.grid.spacing_mm
-        scores.append(
-            case_score(
-                ref.case_id,
-                labels,
-                scan.label,
-                spec.class_names,
-                spacing_mm,
-                regions=spec.regions,
-                ignored=spec.ignored,
-                tolerance_mm=None,
-            ).mean_dice
-        )
-    num_foreground = int(np.count_nonzero((found[0] > 0) | (found[1] > 0)))
-    num_other = int(np.count_nonzero(found[0] != found[1]))
+        score = case_score(
+            ref.case_id, labels, scan.label, spec.class_names, scan.grid.spacing_mm,
+            regions=spec.regions, ignored=spec.ignored, tolerance_mm=None,
+        )  # fmt: skip
+        scores.append(score.mean_dice)
     return ExportedCase(
         case_id=ref.case_id,
         num_voxels=int(found[0].size),
-        num_foreground=num_foreground,
-        num_other=num_other,
+        num_foreground=int(np.count_nonzero((found[0] > 0) | (found[1] > 0))),
+        num_other=int(np.count_nonzero(found[0] != found[1])),
         dice_before=scores[0],
         dice_after=scores[1],
         seconds_before=seconds[0],

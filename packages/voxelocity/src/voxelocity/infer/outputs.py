@@ -28,8 +28,6 @@ from voxelocity_observe.core.errors import InputError, OutputError, ScanError
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.whole_file import remove_abandoned
 
-OutputFormat = str
-"""Of predictions: a key of `core.scan_formats.OUTPUTS`, or "auto"."""
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
 _LISTED = 3
@@ -76,11 +74,11 @@ class Output:
         write_scan(path, stored, header.grid, placement=header.placement)
 
 
-def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
+def choose_output(format: str, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
     """The output in this format. "auto" follows the scans: that of all of them, if it is written, else NIfTI.
 
     Args:
-        format: as the user chose it.
+        format: as the user chose it: a key of `core.scan_formats.OUTPUTS`, or "auto".
         refs: the scans; of several files for one scan, the first decides.
         warn: called if DICOM SEG would be chosen but cannot be written.
 

@@ -77,7 +77,7 @@ class Predictor:
         self.device = device
         self._scratch, self._warn = scratch or Scratch(), warn
         self._preparation = preparation
-        self._runtime, self._run = forward or _called_directly(network, spec, device)
+        self._runtime, self._run = forward or _load_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
         # Volumes whose result waits until the windows of the next one are queued.
@@ -298,7 +298,7 @@ def _result_of(stitched: Stitched[_VolumeClasses]) -> tuple[Volume | HeldOutVolu
     return volume, stitched.sink.result()
 
 
-def _called_directly(network: torch.nn.Module | ForeignNetwork, spec: PredictionSpec, device: Device) -> NamedForward:
+def _load_directly(network: torch.nn.Module | ForeignNetwork, spec: PredictionSpec, device: Device) -> NamedForward:
     """The network moved to the device, in eager mode; one of another runtime as it is."""
     if isinstance(network, ForeignNetwork):
         return NamedForward(network.runtime, network)

@@ -15,7 +15,6 @@ from voxelocity.infer.models.spec import read_object
 from voxelocity.infer.runtimes.contract import in_one_line
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt
-from voxelocity_observe.core.whole_file import check_is_file
 
 # The log in a checkpoint has numbers of these types. Earlier releases of numpy have its scalars in another module.
 _SCALAR = np.float64(0).__reduce__()[0]
@@ -26,20 +25,13 @@ _NUMPY_TYPES: list[Any] = [
 ]
 
 
-_COPY = "it belongs to the model: copy it too"
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
         InputError: the file is missing, cannot be read, or holds something else.
     """
-    try:
-        check_is_file(path)
-    except OSError as error:
-        raise InputError(f"infer: {path} cannot be read ({error.strerror}); {_COPY}") from None
-    return read_object(path, unreadable=_COPY, damaged="copy it again")
+    return read_object(path, unreadable="it belongs to the model: copy it too", damaged="copy it again")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

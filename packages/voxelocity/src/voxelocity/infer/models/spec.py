@@ -20,6 +20,7 @@ from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity.step import NetworkConfig
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.plain import excerpt, shortened
+from voxelocity_observe.core.whole_file import check_is_file
 
 SPEC_NAME = "model.json"
 KNOWN_VERSIONS = (1, 2, 3, 4)
@@ -102,7 +103,7 @@ def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:
         InputError: it cannot be read, or holds something else.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(check_is_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"infer: {path} cannot be read ({error.strerror}); {unreadable}") from None
     # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.

@@ -143,7 +143,7 @@ class _Contest:
     def run(self, names: list[str], eager_s: float, *, num_windows: int) -> dict[str, Trial]:
         """Builds the runtimes of these names, and times them and eager: once, and those near the quickest again."""
         wanted = self._call(EAGER).float().clone()
-        trials = {EAGER: Trial(build_s=0.0, window_s=eager_s), **{name: self._tried(name, wanted) for name in names}}
+        trials = {EAGER: Trial(build_s=0.0, window_s=eager_s), **{name: self._try(name, wanted) for name in names}}
         seconds = {name: trial.window_s for name, trial in trials.items() if trial.window_s is not None}
         near = [name for name in seconds if seconds[name] <= _NEAR * min(seconds.values())]
         if len(near) < 2:
@@ -175,7 +175,7 @@ class _Contest:
             return NamedForward(name, forward)
         return NamedForward(EAGER, self.load(EAGER))
 
-    def _tried(self, name: str, wanted: torch.Tensor) -> Trial:
+    def _try(self, name: str, wanted: torch.Tensor) -> Trial:
         begin_s = self._clock()
         try:
             self.load(name)

@@ -19,8 +19,6 @@ import torch
 from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
 from voxelocity.infer.runtimes.native import load_eager
 
-INPUT, OUTPUT = "image", "logits"
-"""Names of the only input and output of an ONNX model."""
 _SPATIAL = (2, 3, 4)
 _NORMS = (
     torch.nn.modules.batchnorm._NormBase,  # batch and instance norms
@@ -108,8 +106,8 @@ def to_onnx(network: torch.nn.Module, task: RuntimeTask, *, is_half: bool = Fals
             (windows,),
             dynamo=True,
             verbose=False,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
+            input_names=["image"],
+            output_names=["logits"],
             dynamic_shapes=(axes,),
         )
     assert program is not None

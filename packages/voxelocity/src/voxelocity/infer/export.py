@@ -88,17 +88,13 @@ def export_run(
         after = open_export(folder, factory=form.main_file if form.is_machine_code else "")
         refs = _validation_cases(run, warn)[: request.cases]
         record = _compare(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
-        _check_close(record, form)
+        if not record.is_close:
+            raise ExportError(
+                f"export: the logits of {form.main_file} differ from the run's by {record.relative_difference:.2g} of "
+                f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
+            )
         _put(folder, out, [*exported.sha256], record)
     return record
-
-
-def _check_close(record: ExportRecord, form: ExportFormat) -> None:
-    if not record.is_close:
-        raise ExportError(
-            f"export: the logits of {form.main_file} differ from the run's by {record.relative_difference:.2g} of "
-            f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
-        )
 
 
 def _find_format(to: str, device: torch.device) -> ExportFormat:
@@ -203,7 +199,11 @@ def _compare(
     one, other = (
         Predictor(model.network, model.spec, model.preparation, device=task.device) for model in (before, after)
     )
-    windows = _windows_of(one.load(refs[0]).volume, task) if refs else _noise(task)
+    windows = (
+        _windows_of(one.load(refs[0]).volume, task)
+        if refs
+        else torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(0)).to(task.device)
+    )
     with torch.no_grad():
         logits = load_eager(_module(before), task)(windows).float()
         seconds = _seconds_of(before, after, windows, task)
@@ -245,10 +245,6 @@ def _windows_of(volume: Volume, task: RuntimeTask) -> torch.Tensor:
     first = max(0, (len(boxes) - task.batch_size) // 2)
     windows = [image[:, *box.slices] for box in boxes[first : first + task.batch_size]]
     return torch.stack(windows).to(task.device)
-
-
-def _noise(task: RuntimeTask) -> torch.Tensor:
-    return torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(0)).to(task.device)
 
 
 def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: RuntimeTask) -> tuple[float, float]:

@@ -53,11 +53,7 @@ class Output:
     def write(self, path: Path, prediction: ClassIndices, header: ScanHeader, spec: PredictionSpec) -> None:
         """Writes one prediction: the values of the training labels in a volume, or one segment for each class.
 
-        Args:
-            path: replaced if it exists, in one piece.
-            prediction: (x, y, z), on the grid of the scan.
-            header: of the scan.
-            spec: of the model.
+        A file that exists is replaced in one piece.
 
         Raises:
             OutputError: the file cannot be written.
@@ -142,13 +138,7 @@ def check_segmentations(
 
 
 def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside: Sequence[str] = ()) -> None:
-    """Makes the folder of the predictions, and removes what a killed process left half-written there.
-
-    Args:
-        out: the folder.
-        refs: the scans.
-        output: how predictions are stored.
-        inside: names of further folders to make in it.
+    """Makes the folder of the predictions and those `inside`, and removes what a killed process left half-written.
 
     Raises:
         OutputError: it cannot be made, a link in it leads elsewhere, or two predictions would be one file there.

@@ -79,13 +79,6 @@ class PendingScan:
 
     Holds the scan as decoded and what its logits become, and no prepared volume: memory may have room for one only.
 
-    Args:
-        case: as prepared.
-        spec: of the model.
-        scratch: where probabilities go, if they are kept.
-        num_threads: as in `ScanLabels`.
-        behind: likewise.
-
     Raises:
         ScanError: the disk has no room for the probabilities.
     """
@@ -112,11 +105,6 @@ class PendingScan:
 
     def finish(self, stitched: Stitched[PendingScan], *, device: Device, runtime: str) -> Prediction:
         """The prediction, once all tiles were taken.
-
-        Args:
-            stitched: its windows.
-            device: where the network ran.
-            runtime: which ran it.
 
         Raises:
             ScanError: the network returned NaN or infinity, or memory was too small.

@@ -240,9 +240,11 @@ class Stitched(Generic[Sink]):
         ended = [axis for axis in self._planes if tile.box.stop[axis] < self._tiling.shape[axis]]
         last = {axis: arrays.copied(total[_plane(axis, tile.held.shape[axis] - 1)]) for axis in ended}
         weights = self._weights(tile.held, arrays.device_of(total)) if len(self.boxes) > 1 else None
-        inside = self._inside_of(tile.held).slices
+        # Without the padding, as a box of the image and counted from the start of the tile.
+        in_image = _within(tile.held, self._inside).clip(self._inside.shape)
+        inside = _within(in_image.shifted(self._inside.start), tile.held).slices
         start_s = system_clock()
-        self.sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
+        self.sink.take(total[:, *inside], None if weights is None else weights[inside], in_image)
         self.seconds["restore"] += system_clock() - start_s
         # Only now, as everything before may be done again.
         self._is_finite = is_finite if self._is_finite is None else arrays.both(self._is_finite, is_finite)
@@ -250,17 +252,6 @@ class Stitched(Generic[Sink]):
             del self._planes[axis][_beside(tile, axis)]
         for axis, plane in last.items():
             self._planes[axis][_beside(tile, axis)] = plane
-
-    def _inside_of(self, box: Region) -> Region:
-        """The part of a box of the padded image that is not padding, counted from the start of the box."""
-        start = tuple(max(a, b) - a for a, b in zip(box.start, self._inside.start, strict=True))
-        stop = tuple(min(a, b) - c for a, b, c in zip(box.stop, self._inside.stop, box.start, strict=True))
-        return Region((start[0], start[1], start[2]), (stop[0], stop[1], stop[2]))
-
-    def _in_image(self, box: Region) -> Region:
-        """The same part, as a box of the image without padding."""
-        offset = tuple(a - b for a, b in zip(box.start, self._inside.start, strict=True))
-        return self._inside_of(box).shifted((offset[0], offset[1], offset[2]))
 
     def _weights(self, region: Region, device: Device) -> Values:
         """The sum of the weights of all windows in a region."""

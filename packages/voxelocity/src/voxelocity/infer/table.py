@@ -16,12 +16,7 @@ _CASE = "case"
 
 
 class PredictionTable:
-    """The table in a folder. Rows of other cases, and columns of other models, are kept.
-
-    Args:
-        folder: of the predictions.
-        columns: of the rows to come, besides `case`.
-        replaced: cases whose rows are written again.
+    """The table in a folder. Rows of cases that are not `replaced`, and columns of other models, are kept.
 
     Raises:
         OutputError: the table cannot be read or written, or is not one of ours.

@@ -97,12 +97,7 @@ class Architecture(Config):
 class PlannedUNet(nn.Module):
     """nnU-Net's PlainConvUNet or ResidualEncoderUNet without deep supervision.
 
-    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z).
-
-    Args:
-        plan: of its layers; residual if it counts blocks.
-        num_channels: of the image.
-        num_classes: of the logits.
+    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z). Residual if its plan counts blocks.
     """
 
     def __init__(self, plan: Architecture, *, num_channels: int, num_classes: int) -> None:

@@ -25,7 +25,7 @@ from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import checksums, describe_export, open_export
 from voxelocity.infer.models.kinds import is_export
 from voxelocity.infer.models.open import open_model
-from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec, write_spec
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import ExportFormat, RuntimeTask, in_one_line
@@ -158,8 +158,7 @@ def _build(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat,
         device="any" if not form.is_machine_code else "cuda" if task.device.type == "cuda" else "cpu",
         has_dynamic_space=has_dynamic_space,
     )
-    description = describe_export(spec, exported)
-    put_in_place(folder / SPEC_NAME, (json.dumps(description.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, describe_export(spec, exported))
     return exported
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from voxelocity.core.cases import MAX_LABEL_VALUE, scored_classes
 from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.laterality import swapped_classes
+from voxelocity.core.volume import Grid, VolumeSpec
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.window_config import WindowConfig
@@ -202,3 +204,9 @@ class Model:
     preparation: DeterministicStage
     doubts: tuple[str, ...] = ()
     unlearned: str = ""
+
+    def describe_prepared(self) -> VolumeSpec:
+        """What a scan of 100 x 100 x 100 voxels of 1 mm becomes."""
+        grid = Grid.of((100, 100, 100), np.eye(4))
+        scan = VolumeSpec(num_channels=len(self.spec.channels), grid=grid, dtype="float32")
+        return self.preparation.describe(scan).spec

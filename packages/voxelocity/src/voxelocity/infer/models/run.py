@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text
+from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text, write_spec
 from voxelocity.step import build_network
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt
@@ -42,8 +41,7 @@ def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each under another name first, so that a reader never sees half of one."""
     weights = save({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
-    spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
-    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()}))
 
 
 def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
@@ -52,8 +50,7 @@ def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
     Raises:
         InputError: as `load_model`, about the description.
     """
-    spec = read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)})
-    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)}))
 
 
 def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -> tuple[torch.nn.Module, ModelSpec]:

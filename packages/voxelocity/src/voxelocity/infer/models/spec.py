@@ -20,7 +20,7 @@ from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity.step import NetworkConfig
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.plain import excerpt, shortened
-from voxelocity_observe.core.whole_file import check_is_file
+from voxelocity_observe.core.whole_file import check_is_file, put_in_place
 
 SPEC_NAME = "model.json"
 KNOWN_VERSIONS = (1, 2, 3, 4)
@@ -114,6 +114,11 @@ def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:
             f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); {damaged}"
         )
     return values
+
+
+def write_spec(folder: Path, spec: ModelSpec) -> None:
+    """Writes `model.json`, in one piece."""
+    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
 def read_spec(path: Path) -> ModelSpec:

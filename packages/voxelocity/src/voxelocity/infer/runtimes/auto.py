@@ -232,18 +232,13 @@ def relative_difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_remembered: bool) -> str:
-    def seconds(one: str) -> str:
-        window_s = trials[one].window_s
-        return "" if window_s is None else duration_text(window_s)
-
-    others = ", ".join(
-        f"{trial} {seconds(trial)}" for trial in trials if trial != name and trials[trial].window_s is not None
-    )
+    times = {runtime: duration_text(trial.window_s) for runtime, trial in trials.items() if trial.window_s is not None}
+    others = ", ".join(f"{runtime} {text}" for runtime, text in times.items() if runtime != name)
     source = "measured earlier on this machine" if is_remembered else "measured now and remembered"
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""
     return (
-        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} per window{building}"
+        f"predict: runtime {name} for {num_windows} windows: {times[name]} per window{building}"
         f"{f' ({others})' if others else ''}{differs}; {source}"
     )
 

@@ -195,11 +195,11 @@ def _compare(
     """Both networks on the windows of a prepared case or on noise, and both predictions of each case."""
     assert isinstance(after.spec, ModelSpec)
     assert after.spec.exported is not None
-    one, other = (
+    of_run, of_export = (
         Predictor(model.network, model.spec, model.preparation, device=task.device) for model in (before, after)
     )
     windows = (
-        _windows_of(one.load(refs[0]).volume, task)
+        _windows_of(of_run.load(refs[0]).volume, task)
         if refs
         else torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(0)).to(task.device)
     )
@@ -210,7 +210,7 @@ def _compare(
         answers = after.network(windows).float().clone()
     cases: list[ExportedCase] = []
     for ref in refs:
-        cases.append(_compare_case(one, other, before.spec, ref, num_threads=num_threads))
+        cases.append(_compare_case(of_run, of_export, before.spec, ref, num_threads=num_threads))
         note(f"export: {cases[-1].in_words()}")
     return ExportRecord(
         run=str(before.folder),
@@ -262,10 +262,10 @@ def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: Runtim
 
 
 def _compare_case(
-    one: Predictor, other: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
+    of_run: Predictor, of_export: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
 ) -> ExportedCase:
     found, scores, seconds = [], [], []
-    for predictor in (one, other):
+    for predictor in (of_run, of_export):
         watch = Stopwatch()
         scan, labels, *_ = next(predictor.stream([ref], num_threads=num_threads))
         seconds.append(watch.elapsed_s)

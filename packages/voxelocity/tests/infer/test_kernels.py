@@ -259,15 +259,15 @@ def test_a_volume_gets_the_same_logits_and_classes(mirror_axes, num_classes, lay
 
 
 RESTORED = [
-    some((20, 9, 50), (13, 6, 33), 3, "probabilities", (), True),
-    some((12, 11, 40), (13, 8, 30), 3, "logits", (), False),
-    some((20, 9, 50), (13, 7, 33), 3, "logits", (2, 3, 1), True),
-    ((20, 9, 50), (13, 6, 33), 3, "probabilities", (), False),
-    ((12, 11, 40), (13, 8, 30), 3, "logits", (), True),
-    ((20, 9, 50), (13, 7, 33), 3, "logits", (2, 3, 1), False),
+    some((10, 9, 50), (7, 6, 33), 3, "probabilities", (), True),
+    some((6, 11, 40), (9, 8, 30), 3, "logits", (), False),
+    some((10, 9, 50), (7, 7, 33), 3, "logits", (2, 3, 1), True),
     *(
         (*form, has_weights)
         for form in (
+            ((20, 9, 50), (13, 6, 33), 3, "probabilities", ()),
+            ((12, 11, 40), (13, 8, 30), 3, "logits", ()),
+            ((20, 9, 50), (13, 7, 33), 3, "logits", (2, 3, 1)),
             ((9, 9, 9), (17, 20, 23), 5, "probabilities", ()),
             ((12, 10, 33), (6, 13, 40), 105, "probabilities", ()),
             ((7, 3, 1), (4, 3, 1), 1, "logits", (1,)),

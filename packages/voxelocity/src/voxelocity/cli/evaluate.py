@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,6 @@ from voxelocity.core.requests.evaluate import EvaluateRequest
 from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
-    from voxelocity.core.records import CaseScore
     from voxelocity.infer.evaluation import Evaluation
 
 
@@ -39,18 +39,7 @@ def evaluate(
 
     console = PlainConsole()
     with console.status("comparing") as status:
-        num_cases, num_done = 0, 0
-
-        def start(num: int) -> None:
-            nonlocal num_cases
-            num_cases = num
-
-        def show(_: CaseScore) -> None:
-            nonlocal num_done
-            num_done += 1
-            status.update(f"compared case {num_done} of {num_cases}")
-
-        evaluation = _evaluate(asked, folders, start=start, show=show)
+        evaluation = _evaluate(asked, folders, status.update)
     write_evaluation(evaluation, out)
     console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
@@ -58,13 +47,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluate(
-    asked: Asked[EvaluateRequest],
-    folders: list[Path],
-    *,
-    start: Callable[[int], None],
-    show: Callable[[CaseScore], None],
-) -> Evaluation:
+def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], show: Callable[[str], None]) -> Evaluation:
     """The runs pooled, or the predictions compared with the last folder.
 
     Raises:
@@ -91,4 +74,12 @@ def _evaluate(
     if len(folders) < 2:
         raise InputError(f"evaluate: only {folders[0]} was given; name the predictions, then the truth")
     request = asked.request(predictions=folders[:-1], truth=folders[-1])
-    return score_predictions(request, on_start=start, on_case=show)
+    num_cases, num_done = 0, itertools.count(1)
+
+    def start(num: int) -> None:
+        nonlocal num_cases
+        num_cases = num
+
+    return score_predictions(
+        request, on_start=start, on_case=lambda _: show(f"compared case {next(num_done)} of {num_cases}")
+    )

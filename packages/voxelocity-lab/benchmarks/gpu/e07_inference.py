@@ -164,7 +164,7 @@ class _Case:
         kept: list[Any] = []
 
         def run() -> None:
-            kept[:] = [next(predictor.restored(iter([loaded]), on_failure=None, num_threads=8)).classes]
+            kept[:] = [next(predictor.predict_loaded(iter([loaded]), on_failure=None, num_threads=8)).classes]
 
         return run, kept
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from voxelocity.data.feed import ThreadBuffer as ThreadBuffer
     from voxelocity.data.pipeline import Feed as Feed
     from voxelocity.data.source import open_cases as open
-    from voxelocity.evaluation import evaluate as evaluate
     from voxelocity.infer import predict_files as predict
+    from voxelocity.infer.evaluation import evaluate as evaluate
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
     from voxelocity.training import train_folds as train_folds
@@ -55,7 +55,7 @@ _WHERE = {
     "Monitor": ("voxelocity_observe.monitor.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),
-    "evaluate": ("voxelocity.evaluation", "evaluate"),
+    "evaluate": ("voxelocity.infer.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
     "train_folds": ("voxelocity.training", "train_folds"),

@@ -8,12 +8,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.onnx_traces import traced_once
 from shared.refused import assert_refused
 
 
 @pytest.fixture
 def run(model):
-    return model("CT")
+    with traced_once():
+        yield model("CT")
 
 
 def test_a_run_is_exported_and_the_export_predicts_as_the_run(voxelocity, run, tmp_path):

@@ -49,8 +49,13 @@ def test_recipes_have_keys_of_their_own(recipe, settings, option):
     settings(call_of(Path(), Path(), overrides={key: float(value) if value.replace(".", "").isdecimal() else value}))
 
 
+@pytest.mark.parametrize("option", ["--local-rank=1", "--local_rank=1"])
+def test_the_local_rank_that_torch_distributed_launch_writes_before_the_command_is_taken(voxelocity, option):
+    assert voxelocity(option, "--version").succeeded().out == f"voxelocity {package.__version__}\n"
+
+
+@pytest.mark.nightly
 def test_ranks_that_torch_distributed_launch_starts_know_where_they_are():
-    """It writes --local-rank before the command."""
     command = [sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=2", "-m", "voxelocity", "--version"]
     environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

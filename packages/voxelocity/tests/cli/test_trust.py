@@ -221,7 +221,7 @@ ROWS = {
     "predict MODEL SCANS -o OUT": [
         ["predict", "{run}", "{data}/imagesTr/case_0.nii.gz", "-o", "out", "--device", "cpu"]
     ],
-    "export RUN -o OUT": [["export", "{run}", "-o", "out", "--to", "pt2", "--device", "cpu", "--cases", "0"]],
+    "export RUN -o OUT": [["export", "{run}", "-o", "out", "--to", "onnx", "--device", "cpu", "--cases", "0"]],
     "evaluate PREDICTIONS TRUTH": [
         ["evaluate", "{data}/labelsTr", "{data}", "-o", "out"],
         ["evaluate", "{run}", "-o", "out"],

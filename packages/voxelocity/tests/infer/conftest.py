@@ -1,6 +1,13 @@
 import pytest
 
+from shared.onnx_traces import traced_once
 from voxelocity.infer import tiling
+
+
+@pytest.fixture(scope="module")
+def traces_once():
+    with traced_once():
+        yield
 
 
 @pytest.fixture(scope="module")

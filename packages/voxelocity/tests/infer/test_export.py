@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, tiny_msd):
+def run(tmp_path_factory, tiny_msd, traces_once):
     """A run that learned nothing, with its data set and two validation cases."""
     folder = tmp_path_factory.mktemp("run")
     spec = small_spec(

@@ -171,7 +171,7 @@ def test_neither_prepared_volumes_nor_predictions_are_held_while_others_are_made
         return case._replace(volume=copied)
 
     predicts._on_windows = lambda: seen.append(sum(held() is not None for held in alive))
-    for prediction in predicts.restored(map(load, refs), on_failure=None, num_threads=0):
+    for prediction in predicts.predict_loaded(map(load, refs), on_failure=None, num_threads=0):
         alive.append(weakref.ref(prediction.classes))
         del prediction
     assert set(seen) == {0}

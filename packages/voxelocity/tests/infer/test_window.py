@@ -279,6 +279,21 @@ def test_an_answer_that_is_not_finite_is_an_error_of_its_volume_alone(value):
         second.check()
 
 
+def test_volumes_before_an_error_of_the_images_are_given_first():
+    network, config = Counting(), WindowConfig(shape_voxel=WINDOW, batch_size=7)
+    volumes = [image(1, 9, 6, 4, seed=seed) for seed in range(2)]
+
+    def lose():
+        yield from volumes
+        raise OSError("lost")
+
+    results = predict_volumes(network, lose(), config, device=CPU)
+    for alone in one_by_one(network, volumes, config):
+        torch.testing.assert_close(next(results), alone, atol=1e-5, rtol=0.0)
+    with pytest.raises(OSError, match="lost"):
+        next(results)
+
+
 def test_passes_that_do_not_fit_are_cut_and_give_the_same():
     network, warnings = Counting(), []
 

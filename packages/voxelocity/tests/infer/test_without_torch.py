@@ -36,7 +36,7 @@ finally:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, traces_once):
     """A run, its exports, and a scan."""
     root = tmp_path_factory.mktemp("models")
     sizes = {"shape_voxel": [16, 16, 16], "batch_size": 2}

@@ -92,7 +92,7 @@ def _on_cpu(monkeypatch):
     monkeypatch.setattr(fused_loss, "_runs_on", lambda kind: kind == "cpu")
     monkeypatch.setattr(arrays, "_KERNEL_DEVICES", frozenset({"cpu"}))
     # Formats are those of the plan, whatever is quick here.
-    monkeypatch.setattr("voxelocity.infer.predictor._called_directly", _called_directly)
+    monkeypatch.setattr("voxelocity.infer.predictor._load_directly", _called_directly)
     monkeypatch.setattr(of_windows, "precision_on", lambda precision, device: precision)
 
 

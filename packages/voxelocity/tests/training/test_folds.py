@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import voxelocity
-from voxelocity.evaluation import pool_runs
+from voxelocity.infer.evaluation import pool_runs
 from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run
 from voxelocity.training import folds as folds_module

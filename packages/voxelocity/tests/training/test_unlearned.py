@@ -12,7 +12,7 @@ from training.test_resume import StopAfterSteps
 
 import voxelocity as vx
 from shared.page import Page
-from voxelocity.evaluation import pool_runs
+from voxelocity.infer.evaluation import pool_runs
 from voxelocity.report import pair_runs, read_run
 from voxelocity.report.summary import verdict
 from voxelocity.training import train

@@ -62,7 +62,7 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
     if memory:
         _list_memory(folder)
         return
-    contents = _opened(folder)
+    contents = _open(folder)
     entries = sorted(contents.entries(), key=lambda entry: (entry.case_id, entry.key))
     if entries:
         _say("\n".join(_aligned([_HEAD, *(_row(entry) for entry in entries)])))
@@ -70,7 +70,7 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
     states = [entry.state for entry in entries]
     unusable = [f"{count} {state}" for state in ("damaged", "outdated") if (count := states.count(state))]
     note = f" ({', '.join(unusable)})" if unusable else ""
-    _say(f"{_counted(entries)}{note}, {bytes_text(total)} in {contents.folder}")
+    _say(f"{_count_text(entries)}{note}, {bytes_text(total)} in {contents.folder}")
 
 
 @app.command("verify")
@@ -82,7 +82,7 @@ def verify(
     remove: Annotated[bool, typer.Option("--remove", help="Remove damaged entries; runs make them again.")] = False,
 ) -> None:
     """Check the entries; status 1 if one is damaged."""
-    contents = _opened(folder)
+    contents = _open(folder)
     entries = []
     for entry in contents.entries(full=full):
         entries.append(entry)
@@ -92,12 +92,12 @@ def verify(
     damaged = [entry for entry in entries if entry.state == "damaged"]
     if not damaged:
         how = "every voxel" if full else "lengths, headers and foreground; --full reads every voxel"
-        _say(f"{_counted(entries)} in {contents.folder}, none damaged (checked: {how})")
+        _say(f"{_count_text(entries)} in {contents.folder}, none damaged (checked: {how})")
         return
     if remove:
         contents.remove(damaged)
     what = "removed; runs make them again" if remove else "--remove removes them, and runs make them again"
-    _say(f"{len(damaged)} of {_counted(entries)} in {contents.folder} damaged: {what}")
+    _say(f"{len(damaged)} of {_count_text(entries)} in {contents.folder} damaged: {what}")
     raise typer.Exit(1)
 
 
@@ -115,7 +115,7 @@ def clear(
         _clear_memory(folder, older_than, yes=yes)
         return
     min_age_s = 0.0 if older_than is None else parse_duration_s(older_than)
-    contents = _opened(folder)
+    contents = _open(folder)
     # An entry of unknown age is unusable.
     entries = [entry for entry in contents.entries() if entry.age_s is None or entry.age_s >= min_age_s]
     if not entries:
@@ -123,11 +123,11 @@ def clear(
         return
     total = bytes_text(sum(entry.num_bytes for entry in entries))
     if not yes:
-        _ask(f"Remove {_counted(entries)}, {total}, from {contents.folder}?")
+        _ask(f"Remove {_count_text(entries)}, {total}, from {contents.folder}?")
     freed = bytes_text(contents.remove(entries))
     keeps_size = any(entry.tier == "lmdb" for entry in entries)
     note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
-    _say(f"removed {_counted(entries)}, freed {freed}{note}")
+    _say(f"removed {_count_text(entries)}, freed {freed}{note}")
 
 
 def _list_memory(folder: Path | None) -> None:
@@ -191,7 +191,7 @@ def _row(entry: KeptEntry) -> tuple[str, ...]:
     )
 
 
-def _opened(folder: Path | None) -> CacheContents:
+def _open(folder: Path | None) -> CacheContents:
     from voxelocity.core.remote import local_name, remote_url
     from voxelocity.data.cache.contents import CacheContents
     from voxelocity_observe.core.host import default_cache_folder
@@ -213,7 +213,7 @@ def _ask(question: str) -> None:
         raise typer.Exit(1)
 
 
-def _counted(entries: Sequence[KeptEntry]) -> str:
+def _count_text(entries: Sequence[KeptEntry]) -> str:
     return "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +13,7 @@ from voxelocity.core.requests.evaluate import EvaluateRequest
 from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
-    from voxelocity.core.records import CaseScore
-    from voxelocity.evaluation import Evaluation
+    from voxelocity.infer.evaluation import Evaluation
 
 
 @options_of(EvaluateRequest)
@@ -33,24 +33,13 @@ def evaluate(
 
     Exits with 1 if a case could not be compared.
     """
-    from voxelocity.evaluation import evaluation_view, write_evaluation
-    from voxelocity.evaluation.page import PAGE
+    from voxelocity.infer.evaluation import evaluation_view, write_evaluation
+    from voxelocity.infer.evaluation.page import PAGE
     from voxelocity_observe.core.console import PlainConsole
 
     console = PlainConsole()
     with console.status("comparing") as status:
-        num_cases, num_done = 0, 0
-
-        def start(num: int) -> None:
-            nonlocal num_cases
-            num_cases = num
-
-        def show(_: CaseScore) -> None:
-            nonlocal num_done
-            num_done += 1
-            status.update(f"compared case {num_done} of {num_cases}")
-
-        evaluation = _evaluated(asked, folders, start=start, show=show)
+        evaluation = _evaluate(asked, folders, status.update)
     write_evaluation(evaluation, out)
     console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
@@ -58,19 +47,13 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluated(
-    asked: Asked[EvaluateRequest],
-    folders: list[Path],
-    *,
-    start: Callable[[int], None],
-    show: Callable[[CaseScore], None],
-) -> Evaluation:
+def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], show: Callable[[str], None]) -> Evaluation:
     """The runs pooled, or the predictions compared with the last folder.
 
     Raises:
         InputError: the folders are neither, or an option is for the other.
     """
-    from voxelocity.evaluation import pool_runs, score_predictions
+    from voxelocity.infer.evaluation import pool_runs, score_predictions
     from voxelocity.report import folder_kind
     from voxelocity_observe.core.errors import InputError
 
@@ -91,4 +74,12 @@ def _evaluated(
     if len(folders) < 2:
         raise InputError(f"evaluate: only {folders[0]} was given; name the predictions, then the truth")
     request = asked.request(predictions=folders[:-1], truth=folders[-1])
-    return score_predictions(request, on_start=start, on_case=show)
+    num_cases, num_done = 0, itertools.count(1)
+
+    def start(num: int) -> None:
+        nonlocal num_cases
+        num_cases = num
+
+    return score_predictions(
+        request, on_start=start, on_case=lambda _: show(f"compared case {next(num_done)} of {num_cases}")
+    )

@@ -12,8 +12,7 @@ import typer
 from voxelocity.core.requests.plan import DeviceChoice
 from voxelocity.core.requests.plan import read_device as read_choice
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.core.plain import parse_yaml, read_mapping
-from voxelocity_observe.core.quantities import parse_duration_s
+from voxelocity_observe.core.plain import excerpt, parse_yaml, read_mapping
 
 _LONGEST_SHOWN = 60
 
@@ -58,15 +57,6 @@ def check_is_no_run(dataset: Path) -> None:
         )
 
 
-def read_budget_s(text: str) -> float:
-    """Seconds of a time budget; 0 if none is given.
-
-    Raises:
-        ConfigError: the text is not a duration.
-    """
-    return parse_duration_s(text) if text else 0.0
-
-
 def read_overrides(config: Path | None, sets: list[str] | None, *, no_tuned: bool = False) -> dict[str, Any]:
     """Keys of the plan to fix: those of the file first, then those of `--set`, which win.
 
@@ -104,6 +94,6 @@ def read_assignments(texts: Sequence[str], *, option: str = "--set") -> dict[str
         try:
             values[key.strip()] = parse_yaml(value)
         except ValueError as error:
-            shown = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
+            shown = excerpt(value, _LONGEST_SHOWN)
             raise ConfigError(f"config: {option} {key.strip()}: {shown!r} is not a YAML value ({error})") from None
     return values

@@ -74,8 +74,8 @@ def _show_run(result: RunResult, console: PlainConsole) -> None:
 
 def _show_folds(result: FoldsResult, console: PlainConsole) -> None:
     """The pooled scores, and which folds have none; status 1 if a fold failed."""
-    from voxelocity.evaluation import evaluation_view
-    from voxelocity.evaluation.page import PAGE
+    from voxelocity.infer.evaluation import evaluation_view
+    from voxelocity.infer.evaluation.page import PAGE
 
     if result.evaluation is not None:
         console.print(evaluation_view(result.evaluation), highlight=False)

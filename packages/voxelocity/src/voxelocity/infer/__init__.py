@@ -11,7 +11,8 @@
   `device_restore`, `triton_window`, `triton_restore` and `ahead` are its kernels.
 - A command: `job` knows what will be predicted from names and headers (`scans`, `outputs`, `memory`), `files` predicts
   it, `sharing` gives scans to several devices, `writing` and `table` write, `page` shows.
-- Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not).
+- Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not);
+  `evaluation` compares predictions on disk with the truth.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from voxelocity.infer.models.open import open_model, split_models
     from voxelocity.infer.models.run import WEIGHTS_NAME, load_model, save_keep_largest, save_model
     from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
-    from voxelocity.infer.outputs import OutputFormat
     from voxelocity.infer.predictor import Predictor
     from voxelocity.infer.scans import find_scans
     from voxelocity.infer.sinks import ClassIndices
@@ -41,7 +41,6 @@ __all__ = [
     "CaseDivision",
     "ClassIndices",
     "ModelSpec",
-    "OutputFormat",
     "PredictedScan",
     "PredictionHooks",
     "PredictionJob",
@@ -76,7 +75,6 @@ __getattr__ = first_use(
         "models.open": ("open_model", "split_models"),
         "models.run": ("WEIGHTS_NAME", "load_model", "save_keep_largest", "save_model"),
         "models.spec": ("SPEC_NAME", "ModelSpec"),
-        "outputs": ("OutputFormat",),
         "predictor": ("Predictor",),
         "scans": ("find_scans",),
         "sinks": ("ClassIndices",),

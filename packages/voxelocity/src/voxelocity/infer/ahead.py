@@ -57,10 +57,6 @@ def possible_launches(spec: PredictionSpec, device: torch.device) -> list[Launch
 
     The engine itself makes them, of small volumes on the device "meta": on the prepared grid, as validations do while
     training, and on that of scans with another spacing; with the mirrorings and without, as quick validations do.
-
-    Args:
-        spec: of the model.
-        device: on which it will compute.
     """
     if not has_triton() or not is_fused("window"):
         return []

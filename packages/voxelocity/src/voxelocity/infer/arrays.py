@@ -142,16 +142,14 @@ def has_kernels(values: Values, *others: Values) -> bool:
     if isinstance(values, np.ndarray) or not is_fused("window"):
         return False
     kind = values.device.type
-    if kind not in _KERNEL_DEVICES and not (kind == "meta" and only_records()):
+    if kind == "meta":
+        from voxelocity.core.kernels import only_records
+
+        if not only_records():
+            return False
+    elif kind not in _KERNEL_DEVICES:
         return False
     return all(other.device == values.device for other in others) and has_triton()
-
-
-def only_records() -> bool:
-    """Whether this thread collects the launches of kernels in place of making them."""
-    from voxelocity.core import kernels
-
-    return kernels.only_records()
 
 
 def add_weighted(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -> None:

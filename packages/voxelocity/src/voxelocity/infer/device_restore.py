@@ -26,11 +26,7 @@ class DeviceRestoration:
 
     A full device is an error of `add`, after which nothing was written: the tile can be given to the `Restoration`.
 
-    Args:
-        restoration: of the volume.
-        device: of the tiles.
-        is_softmax: as in `Restoration`.
-        region_order: likewise.
+    The arguments are those of the `Restoration`, and the device of the tiles.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.exported import checksums, describe_export, open_export
 from voxelocity.infer.models.kinds import is_export
 from voxelocity.infer.models.open import open_model
-from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec
+from voxelocity.infer.models.spec import SPEC_NAME, ExportedFiles, ModelSpec, write_spec
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.auto import relative_difference, tolerance
 from voxelocity.infer.runtimes.contract import ExportFormat, RuntimeTask, in_one_line
@@ -70,7 +70,7 @@ def export_run(
         ExportError: the network cannot be exported, or its export differs from it; nothing was written.
     """
     run, out = request.run, request.out
-    form = _checked_format(request.to, device)
+    form = _find_format(request.to, device)
     model = open_model(run, factory=request.factory)
     spec = model.spec
     if not isinstance(spec, ModelSpec) or spec.exported is not None:
@@ -82,26 +82,22 @@ def export_run(
     task = task_of(model, device)
     with _building_folder(out) as folder, switches_of(spec, [device]):
         watch = Stopwatch()
-        exported = _built(model, spec, task, form, folder)
+        exported = _build(model, spec, task, form, folder)
         build_s = watch.elapsed_s
         note(f"export: {form.main_file} built in {build_s:.1f} s")
         after = open_export(folder, factory=form.main_file if form.is_machine_code else "")
         refs = _validation_cases(run, warn)[: request.cases]
-        record = _compared(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
-        _check_close(record, form)
+        record = _compare(model, after, task, refs, num_threads=num_threads, note=note, build_s=build_s)
+        if not record.is_close:
+            raise ExportError(
+                f"export: the logits of {form.main_file} differ from the run's by {record.relative_difference:.2g} of "
+                f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
+            )
         _put(folder, out, [*exported.sha256], record)
     return record
 
 
-def _check_close(record: ExportRecord, form: ExportFormat) -> None:
-    if not record.is_close:
-        raise ExportError(
-            f"export: the logits of {form.main_file} differ from the run's by {record.relative_difference:.2g} of "
-            f"the largest logit, more than {record.tolerance:.2g}, so nothing was written; export to another format"
-        )
-
-
-def _checked_format(to: str, device: torch.device) -> ExportFormat:
+def _find_format(to: str, device: torch.device) -> ExportFormat:
     if to not in EXPORT_FORMATS:
         raise ConfigError(f"config: --to {to!r} is not known; choose {', '.join(EXPORT_FORMATS)}")
     if why_not := runtime_of(to).why_not(device):
@@ -144,7 +140,7 @@ def _building_folder(out: Path) -> Iterator[Path]:
             out.rmdir()
 
 
-def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
+def _build(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat, folder: Path) -> ExportedFiles:
     """Writes the files of the network and `model.json` into `folder`."""
     network = _module(model).to(task.device)
     try:
@@ -162,8 +158,7 @@ def _built(model: Model, spec: ModelSpec, task: RuntimeTask, form: ExportFormat,
         device="any" if not form.is_machine_code else "cuda" if task.device.type == "cuda" else "cpu",
         has_dynamic_space=has_dynamic_space,
     )
-    description = describe_export(spec, exported)
-    put_in_place(folder / SPEC_NAME, (json.dumps(description.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, describe_export(spec, exported))
     return exported
 
 
@@ -187,7 +182,7 @@ def _validation_cases(run: Path, warn: Callable[[str], None]) -> tuple[VolumeRef
     return tuple(ref for ref in refs if ref.label is not None)
 
 
-def _compared(
+def _compare(
     before: Model,
     after: Model,
     task: RuntimeTask,
@@ -200,10 +195,14 @@ def _compared(
     """Both networks on the windows of a prepared case or on noise, and both predictions of each case."""
     assert isinstance(after.spec, ModelSpec)
     assert after.spec.exported is not None
-    one, other = (
+    of_run, of_export = (
         Predictor(model.network, model.spec, model.preparation, device=task.device) for model in (before, after)
     )
-    windows = _windows_of(one.load(refs[0]).volume, task) if refs else _noise(task)
+    windows = (
+        _windows_of(of_run.load(refs[0]).volume, task)
+        if refs
+        else torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(0)).to(task.device)
+    )
     with torch.no_grad():
         logits = load_eager(_module(before), task)(windows).float()
         seconds = _seconds_of(before, after, windows, task)
@@ -211,7 +210,7 @@ def _compared(
         answers = after.network(windows).float().clone()
     cases: list[ExportedCase] = []
     for ref in refs:
-        cases.append(_compared_case(one, other, before.spec, ref, num_threads=num_threads))
+        cases.append(_compare_case(of_run, of_export, before.spec, ref, num_threads=num_threads))
         note(f"export: {cases[-1].in_words()}")
     return ExportRecord(
         run=str(before.folder),
@@ -247,10 +246,6 @@ def _windows_of(volume: Volume, task: RuntimeTask) -> torch.Tensor:
     return torch.stack(windows).to(task.device)
 
 
-def _noise(task: RuntimeTask) -> torch.Tensor:
-    return torch.randn(task.batch_shape, generator=torch.Generator().manual_seed(0)).to(task.device)
-
-
 def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: RuntimeTask) -> tuple[float, float]:
     """Seconds of a window before and after, the least of three calls each, the first of which does not count."""
     quickest = []
@@ -266,36 +261,26 @@ def _seconds_of(before: Model, after: Model, windows: torch.Tensor, task: Runtim
     return quickest[0], quickest[1]
 
 
-def _compared_case(
-    one: Predictor, other: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
+def _compare_case(
+    of_run: Predictor, of_export: Predictor, spec: PredictionSpec, ref: VolumeRef, *, num_threads: int
 ) -> ExportedCase:
     found, scores, seconds = [], [], []
-    for predictor in (one, other):
+    for predictor in (of_run, of_export):
         watch = Stopwatch()
         scan, labels, *_ = next(predictor.stream([ref], num_threads=num_threads))
         seconds.append(watch.elapsed_s)
         assert scan.label is not None, "validation cases have labels"
         found.append(labels)
-        spacing_mm = scan.grid.spacing_mm
-        scores.append(
-            case_score(
-                ref.case_id,
-                labels,
-                scan.label,
-                spec.class_names,
-                spacing_mm,
-                regions=spec.regions,
-                ignored=spec.ignored,
-                tolerance_mm=None,
-            ).mean_dice
-        )
-    num_foreground = int(np.count_nonzero((found[0] > 0) | (found[1] > 0)))
-    num_other = int(np.count_nonzero(found[0] != found[1]))
+        score = case_score(
+            ref.case_id, labels, scan.label, spec.class_names, scan.grid.spacing_mm,
+            regions=spec.regions, ignored=spec.ignored, tolerance_mm=None,
+        )  # fmt: skip
+        scores.append(score.mean_dice)
     return ExportedCase(
         case_id=ref.case_id,
         num_voxels=int(found[0].size),
-        num_foreground=num_foreground,
-        num_other=num_other,
+        num_foreground=int(np.count_nonzero((found[0] > 0) | (found[1] > 0))),
+        num_other=int(np.count_nonzero(found[0] != found[1])),
         dice_before=scores[0],
         dice_after=scores[1],
         seconds_before=seconds[0],

@@ -20,7 +20,8 @@ from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import Output, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
-from voxelocity.infer.predictor import Predictor, Scratch
+from voxelocity.infer.pending import Scratch
+from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.switches import switches_of
@@ -107,7 +108,10 @@ def predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pred
     job = plan_job(request, on_failure=hooks.on_failure, warn=warn)
     if request.probabilities:
         check_no_scan_is_replaced(job.refs, job.out / PROBABILITIES_FOLDER, Output(format="nii.gz"))
-    _check(job, devices, request.runtime, warn)
+    check_model(request.runtime, job.model, devices[0])
+    of_devices = (doubt for device in devices for doubt in device_doubts(job.model.spec, device))
+    for text in dict.fromkeys([*job.model.doubts, *of_devices]):
+        warn(f"predict: {text}")
     hooks.on_start(job)
     inside = [PROBABILITIES_FOLDER] * request.probabilities + [PREVIEWS_FOLDER] * request.previews
     make_folder(job.out, job.refs, job.output, inside=inside)
@@ -143,7 +147,7 @@ def _predict_all(
     # A network is on one device, and an export is opened for one, so each of the others reads the model again.
     models = [job.model, *(open_models(request.models, factory=request.factory) for _ in devices[1:])]
     predictors = [
-        _predictor(model, job, request, replace(hooks, on_windows=until(stop, hooks.on_windows)), device)
+        _load_predictor(model, job, request, replace(hooks, on_windows=until(stop, hooks.on_windows)), device)
         for model, device in zip(models, devices, strict=True)
     ]
     spec = job.model.spec
@@ -168,7 +172,7 @@ def _predict_all(
     return writer, time.perf_counter() - start_s
 
 
-def _predictor(
+def _load_predictor(
     model: Model, job: PredictionJob, request: PredictRequest, hooks: PredictionHooks, device: Device
 ) -> Predictor:
     """The model on a device, in the runtime that was asked for."""
@@ -198,14 +202,6 @@ def _devices(given: Device | str | Sequence[Device | str]) -> tuple[Device, ...]
         given = "cuda" if torch.cuda.is_available() else "cpu"
     several = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
     return tuple(numbered(device) if isinstance(device, str) else device for device in several)
-
-
-def _check(job: PredictionJob, devices: Sequence[Device], runtime: str, warn: Callable[[str], None]) -> None:
-    """Returns if the model may run in the runtime; warns of what makes all of its predictions doubtful."""
-    check_model(runtime, job.model, devices[0])
-    of_devices = (doubt for device in devices for doubt in device_doubts(job.model.spec, device))
-    for text in dict.fromkeys([*job.model.doubts, *of_devices]):
-        warn(f"predict: {text}")
 
 
 def _warn_of_doubts(scan: Volume, job: PredictionJob, warn: Callable[[str], None]) -> None:

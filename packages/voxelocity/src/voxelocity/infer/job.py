@@ -86,12 +86,7 @@ class PredictionJob:
         return batches * num_mirrorings
 
     def num_ahead(self, free_bytes: int, *, num_devices: int = 1) -> int:
-        """Scans to decode and prepare while one is predicted on each device: at most one more than there are devices.
-
-        Args:
-            free_bytes: of main memory.
-            num_devices: that share the scans.
-        """
+        """Scans to decode and prepare while one is predicted on each device: at most one more than devices."""
         if self.largest is None:
             return 0
         memory = self.largest[1]

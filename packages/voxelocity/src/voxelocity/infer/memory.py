@@ -78,15 +78,7 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
 
 
 def memory_document(case_id: str, memory: ScanMemory, spec: PredictionSpec, *, place: str, free_bytes: int) -> Document:
-    """What predicting the largest scan takes, for `voxelocity predict --dry-run`.
-
-    Args:
-        case_id: of the scan.
-        memory: what it takes.
-        spec: of the model.
-        place: where the scores go.
-        free_bytes: of main memory.
-    """
+    """What predicting the largest scan takes, for `voxelocity predict --dry-run`; its scores go to `place`."""
     size, prepared = (" x ".join(map(str, shape)) for shape in (memory.shape, memory.prepared_shape))
     window = " x ".join(map(str, spec.window.shape_voxel))
     rows = [

@@ -5,7 +5,7 @@ So a pair of mirrorings needs no sum of its own in memory. Only where `arrays.ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxelocity.core.region import Region
 from voxelocity.infer import arrays
@@ -56,13 +56,8 @@ def part_of(logits_kxyz: Values | Mirrored, box: Region) -> Values | Mirrored:
         slice(side - box.stop[axis], side - box.start[axis]) if axis in logits_kxyz.axes else box.slices[axis]
         for axis, side in enumerate(sides)
     )
-    return Mirrored(
-        logits_kxyz.first_kxyz[:, *box.slices],
-        logits_kxyz.last_kxyz[:, *mirrored],
-        logits_kxyz.axes,
-        logits_kxyz.swapped,
-        logits_kxyz.share,
-    )
+    first, last = logits_kxyz.first_kxyz[:, *box.slices], logits_kxyz.last_kxyz[:, *mirrored]
+    return replace(logits_kxyz, first_kxyz=first, last_kxyz=last)
 
 
 def add_weighted(total_kxyz: Values, logits_kxyz: Values | Mirrored, weights_xyz: Values) -> None:

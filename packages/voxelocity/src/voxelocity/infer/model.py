@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from voxelocity.core.cases import MAX_LABEL_VALUE, scored_classes
 from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.laterality import swapped_classes
+from voxelocity.core.volume import Grid, VolumeSpec
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.window_config import WindowConfig
@@ -80,29 +82,21 @@ class PredictionSpec(Config):
     run had a higher mean Dice that way."""
 
     @model_validator(mode="after")
-    def _check_pairs(self) -> Self:
+    def _check(self) -> Self:
         try:
             swapped_classes(self.class_names, self.window.swap_pairs)
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        return self
-
-    @model_validator(mode="after")
-    def _check_kept(self) -> Self:
         unknown = [name for name in self.keep_largest if name not in self.class_names[1:]]
         if unknown:
             raise ValueError(
                 f"keep_largest names {', '.join(unknown)}, which labels does not have as a foreground class"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_regions(self) -> Self:
         named = {*self.region_order, *(index for indices in self.regions.values() for index in indices)}
-        unknown = sorted(index for index in named if index >= len(self.labels))
-        if unknown:
+        beyond = sorted(index for index in named if index >= len(self.labels))
+        if beyond:
             raise ValueError(
-                f"region_order and regions name the class indices {unknown}, but labels has {len(self.labels)} classes"
+                f"region_order and regions name the class indices {beyond}, but labels has {len(self.labels)} classes"
             )
         if self.regions and len(self.regions) != len(self.region_order):
             raise ValueError(
@@ -210,3 +204,9 @@ class Model:
     preparation: DeterministicStage
     doubts: tuple[str, ...] = ()
     unlearned: str = ""
+
+    def describe_prepared(self) -> VolumeSpec:
+        """What a scan of 100 x 100 x 100 voxels of 1 mm becomes."""
+        grid = Grid.of((100, 100, 100), np.eye(4))
+        scan = VolumeSpec(num_channels=len(self.spec.channels), grid=grid, dtype="float32")
+        return self.preparation.describe(scan).spec

@@ -28,8 +28,6 @@ from voxelocity_observe.core.errors import InputError, OutputError, ScanError
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.whole_file import remove_abandoned
 
-OutputFormat = str
-"""Of predictions: a key of `core.scan_formats.OUTPUTS`, or "auto"."""
 # Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
 _LISTED = 3
@@ -55,11 +53,7 @@ class Output:
     def write(self, path: Path, prediction: ClassIndices, header: ScanHeader, spec: PredictionSpec) -> None:
         """Writes one prediction: the values of the training labels in a volume, or one segment for each class.
 
-        Args:
-            path: replaced if it exists, in one piece.
-            prediction: (x, y, z), on the grid of the scan.
-            header: of the scan.
-            spec: of the model.
+        A file that exists is replaced in one piece.
 
         Raises:
             OutputError: the file cannot be written.
@@ -76,11 +70,11 @@ class Output:
         write_scan(path, stored, header.grid, placement=header.placement)
 
 
-def choose_output(format: OutputFormat, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
+def choose_output(format: str, refs: Sequence[VolumeRef], warn: Callable[[str], None]) -> Output:
     """The output in this format. "auto" follows the scans: that of all of them, if it is written, else NIfTI.
 
     Args:
-        format: as the user chose it.
+        format: as the user chose it: a key of `core.scan_formats.OUTPUTS`, or "auto".
         refs: the scans; of several files for one scan, the first decides.
         warn: called if DICOM SEG would be chosen but cannot be written.
 
@@ -144,13 +138,7 @@ def check_segmentations(
 
 
 def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside: Sequence[str] = ()) -> None:
-    """Makes the folder of the predictions, and removes what a killed process left half-written there.
-
-    Args:
-        out: the folder.
-        refs: the scans.
-        output: how predictions are stored.
-        inside: names of further folders to make in it.
+    """Makes the folder of the predictions and those `inside`, and removes what a killed process left half-written.
 
     Raises:
         OutputError: it cannot be made, a link in it leads elsewhere, or two predictions would be one file there.

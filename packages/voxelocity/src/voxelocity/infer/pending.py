@@ -1,16 +1,21 @@
-"""Cases between the start of their first window and their prediction."""
+"""A scan between the start of its first window and its prediction."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from voxelocity.core.region import Region
 from voxelocity.core.volume import Volume
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.probabilities import Probabilities
 from voxelocity.infer.sinks import ClassIndices, ScanLabels
-from voxelocity.infer.stitched import Stitched, TileSink
+from voxelocity.infer.stitched import Stitched
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.device import Device
 from voxelocity_observe.core.errors import ScanError
@@ -56,99 +61,73 @@ class Failed(NamedTuple):
     error: ScanError
 
 
-class _Case(NamedTuple):
-    scan: Volume
-    seconds: Mapping[str, float]
-    labels: ScanLabels
-    probabilities: Probabilities | None
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """Where a predictor keeps what main memory should not hold.
+
+    Attributes:
+        folder: for the scores of a scan that is too large; the system's temporary folder if None.
+        keeps_probabilities: whether predictions of scans have `probabilities`, which are kept there too.
+    """
+
+    folder: Path | None = None
+    keeps_probabilities: bool = False
 
 
-class Pending:
-    """Cases whose windows are queued or run, in order.
+class PendingScan:
+    """A scan from its first window to its prediction: the `TileSink` of its logits.
 
-    Keeps what the prediction of a case needs until that is given away, and no prepared volume: memory may have room for
-    one only.
+    Holds the scan as decoded and what its logits become, and no prepared volume: memory may have room for one only.
 
-    Args:
-        begin: `(prepared volume)` to its image (c, x, y, z) for the network, and what its logits become.
-        device: where the network runs.
-        runtime: which runs it.
-        on_failure: called with the id and the error of each case that cannot be predicted; None to raise the error.
+    Raises:
+        ScanError: the disk has no room for the probabilities.
     """
 
     def __init__(
         self,
-        begin: Callable[[Volume], tuple[Values, ScanLabels, Probabilities | None]],
+        case: Loaded,
+        spec: PredictionSpec,
         *,
-        device: Device,
-        runtime: str,
-        on_failure: OnFailure | None,
+        scratch: Scratch,
+        num_threads: int,
+        behind: ThreadPoolExecutor | None,
     ) -> None:
-        self._begin, self._device, self._runtime, self._on_failure = begin, device, runtime, on_failure
-        self._cases: deque[_Case] = deque()
-        self._error: Exception | None = None
+        self.scan, self._seconds = case.scan, case.seconds
+        shape, trace = case.volume.grid.shape, case.volume.trace
+        self._labels = ScanLabels(shape, trace, spec, num_threads=num_threads, behind=behind)
+        self._probabilities: Probabilities | None = None
+        if scratch.keeps_probabilities:
+            with about_case(self.scan.case_id):
+                self._probabilities = Probabilities(shape, trace, spec, folder=scratch.folder, labels=self._labels)
 
-    def images(self, loaded: Iterator[Loaded | Failed]) -> Iterator[tuple[Values, TileSink]]:
-        """The image of each case with what takes its logits. An error of `loaded` ends it; `check` raises that."""
-        try:
-            # Unlike a loop, these keep none of what they pass on.
-            yield from filter(None, map(self._image, loaded))
-        except Exception as error:  # raised by `check`, whatever it is
-            # Windows of earlier cases may still wait for a full forward pass; ending here lets them run.
-            self._error = error
+    def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
+        (self._probabilities or self._labels).take(sums_kxyz, weights_xyz, box)
 
-    def finish(self, stitched: Stitched) -> Prediction | None:
-        """The prediction of the oldest case, whose windows these were; None if it has none.
+    def finish(self, stitched: Stitched[PendingScan], *, device: Device, runtime: str) -> Prediction:
+        """The prediction, once all tiles were taken.
 
         Raises:
-            ScanError: without `on_failure`: the network returned NaN or infinity, or memory was too small.
+            ScanError: the network returned NaN or infinity, or memory was too small.
         """
-        scan, seconds, labels, probabilities = self._cases.popleft()
-        try:
+        with about_case(self.scan.case_id):
             stitched.check()
-        except ScanError as error:
-            self._fail(scan.case_id, of_case(scan.case_id, error))
-            return None
         start_s = system_clock()
-        classes = labels.result()
+        classes = self._labels.result()
         stitched.seconds["restore"] += system_clock() - start_s
         return Prediction(
-            scan=scan,
+            scan=self.scan,
             classes=classes,
-            seconds={**seconds, **stitched.seconds},
-            device=self._device,
-            runtime=self._runtime,
-            probabilities=probabilities,
+            seconds={**self._seconds, **stitched.seconds},
+            device=device,
+            runtime=runtime,
+            probabilities=self._probabilities,
         )
 
-    def check(self) -> None:
-        """Raises what ended `images`, if anything did."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            # The traceback holds this frame, which would hold the error, with all that the frames of both hold.
-            del error
 
-    def _image(self, case: Loaded | Failed) -> tuple[Values, TileSink] | None:
-        if isinstance(case, Failed):
-            self._fail(case.case_id, case.error)
-            return None
-        try:
-            image, labels, probabilities = self._begin(case.volume)
-        except ScanError as error:
-            self._fail(case.scan.case_id, error)
-            return None
-        self._cases.append(_Case(case.scan, case.seconds, labels, probabilities))
-        return image, probabilities or labels
-
-    def _fail(self, case_id: str, error: ScanError) -> None:
-        if self._on_failure is None:
-            raise error from None
-        self._on_failure(case_id, error)
-
-
-def of_case(case_id: str, error: ScanError) -> ScanError:
-    """The error with the case that it is about."""
-    return ScanError(f"infer: case '{case_id}': {error}")
+@contextmanager
+def about_case(case_id: str) -> Iterator[None]:
+    """Within the block, a `ScanError` gets the case that it is about."""
+    try:
+        yield
+    except ScanError as error:
+        raise ScanError(f"infer: case '{case_id}': {error}") from None

@@ -7,9 +7,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -25,11 +22,10 @@ from voxelocity.data.patch import grid_regions
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import ForeignNetwork, PredictionSpec
-from voxelocity.infer.pending import Failed, Loaded, OnFailure, Pending, Prediction, of_case
-from voxelocity.infer.probabilities import Probabilities
+from voxelocity.infer.pending import Failed, Loaded, OnFailure, PendingScan, Prediction, Scratch, about_case
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward
-from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
-from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
+from voxelocity.infer.sinks import ClassIndices, ClassMap
+from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity_observe.core.clock import Clock, system_clock
@@ -42,19 +38,6 @@ if TYPE_CHECKING:
     from voxelocity.infer.resident import HeldOutVolume
 
 _MOST_ROUNDS = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scratch:
-    """Where a predictor keeps what main memory should not hold.
-
-    Attributes:
-        folder: for the scores of a scan that is too large; the system's temporary folder if None.
-        keeps_probabilities: whether predictions of scans have `probabilities`, which are kept there too.
-    """
-
-    folder: Path | None = None
-    keeps_probabilities: bool = False
 
 
 class Predictor:
@@ -94,7 +77,7 @@ class Predictor:
         self.device = device
         self._scratch, self._warn = scratch or Scratch(), warn
         self._preparation = preparation
-        self._runtime, self._run = forward or _called_directly(network, spec, device)
+        self._runtime, self._run = forward or _load_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
         # Volumes whose result waits until the windows of the next one are queued.
@@ -107,7 +90,7 @@ class Predictor:
         Raises:
             ScanError: it does not have the channels the network was trained on, or as `stream`.
         """
-        return next(self.restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1)).classes
+        return next(self.predict_loaded(iter([self._prepare(scan)]), on_failure=None, num_threads=1)).classes
 
     def predict_prepared(
         self, volumes: Iterable[Volume | HeldOutVolume]
@@ -122,30 +105,18 @@ class Predictor:
         Raises:
             ScanError: the network returned NaN or infinity.
         """
-        waiting: deque[tuple[Volume | HeldOutVolume, ClassMap]] = deque()
-        queued: deque[tuple[Stitched, Volume | HeldOutVolume, ClassMap]] = deque()
 
-        def images() -> Iterator[tuple[Values, TileSink]]:
-            for volume in volumes:
-                image = self._image_of(volume)
-                classes = ClassMap(spatial_shape(image), region_order=self._spec.region_order)
-                waiting.append((volume, classes))
-                yield image, classes
+        def begin(volume: Volume | HeldOutVolume) -> tuple[Values, _VolumeClasses]:
+            image = self._image_of(volume)
+            return image, _VolumeClasses(volume, spatial_shape(image), self._spec.region_order)
 
-        def oldest() -> tuple[Volume | HeldOutVolume, Values]:
-            stitched, volume, classes = queued.popleft()
-            try:
-                stitched.check()
-            except ScanError as error:
-                raise of_case(volume.case_id, error) from None
-            return volume, classes.result()
-
-        for stitched in self._stitched(images()):
-            queued.append((stitched, *waiting.popleft()))
+        queued: deque[Stitched[_VolumeClasses]] = deque()
+        for stitched in self._stitch(map(begin, volumes)):
+            queued.append(stitched)
             if len(queued) > self._most_queued:
-                yield oldest()
+                yield _result_of(queued.popleft())
         while queued:
-            yield oldest()
+            yield _result_of(queued.popleft())
 
     def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
         """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
@@ -204,10 +175,10 @@ class Predictor:
                 on, needs more memory than there is, or the network returned NaN or infinity. Raised after all cases
                 before it have been yielded.
         """
-        with self.loading(refs, num_threads=num_threads, num_ahead=num_ahead) as loaded:
-            yield from self.restored(loaded, on_failure=on_failure, num_threads=num_threads)
+        with self.prefetch(refs, num_threads=num_threads, num_ahead=num_ahead) as loaded:
+            yield from self.predict_loaded(loaded, on_failure=on_failure, num_threads=num_threads)
 
-    def loading(
+    def prefetch(
         self, refs: Sequence[VolumeRef], *, num_threads: int, num_ahead: int
     ) -> OrderedPrefetch[Loaded | Failed]:
         """The cases as decoded and prepared, ahead of time. Arguments as `stream`."""
@@ -232,52 +203,56 @@ class Predictor:
         try:
             start_s = system_clock()
             scan = read_case(ref, label_values=self._spec.stored_values)
-            return self._prepared(scan, decode_s=system_clock() - start_s)
+            return self._prepare(scan, decode_s=system_clock() - start_s)
         except MemoryError as error:
             raise ScanError(
                 f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a machine "
                 "with more, or crop the scan"
             ) from None
 
-    def _prepared(self, scan: Volume, *, decode_s: float = 0.0) -> Loaded:
+    def _prepare(self, scan: Volume, *, decode_s: float = 0.0) -> Loaded:
         self._spec.check_channels(len(scan.image), where=f"infer: case '{scan.case_id}'")
         start_s = system_clock()
         volume = self._preparation(scan)
         return Loaded(scan, volume, {"decode": decode_s, "prepare": system_clock() - start_s})
 
-    def restored(
-        self, loaded: Iterator[Loaded | Failed], *, on_failure: OnFailure | None, num_threads: int
+    def predict_loaded(
+        self, cases: Iterable[Loaded | Failed], *, on_failure: OnFailure | None, num_threads: int
     ) -> Iterator[Prediction]:
-        """The prediction of each case that `loading` gives. Arguments and errors as `stream`.
+        """The prediction of each case that `prefetch` gives. Arguments and errors as `stream`.
 
-        An error of `loaded` is raised after the predictions of all cases before it.
+        What `cases` raises is raised after the predictions of all cases before it.
         """
+
+        def fail(case_id: str, error: ScanError) -> None:
+            if on_failure is None:
+                raise error from None
+            on_failure(case_id, error)
+
+        def begin(case: Loaded | Failed) -> tuple[Values, PendingScan] | None:
+            if isinstance(case, Failed):
+                fail(case.case_id, case.error)
+                return None
+            try:
+                sink = PendingScan(case, self._spec, num_threads=num_threads, behind=behind, scratch=self._scratch)
+            except ScanError as error:
+                fail(case.scan.case_id, error)
+                return None
+            return self._image_of(case.volume), sink
+
+        def finish(stitched: Stitched[PendingScan]) -> Prediction | None:
+            try:
+                return stitched.sink.finish(stitched, device=self.device, runtime=self._runtime)
+            except ScanError as error:
+                fail(stitched.sink.scan.case_id, error)
+                return None
+
         with ThreadPoolExecutor(max_workers=1) as pool:
             behind = pool if self._restores_behind else None
-            pending = Pending(
-                partial(self._begin, num_threads=num_threads, behind=behind),
-                device=self.device,
-                runtime=self._runtime,
-                on_failure=on_failure,
-            )
-            # Unlike a loop, these keep none of what they pass on while the next volume is predicted.
-            yield from filter(None, map(pending.finish, self._stitched(pending.images(loaded))))
-        pending.check()
+            # Unlike a loop, `map` keeps none of what it passes on while the next volume is predicted.
+            yield from filter(None, map(finish, self._stitch(filter(None, map(begin, cases)))))
 
-    def _begin(
-        self, volume: Volume, *, num_threads: int, behind: ThreadPoolExecutor | None
-    ) -> tuple[Values, ScanLabels, Probabilities | None]:
-        shape, trace = volume.grid.shape, volume.trace
-        labels = ScanLabels(shape, trace, self._spec, num_threads=num_threads, behind=behind)
-        probabilities = None
-        if self._scratch.keeps_probabilities:
-            try:
-                probabilities = Probabilities(shape, trace, self._spec, folder=self._scratch.folder, labels=labels)
-            except ScanError as error:
-                raise of_case(volume.case_id, error) from None
-        return self._image_of(volume), labels, probabilities
-
-    def _stitched(self, images: Iterable[tuple[Values, TileSink]]) -> Iterator[Stitched]:
+    def _stitch(self, images: Iterable[tuple[Values, Sink]]) -> Iterator[Stitched[Sink]]:
         self._enter_evaluation_mode()
         window = self._spec.window
         swapped = () if self._spec.region_order else swapped_classes(self._spec.class_names, window.swap_pairs)
@@ -308,7 +283,22 @@ class Predictor:
         return self._run(windows)
 
 
-def _called_directly(network: torch.nn.Module | ForeignNetwork, spec: PredictionSpec, device: Device) -> NamedForward:
+class _VolumeClasses(ClassMap):
+    """The classes of a prepared volume."""
+
+    def __init__(self, volume: Volume | HeldOutVolume, shape: Index3, region_order: Sequence[int]) -> None:
+        super().__init__(shape, region_order=region_order)
+        self.volume = volume
+
+
+def _result_of(stitched: Stitched[_VolumeClasses]) -> tuple[Volume | HeldOutVolume, Values]:
+    volume = stitched.sink.volume
+    with about_case(volume.case_id):
+        stitched.check()
+    return volume, stitched.sink.result()
+
+
+def _load_directly(network: torch.nn.Module | ForeignNetwork, spec: PredictionSpec, device: Device) -> NamedForward:
     """The network moved to the device, in eager mode; one of another runtime as it is."""
     if isinstance(network, ForeignNetwork):
         return NamedForward(network.runtime, network)

@@ -69,7 +69,7 @@ def share_scans(
         return
     # Full when as many predictions wait to be written as there are devices: memory is bounded.
     messages: queue.Queue[_Message] = queue.Queue(maxsize=len(predictors))
-    with predictors[0].loading(refs, num_threads=num_threads, num_ahead=num_ahead) as loading:
+    with predictors[0].prefetch(refs, num_threads=num_threads, num_ahead=num_ahead) as loading:
         loaded = _Shared(loading, stop)
         threads = [
             threading.Thread(
@@ -122,7 +122,7 @@ def _predict(predictor: Predictor, loaded: _Shared, messages: queue.Queue[_Messa
 
     try:
         with as_current(predictor.device):
-            for prediction in predictor.restored(loaded, on_failure=fail, num_threads=num_threads):
+            for prediction in predictor.predict_loaded(loaded, on_failure=fail, num_threads=num_threads):
                 messages.put(prediction)
                 del prediction
     except BaseException as error:  # raised by the thread that takes the messages, whatever it is

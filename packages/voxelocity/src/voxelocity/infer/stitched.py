@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.infer import arrays
@@ -51,10 +51,14 @@ class TileSink(Protocol):
         """
 
 
-class Stitched:
+Sink = TypeVar("Sink", bound=TileSink)
+
+
+class Stitched(Generic[Sink]):
     """The network's output for one volume, handed to its sink while its windows come in.
 
     Attributes:
+        sink: what takes its logits.
         boxes: its windows, in the order in which their outputs must be added.
         constant_values: for each window that is constant, the value of each channel.
         seconds: spent in the network, in blending and in the sink. A device works on while these are taken, so on a GPU
@@ -64,7 +68,7 @@ class Stitched:
     def __init__(
         self,
         image_cxyz: Values,
-        sink: TileSink,
+        sink: Sink,
         config: WindowConfig,
         device: Device,
         accumulators: Accumulators,
@@ -75,7 +79,7 @@ class Stitched:
             raise InputError(
                 f"infer.window: an image has shape {tuple(image_cxyz.shape)}; it must have the axes (c, x, y, z)"
             )
-        self._sink = sink
+        self.sink = sink
         self._config = config
         self._device = device
         self._accumulators = accumulators
@@ -236,9 +240,11 @@ class Stitched:
         ended = [axis for axis in self._planes if tile.box.stop[axis] < self._tiling.shape[axis]]
         last = {axis: arrays.copied(total[_plane(axis, tile.held.shape[axis] - 1)]) for axis in ended}
         weights = self._weights(tile.held, arrays.device_of(total)) if len(self.boxes) > 1 else None
-        inside = self._inside_of(tile.held).slices
+        # Without the padding, as a box of the image and counted from the start of the tile.
+        in_image = _within(tile.held, self._inside).clip(self._inside.shape)
+        inside = _within(in_image.shifted(self._inside.start), tile.held).slices
         start_s = system_clock()
-        self._sink.take(total[:, *inside], None if weights is None else weights[inside], self._in_image(tile.held))
+        self.sink.take(total[:, *inside], None if weights is None else weights[inside], in_image)
         self.seconds["restore"] += system_clock() - start_s
         # Only now, as everything before may be done again.
         self._is_finite = is_finite if self._is_finite is None else arrays.both(self._is_finite, is_finite)
@@ -246,17 +252,6 @@ class Stitched:
             del self._planes[axis][_beside(tile, axis)]
         for axis, plane in last.items():
             self._planes[axis][_beside(tile, axis)] = plane
-
-    def _inside_of(self, box: Region) -> Region:
-        """The part of a box of the padded image that is not padding, counted from the start of the box."""
-        start = tuple(max(a, b) - a for a, b in zip(box.start, self._inside.start, strict=True))
-        stop = tuple(min(a, b) - c for a, b, c in zip(box.stop, self._inside.stop, box.start, strict=True))
-        return Region((start[0], start[1], start[2]), (stop[0], stop[1], stop[2]))
-
-    def _in_image(self, box: Region) -> Region:
-        """The same part, as a box of the image without padding."""
-        offset = tuple(a - b for a, b in zip(box.start, self._inside.start, strict=True))
-        return self._inside_of(box).shifted((offset[0], offset[1], offset[2]))
 
     def _weights(self, region: Region, device: Device) -> Values:
         """The sum of the weights of all windows in a region."""

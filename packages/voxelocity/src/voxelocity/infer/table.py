@@ -16,12 +16,7 @@ _CASE = "case"
 
 
 class PredictionTable:
-    """The table in a folder. Rows of other cases, and columns of other models, are kept.
-
-    Args:
-        folder: of the predictions.
-        columns: of the rows to come, besides `case`.
-        replaced: cases whose rows are written again.
+    """The table in a folder. Rows of cases that are not `replaced`, and columns of other models, are kept.
 
     Raises:
         OutputError: the table cannot be read or written, or is not one of ours.
@@ -34,7 +29,7 @@ class PredictionTable:
         self._columns = list(dict.fromkeys([_CASE, *columns, *kept_columns]))
         stored = {_stored(case_id).decode() for case_id in replaced}
         kept = [row for row in rows if row[_CASE] not in stored]
-        self._write(put_in_place, self._text([dict(zip(self._columns, self._columns, strict=True)), *kept]))
+        self._replace(kept)
 
     def add(self, case_id: str, row: Mapping[str, object]) -> None:
         """Appends the row of a case.
@@ -52,7 +47,7 @@ class PredictionTable:
         """
         rows, self._columns = self._read()
         if self._num_rows > len(rows):
-            self._write(put_in_place, self._text([dict(zip(self._columns, self._columns, strict=True)), *rows]))
+            self._replace(rows)
 
     def _read(self) -> tuple[list[dict[str, str]], list[str]]:
         if not self._path.exists():
@@ -79,6 +74,9 @@ class PredictionTable:
         rows = list({row[_CASE]: row for row in found}.values())
         self._num_rows = len(found)
         return rows, columns
+
+    def _replace(self, rows: Sequence[Mapping[str, object]]) -> None:
+        self._write(put_in_place, self._text([dict(zip(self._columns, self._columns, strict=True)), *rows]))
 
     def _text(self, rows: Sequence[Mapping[str, object]]) -> bytes:
         text = io.StringIO()

@@ -70,45 +70,11 @@ def restore_classes(
 ):
     """Interpolates the scores of every class between the voxels of a tile, and writes the class of each voxel.
 
-    Programs: (blocks of lines, blocks of a line).
-
-    Args:
-        sums: as in `classify`.
-        weights: likewise.
-        order: likewise.
-        classes: of `classify`.
-        logs: likewise.
-        target: uint8, from the first voxel that is filled, with a step of 1 along z; written.
-        below_x: int32, for each voxel along x that is filled, the voxel of the volume before it.
-        below_y: likewise.
-        below_z: likewise.
-        share_x: float32, for each of these, the weight of the voxel after that.
-        share_y: likewise.
-        share_z: likewise.
-        sums_c: step from class to class, and so on.
-        sums_x: step.
-        sums_y: step.
-        weights_x: step.
-        weights_y: step.
-        classes_x: step, of `classes` and `logs`.
-        classes_y: step.
-        target_x: step.
-        target_y: step.
-        start_x: the first voxel of the tile in the volume.
-        start_y: likewise.
-        start_z: likewise.
-        last_x: the last voxel of the volume, from the start of the tile.
-        last_y: likewise.
-        last_z: likewise.
-        num_classes: k.
-        nx: voxels that are filled.
-        ny: voxels that are filled.
-        nz: voxels that are filled.
-        HAS_WEIGHTS: whether sums are divided.
-        HAS_ORDER: whether classes overlap.
-        IS_SOFTMAX: whether probabilities are interpolated.
-        ROWS: lines of a program.
-        SIDE: voxels of a line.
+    Programs: (blocks of lines, blocks of a line). `sums`, `weights`, `order`, `classes` and `logs`, with their steps,
+    are those of `classify`, and what it wrote. `target` uint8, with the steps `target_x`, `target_y` and 1, is written
+    from the first of nx * ny * nz voxels that are filled. For each of these along an axis, `below_*` int32 is the voxel
+    of the volume before it and `share_*` float32 the weight of the voxel after that. `start_*` is the first voxel of
+    the tile in the volume, and `last_*` the last voxel of the volume, from the start of the tile.
     """
     i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     x0 = (tl.load(below_x + i, mask=inside, other=0) - start_x).to(tl.int64)

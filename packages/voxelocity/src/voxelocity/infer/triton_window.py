@@ -65,38 +65,11 @@ def add_window(
 ):
     """Writes or adds `(first + second) * share * weights`. Programs: (blocks of lines, blocks of a line).
 
-    Args:
-        total: (k, nx, ny, nz) float32, with a step of 1 along z; written.
-        first: (k, nx, ny, nz) of any float type, any steps; may be `total`.
-        second: likewise; read only with HAS_SECOND.
-        weights: (nx, ny, nz) float32, with a step of 1 along z; read only with HAS_WEIGHTS.
-        swapped: (k,) int64, for each class the one of `second` that is added to it; read only with HAS_SWAP.
-        total_c: step from class to class, and so on.
-        total_x: step.
-        total_y: step.
-        first_c: step.
-        first_x: step.
-        first_y: step.
-        first_z: step.
-        second_start: from the pointer to the voxel of `second` that is added to the first voxel.
-        second_c: step.
-        second_x: step.
-        second_y: step.
-        second_z: step.
-        weights_x: step.
-        weights_y: step.
-        num_classes: k.
-        nx: voxels.
-        ny: voxels.
-        nz: voxels.
-        share: a factor.
-        HAS_SECOND: whether a second term is added.
-        HAS_SWAP: whether classes of it change places.
-        HAS_WEIGHTS: whether voxels are weighted.
-        ADDS: whether `total` is added to, not overwritten.
-        CLASSES: of a program at a time.
-        ROWS: lines of a program.
-        SIDE: voxels of a line.
+    `total` (k, nx, ny, nz) is float32 and written, or added to with ADDS; `first`, which may be `total`, and with
+    HAS_SECOND `second` are of any float type; `weights` (nx, ny, nz), with HAS_WEIGHTS, is float32. `*_c`, `*_x`, `*_y`
+    and `*_z` are their steps; along z, `total` and `weights` have a step of 1. `second_start` leads from the pointer to
+    the voxel of `second` that is added to the first voxel. With HAS_SWAP, `swapped` (k,) int64 has for each class the
+    one of `second` that is added to it. A program takes CLASSES at a time of ROWS lines of SIDE voxels.
     """
     i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     at_total = i * total_x + j * total_y + k
@@ -157,31 +130,11 @@ def classify(
 ):
     """The index of each voxel's largest value, the first of equals; with HAS_ORDER, the class of the last above 0.
 
-    Programs: (blocks of lines, blocks of a line).
-
-    Args:
-        sums: (k, nx, ny, nz) float32, with a step of 1 along z.
-        weights: (nx, ny, nz) float32, positive, likewise: what sums are divided by; read only with HAS_WEIGHTS.
-        order: (k,) uint8, the class of each value; read only with HAS_ORDER.
-        classes: (nx, ny, nz) uint8, with a step of 1 along z; written.
-        logs: float32, in the places of `classes`: the logarithm of the sum of exponentials; written with IS_SOFTMAX.
-        sums_c: step from class to class, and so on.
-        sums_x: step.
-        sums_y: step.
-        weights_x: step.
-        weights_y: step.
-        classes_x: step, of `classes` and `logs`.
-        classes_y: step.
-        num_classes: k.
-        nx: voxels.
-        ny: voxels.
-        nz: voxels.
-        HAS_WEIGHTS: whether sums are divided.
-        HAS_ORDER: whether classes overlap.
-        IS_SOFTMAX: whether the logarithms are wanted.
-        UNROLLED: values of a voxel that are loaded at a time.
-        ROWS: lines of a program.
-        SIDE: voxels of a line.
+    Programs: (blocks of lines, blocks of a line). `sums` (k, nx, ny, nz) and, with HAS_WEIGHTS, the positive `weights`
+    (nx, ny, nz) that they are divided by are float32; `classes` (nx, ny, nz) uint8 is written, and so is, with
+    IS_SOFTMAX, the logarithm of the sum of exponentials into `logs`, float32 in the places of `classes`. `*_c`, `*_x`
+    and `*_y` are their steps; that along z is 1. `order` (k,) uint8 has the class of each value. UNROLLED values of a
+    voxel are loaded at a time.
     """
     i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     at = i * sums_x + j * sums_y + k
@@ -231,21 +184,9 @@ def find_not_finite(
     ROWS: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """Writes 0 to `is_finite` if a value is NaN or infinite. Programs: (blocks of lines, blocks of a line).
+    """Writes 0 to `is_finite`, one uint8, if a value is NaN or infinite. Programs: (blocks of lines, blocks of a line).
 
-    Args:
-        values: (k, nx, ny, nz) float32, with a step of 1 along z.
-        is_finite: one uint8.
-        values_c: step from class to class, and so on.
-        values_x: step.
-        values_y: step.
-        num_classes: k.
-        nx: voxels.
-        ny: voxels.
-        nz: voxels.
-        UNROLLED: values of a voxel that are loaded at a time.
-        ROWS: lines of a program.
-        SIDE: voxels of a line.
+    `values` (k, nx, ny, nz) is float32, with the steps `values_c`, `values_x`, `values_y` and 1.
     """
     i, j, k, inside = _voxels(nx, ny, nz, ROWS, SIDE)
     at = i * values_x + j * values_y + k

@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Generic
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from voxelocity.infer import arrays
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.mirrored import Mirrored, as_float32_copy
-from voxelocity.infer.stitched import Stitched, TileSink, spatial_shape
+from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window_config import WindowConfig
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.device import Device, is_out_of_memory
@@ -41,7 +42,7 @@ Forward = Callable[[Values], Values]
 
 def stitch_volumes(
     forward: Forward,
-    images: Iterable[tuple[Values, TileSink]],
+    images: Iterable[tuple[Values, Sink]],
     config: WindowConfig,
     *,
     device: Device,
@@ -49,7 +50,7 @@ def stitch_volumes(
     swapped_classes: Sequence[int] = (),
     folder: Path | None = None,
     warn: Callable[[str], None] = warnings.warn,
-) -> Iterator[Stitched]:
+) -> Iterator[Stitched[Sink]]:
     """Gives the blended logits of each volume to its sink; windows of neighboring small volumes share forward passes.
 
     The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
@@ -76,23 +77,25 @@ def stitch_volumes(
 
     Raises:
         InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
+        Exception: what the iteration of `images` raises, after the volumes before it.
     """
-    pending: deque[Stitched] = deque()
     accumulators = Accumulators(device, folder, warn, on_device=config.sum_on == "auto")
     passes = _Passes(forward, config, device, swapped_classes, warn)
 
-    def begin_volume(image: Values, sink: TileSink) -> Stitched:
+    def begin(image: Values, sink: Sink) -> Stitched[Sink]:
         return Stitched(image, sink, config, device, accumulators, num_outputs=num_outputs)
 
-    windows = _windows(images, begin_volume, config, pending)
-    while batch := _next_batch(windows, passes):
-        passes.run(batch, pending)
+    windows = _Windows(images, begin, config)
+    while batch := windows.next_batch(passes):
+        passes.run(batch, windows.pending)
         del batch
-        while pending and pending[0].is_complete:
-            yield pending.popleft()
+        while windows.pending and windows.pending[0].is_complete:
+            yield windows.pending.popleft()
+    if windows.error is not None:
+        raise windows.pop_error()
 
 
-_Window = tuple[Stitched, Region]
+_Window = tuple[Stitched[Any], Region]
 
 
 class _Passes:
@@ -132,7 +135,7 @@ class _Passes:
                 values.add(value)
         return to_run
 
-    def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
+    def run(self, batch: Sequence[_Window], pending: Iterable[Stitched[Any]]) -> None:
         """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
         batch = [window for window in batch if not window[0].has_failed]
         to_run = self.windows_to_run(batch)
@@ -143,19 +146,14 @@ class _Passes:
         if logits is None:
             self._run_again(batch, len(to_run), pending)
             return
-        logits_by_window = dict(zip(to_run, logits, strict=True))
+        outputs = dict(zip(to_run, logits, strict=True))
         constant = {
-            value: output
-            for (stitched, box), output in logits_by_window.items()
-            if (value := stitched.constant_values.get(box))
+            value: output for (stitched, box), output in outputs.items() if (value := stitched.constant_values.get(box))
         }
-        for stitched, box in batch:
-            value = stitched.constant_values.get(box)
-            output = logits_by_window.get((stitched, box))
-            if output is None:
-                assert value is not None
-                output = constant[value] if value in constant else self._constant_logits[value]
-            stitched.add(output, box)
+        known = {**self._constant_logits, **constant}
+        for window in batch:
+            stitched, box = window
+            stitched.add(outputs[window] if window in outputs else known[stitched.constant_values[box]], box)
         for value, output in constant.items():
             self._keep(value, output)
 
@@ -180,7 +178,7 @@ class _Passes:
                 raise
             return None
 
-    def _run_again(self, batch: Sequence[_Window], num_run: int, pending: Iterable[Stitched]) -> None:
+    def _run_again(self, batch: Sequence[_Window], num_run: int, pending: Iterable[Stitched[Any]]) -> None:
         self._constant_logits.clear()
         if self._device.type == "cuda":
             import torch
@@ -210,34 +208,58 @@ class _Passes:
         self.run(batch, pending)
 
 
-def _windows(
-    images: Iterable[tuple[Values, TileSink]],
-    make: Callable[[Values, TileSink], Stitched],
-    config: WindowConfig,
-    pending: deque[Stitched],
-) -> Iterator[_Window | None]:
-    """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
-    for image, sink in images:
-        stitched = make(image, sink)
-        pending.append(stitched)
-        for box in stitched.boxes:
-            if not stitched.has_failed:
-                yield stitched, box
-        if len(stitched.boxes) > _MOST_PASSES_SHARED * config.batch_size:
-            yield None
-        # The next volume is loaded now, and this frame must not keep this one alive.
-        del image, sink, stitched
+class _Windows(Generic[Sink]):
+    """Every window of every volume, in order. A volume is begun when its first window is needed.
 
+    Attributes:
+        pending: volumes that were begun and are not complete.
+        error: what ended the iteration of the images.
+    """
 
-def _next_batch(windows: Iterator[_Window | None], passes: _Passes) -> list[_Window]:
-    """Windows for one full pass; none only if there are no more."""
-    batch: list[_Window] = []
-    for window in windows:
-        if window is not None:
-            batch.append(window)
-        if len(passes.windows_to_run(batch)) == passes.batch_size or (window is None and batch):
-            break
-    return batch
+    def __init__(
+        self,
+        images: Iterable[tuple[Values, Sink]],
+        begin: Callable[[Values, Sink], Stitched[Sink]],
+        config: WindowConfig,
+    ) -> None:
+        self.pending: deque[Stitched[Sink]] = deque()
+        self.error: Exception | None = None
+        self._begin = begin
+        self._most_shared = _MOST_PASSES_SHARED * config.batch_size
+        self._windows = self._of_volumes(images)
+
+    def next_batch(self, passes: _Passes) -> list[_Window]:
+        """Windows for one full pass; none only if there are no more."""
+        batch: list[_Window] = []
+        for window in self._windows:
+            if window is not None:
+                batch.append(window)
+            if len(passes.windows_to_run(batch)) == passes.batch_size or (window is None and batch):
+                break
+        return batch
+
+    def pop_error(self) -> Exception:
+        """The error, which is kept no longer: its traceback would hold this object."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
+    def _of_volumes(self, images: Iterable[tuple[Values, Sink]]) -> Iterator[_Window | None]:
+        """None ends a pass."""
+        try:
+            for image, sink in images:
+                stitched = self._begin(image, sink)
+                self.pending.append(stitched)
+                for box in stitched.boxes:
+                    if not stitched.has_failed:
+                        yield stitched, box
+                if len(stitched.boxes) > self._most_shared:
+                    yield None
+                # The next volume is loaded now, and this frame must not keep this one alive.
+                del image, sink, stitched
+        except Exception as error:
+            # Windows of earlier volumes may still wait for a full pass.
+            self.error = error
 
 
 def _predict_mirrored(

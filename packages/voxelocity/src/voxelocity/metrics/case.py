@@ -65,15 +65,13 @@ def case_score(
     try:
         pairs = count_pairs(prediction_xyz, truth_xyz, num_classes=len(class_names))
         tables = merged_pairs(pairs, [*names.values()])
-        distances = (
-            _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)
-            if tolerance_mm is not None
-            else ()
-        )
+        distances: dict[str, SurfaceDistance | None] = {}
+        if tolerance_mm is not None:
+            found = _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)
+            distances = dict(zip(names, found, strict=True))
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
     dice = dict(zip(names, dice_of_tables(tables), strict=True))
-    by_name = dict(zip(names, distances, strict=True)) if tolerance_mm is not None else {}
     voxel_ml = math.prod(spacing_mm) / 1e3
     truth_ml, prediction_ml = (
         {name: int(count) * voxel_ml for name, count in zip(names, tables.sum(axis=axis)[:, 1], strict=True)}
@@ -82,12 +80,12 @@ def case_score(
     return CaseScore(
         case_id=case_id,
         dice=dice,
-        hd95_mm={name: None if distance is None else distance.hd95_mm for name, distance in by_name.items()},
-        hd95_estimated=tuple(name for name, distance in by_name.items() if distance and distance.is_estimated),
+        hd95_mm={name: distance.hd95_mm if distance else None for name, distance in distances.items()},
+        hd95_estimated=tuple(name for name, distance in distances.items() if distance and distance.is_estimated),
         # Without a Dice the class is in neither; with one but without a distance it is in one of the two.
         nsd={
             name: distance.nsd if distance else None if dice[name] is None else 0.0
-            for name, distance in by_name.items()
+            for name, distance in distances.items()
         },
         truth_ml=truth_ml,
         prediction_ml=prediction_ml,

@@ -76,10 +76,14 @@ def surface_distances(
             f"metrics.surface: prediction {prediction_xyz.shape}, truth {truth_xyz.shape}, spacing {spacing_mm} mm; "
             "shapes must be equal and spacings positive, so bring both onto one grid and fix its header"
         )
-    boxes_truth, boxes_prediction = _boxes(truth_xyz, num_classes), _boxes(prediction_xyz, num_classes)
+    if num_classes < 2:
+        return ()
+    from scipy.ndimage import find_objects
+
+    # The smallest box around each foreground class; None if it has no voxel.
+    boxes = [find_objects(indices, max_label=num_classes - 1) for indices in (truth_xyz, prediction_xyz)]
     distances: list[SurfaceDistance | None] = []
-    for index in range(1, num_classes):
-        box_truth, box_prediction = boxes_truth[index - 1], boxes_prediction[index - 1]
+    for index, (box_truth, box_prediction) in enumerate(zip(*boxes, strict=True), start=1):
         if box_truth is None or box_prediction is None:
             distances.append(None)
             continue
@@ -87,14 +91,6 @@ def surface_distances(
         surface_prediction = _surface_mm(prediction_xyz, index, box_prediction, spacing_mm)
         distances.append(_distance(surface_truth, surface_prediction, tolerance_mm))
     return tuple(distances)
-
-
-def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
-    """The smallest box around each foreground class; None if it has no voxel."""
-    from scipy import ndimage
-
-    boxes: list[Box | None] = ndimage.find_objects(indices, max_label=num_classes - 1) if num_classes > 1 else []
-    return boxes
 
 
 def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) -> Points:

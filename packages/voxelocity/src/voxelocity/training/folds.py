@@ -16,7 +16,7 @@ from rich.console import Console
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.requests.train import FoldsOptions, TrainRequest
-from voxelocity.evaluation import Evaluation, pool_runs, write_evaluation
+from voxelocity.infer.evaluation import Evaluation, pool_runs, write_evaluation
 from voxelocity.parallel import launcher_job, one_group, read_place
 from voxelocity.planning import SharedKeys
 from voxelocity.training.entry import run_training

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shared.limits import HANGS_S
-from voxelocity.infer.runtimes import contract, onnxruntime, openvino, tensorrt
+from voxelocity.infer.runtimes import contract, onnxruntime, openvino, program, tensorrt
 from voxelocity.infer.runtimes.contract import Runtime, missing
 from voxelocity.infer.runtimes.onnxruntime import OnnxSession
 from voxelocity.infer.runtimes.program import Converted, has_dynamic_space, to_onnx
@@ -63,9 +63,12 @@ class TestTensorRt(RuntimeContract):
     name, device = "tensorrt", "cuda"
 
 
+pytestmark = pytest.mark.usefixtures("traces_once")
+
+
 @pytest.fixture(scope="module")
-def onnx_model():
-    return to_onnx(example_network(), example_task())
+def onnx_model(traces_once):
+    return program.to_onnx(example_network(), example_task())
 
 
 def test_an_onnx_model_names_no_file_of_the_machine_that_wrote_it(onnx_model):

@@ -18,6 +18,7 @@ from voxelocity.infer.models.bundle_config import BundleConfig, Component
 from voxelocity.infer.models.bundle_prepare import BundlePreparation, check_keys, preparation_of
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import METADATA
+from voxelocity.infer.runtimes.contract import in_one_line
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.plain import shortened
 
@@ -70,7 +71,7 @@ def _names(path: Path) -> tuple[list[str], dict[int, str]]:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"infer: {path} does not describe network_data_format with inputs.image and outputs.pred and their "
-            f"num_channels ({type(error).__name__}: {error}); complete it as MONAI's bundle specification says"
+            f"num_channels ({in_one_line(error)}); complete it as MONAI's bundle specification says"
         ) from None
     return list(found[0].values()), found[1]
 
@@ -189,4 +190,4 @@ def _network(described: Component, path: Path, spec: PredictionSpec) -> torch.nn
         raise
     # MONAI's classes check few of their arguments; what the others break may raise anything.
     except Exception as error:
-        raise described.error(f"cannot be made from {shortened(arguments)} ({type(error).__name__}: {error})") from None
+        raise described.error(f"cannot be made from {shortened(arguments)} ({in_one_line(error)})") from None

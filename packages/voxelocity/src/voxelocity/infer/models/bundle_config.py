@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.plain import parse_yaml, shortened
+from voxelocity_observe.core.plain import excerpt, parse_yaml, shortened
 from voxelocity_observe.core.whole_file import check_is_file
 
 _NAMES = ("inference.json", "inference.yaml", "inference.yml")
@@ -41,7 +41,7 @@ class BundleConfig:
             values = parse_yaml(check_is_file(self.path).read_text(encoding="utf-8"))
         # Brackets within brackets are read by functions that call themselves.
         except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"infer: {self.path} is damaged ({error}); copy it again") from None
+            raise InputError(f"infer: {self.path} is damaged ({excerpt(error)}); copy it again") from None
         if not isinstance(values, dict):
             raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
         self._values = values
@@ -76,13 +76,7 @@ class BundleConfig:
 
     def component(self, value: Any, where: str) -> Component:
         """The object that a value describes with `_target_`, its arguments not resolved yet."""
-        for _ in range(_MAX_REFERENCES):
-            if not (isinstance(value, str) and value[:1] in ("@", "%")):
-                break
-            where = value[1:]
-            value = self._at(where, where)
-        if isinstance(value, str) and value.startswith("$"):
-            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
+        value, where = self._follow(value, where)
         if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
             raise self.error(where, f"is {shortened(value)}, not an object with _target_")
         arguments = {key: argument for key, argument in value.items() if key not in _NO_ARGUMENTS}
@@ -97,14 +91,21 @@ class BundleConfig:
         chain = self.component(f"@{where}", where)
         if chain.name != "Compose":
             raise self.error(where, f"is made by {chain.name}, not by Compose")
-        transforms, place = chain.arguments.get("transforms", []), f"{where}::transforms"
-        if isinstance(transforms, str) and transforms[:1] in ("@", "%"):
-            place = transforms[1:]
-            transforms = self._at(place, where)
+        transforms, place = self._follow(chain.arguments.get("transforms", []), f"{where}::transforms")
         if not isinstance(transforms, list):
             raise self.error(place, f"is {shortened(transforms)}, not a list of transforms")
         found = [self.component(transform, f"{place}::{index}") for index, transform in enumerate(transforms)]
         return [component for component in found if not component.is_disabled]
+
+    def _follow(self, value: Any, where: str) -> tuple[Any, str]:
+        """What a value refers to, by way of other references, and where that stands."""
+        for _ in range(_MAX_REFERENCES):
+            if not (isinstance(value, str) and value[:1] in ("@", "%")):
+                break
+            value, where = self._at(value[1:], where), value[1:]
+        if isinstance(value, str) and value.startswith("$"):
+            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
+        return value, where
 
     def _at(self, identifier: str, where: str) -> Any:
         value: Any = self._values

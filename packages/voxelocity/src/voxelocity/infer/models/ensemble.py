@@ -15,7 +15,7 @@ import torch
 
 from voxelocity.core.axis_order import orientation_of, turn_onto
 from voxelocity.core.contracts import DeterministicStage, StageEffect
-from voxelocity.core.volume import Grid, Volume, VolumeSpec
+from voxelocity.core.volume import Volume, VolumeSpec
 from voxelocity.infer.division import CaseDivision
 from voxelocity.infer.model import ForeignNetwork, Model
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -130,13 +130,16 @@ class StackedPreparations:
 
 
 def _check_alike(first: Model, other: Model) -> None:
+    spacings_mm = [
+        tuple(round(spacing, 6) for spacing in model.describe_prepared().grid.spacing_mm) for model in (first, other)
+    ]
     for what, of_first, of_other in (
         ("labels", first.spec.labels, other.spec.labels),
         ("channels", first.spec.channels, other.spec.channels),
         ("windows", first.spec.window, other.spec.window),
         ("overlapping classes", first.spec.region_order, other.spec.region_order),
         ("interpolated values", first.spec.restored, other.spec.restored),
-        ("spacings after preparation", _spacing_mm(first), _spacing_mm(other)),
+        ("spacings after preparation", *spacings_mm),
     ):
         if of_first != of_other:
             raise InputError(
@@ -144,9 +147,3 @@ def _check_alike(first: Model, other: Model) -> None:
                 f"({of_first} and {of_other}); predict with each alone, or train both with one plan "
                 "(voxelocity train --folds all)"
             )
-
-
-def _spacing_mm(model: Model) -> tuple[float, ...]:
-    """Of a scan of 1 mm after the model's preparation."""
-    scan = VolumeSpec(num_channels=len(model.spec.channels), grid=Grid.of((100, 100, 100), np.eye(4)), dtype="float32")
-    return tuple(round(spacing, 6) for spacing in model.preparation.describe(scan).spec.grid.spacing_mm)

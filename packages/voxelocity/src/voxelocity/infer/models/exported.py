@@ -65,10 +65,6 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
 class ExportedNetwork(ForeignNetwork):
     """A network in its own runtime, opened for the device of its first windows.
 
-    Args:
-        path: of the main file.
-        spec: of the model.
-
     Attributes:
         runtime: its name in `infer.runtimes.table`.
     """

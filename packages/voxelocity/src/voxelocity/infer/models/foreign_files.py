@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from voxelocity.infer.models.spec import read_object
+from voxelocity.infer.runtimes.contract import in_one_line
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.whole_file import check_is_file
+from voxelocity_observe.core.plain import excerpt
 
 # The log in a checkpoint has numbers of these types. Earlier releases of numpy have its scalars in another module.
 _SCALAR = np.float64(0).__reduce__()[0]
@@ -24,20 +25,13 @@ _NUMPY_TYPES: list[Any] = [
 ]
 
 
-_COPY = "it belongs to the model: copy it too"
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
         InputError: the file is missing, cannot be read, or holds something else.
     """
-    try:
-        check_is_file(path)
-    except OSError as error:
-        raise InputError(f"infer: {path} cannot be read ({error.strerror}); {_COPY}") from None
-    return read_object(path, unreadable=_COPY, damaged="copy it again")
+    return read_object(path, unreadable="it belongs to the model: copy it too", damaged="copy it again")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -50,15 +44,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(_NUMPY_TYPES):
             values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"holds {found[1]}, which may run code" if found else f"cannot be read as plain data ({error})"
+        # Before it stands torch's advice to load the file as code.
+        why = excerpt(str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0])
+        what = f"cannot be read as plain data ({why})"
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            what = f"holds {excerpt(found[1], 80)}, which may run code"
         raise InputError(
             f"infer: {path} {what}; only weights, numbers and texts are read from a model. If you trust the file, load "
             "it with torch.load(..., weights_only=False), remove the rest, and save it again with torch.save"
         ) from None
     # A damaged pickle may do anything that its few orders can do to objects of the wrong kind.
     except Exception as error:
-        raise InputError(f"infer: {path} is damaged ({type(error).__name__}: {error}); copy it again") from None
+        raise InputError(f"infer: {path} is damaged ({in_one_line(error)}); copy it again") from None
     if not isinstance(values, dict):
         raise InputError(f"infer: {path} holds a {type(values).__name__}, not a dictionary of weights")
     return values
@@ -140,10 +137,10 @@ def _check_batch(network: torch.nn.Module, shape_bcxyz: tuple[int, ...], path: P
     except Exception as error:
         if "meta" in str(error):
             return
-        why = str(error).partition("\n")[0] or type(error).__name__
         size = " x ".join(map(str, shape_bcxyz[2:]))
         raise InputError(
-            f"infer: the network of {path.parent.parent} cannot take its own windows of {size} ({why}); copy it again"
+            f"infer: the network of {path.parent.parent} cannot take its own windows of {size} "
+            f"({in_one_line(error)}); copy it again"
         ) from None
 
 

@@ -24,7 +24,7 @@ from voxelocity.infer.models.kinds import PLANS, nnunet_results
 from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
 from voxelocity_observe.core.errors import ConfigError, InputError
-from voxelocity_observe.core.plain import shortened
+from voxelocity_observe.core.plain import excerpt, shortened
 
 DATASET = "dataset.json"
 # nnU-Net trains five.
@@ -186,6 +186,10 @@ def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> 
         raise InputError(f"infer: {error}; Voxelocity cannot run this model: predict with nnU-Net itself") from None
 
 
+def _damaged(where: Path | str, why: str) -> InputError:
+    return InputError(f"infer: {where}{why}; copy the file again")
+
+
 def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
     """The keys of a configuration with those that it inherits."""
     values: dict[str, Any] = {}
@@ -193,10 +197,7 @@ def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
     seen = set[str]()
     while left:
         if not isinstance(left, str) or left in seen or left not in plans.configurations:
-            raise InputError(
-                f"infer: {where}: the configuration {shortened(left)} is missing or inherits from itself; copy the "
-                "file again"
-            )
+            raise _damaged(where, f": the configuration {shortened(left)} is missing or inherits from itself")
         seen.add(left)
         values = {**plans.configurations[left], **values}
         left = plans.configurations[left].get("inherits_from", "")
@@ -224,17 +225,12 @@ def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, 
     if all(len(values) == 1 for values in parts.values()):
         labels = {values[0]: name for name, values in parts.items()}
         if sorted(labels) != list(range(len(parts))):
-            raise InputError(
-                f"infer: {where}: labels has the values {sorted(labels)}; nnU-Net trains on 0, 1, 2 and so on, so copy "
-                "the file again"
-            )
+            raise _damaged(where, f": labels has the values {sorted(labels)}, and nnU-Net trains on 0, 1, 2 and so on")
         return labels, ()
     regions = {name: values for name, values in parts.items() if set(values) != {0}}
     if len(dataset.regions_class_order) != len(regions):
-        raise InputError(
-            f"infer: {where}: regions_class_order {dataset.regions_class_order} must have one value for each of "
-            f"{', '.join(regions)}; copy the file again"
-        )
+        given, names = dataset.regions_class_order, ", ".join(regions)
+        raise _damaged(where, f": regions_class_order {given} must have one value for each of {names}")
     labels = {0: "background"}
     for value, (name, values) in zip(dataset.regions_class_order, regions.items(), strict=True):
         # A voxel of this value is in this region and in none that is drawn over it.
@@ -246,9 +242,10 @@ def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, 
 def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:
     schemes, masks = configuration.normalization_schemes, configuration.use_mask_for_norm
     if not len(schemes) == len(masks) == num_channels or sorted(plans.transpose_forward) != [0, 1, 2]:
-        raise InputError(
-            f"infer: {where} has {len(schemes)} normalization_schemes and {len(masks)} use_mask_for_norm for "
-            f"{num_channels} channels, and the axes {plans.transpose_forward}; copy the file again"
+        raise _damaged(
+            where,
+            f" has {len(schemes)} normalization_schemes and {len(masks)} use_mask_for_norm for {num_channels} "
+            f"channels, and the axes {plans.transpose_forward}",
         )
     image, logits = configuration.resampling_fn_data_kwargs, configuration.resampling_fn_probabilities_kwargs
     # nnU-Net reads arrays as (z, y, x).
@@ -278,9 +275,7 @@ def _normalization(plans: _Plans, index: int, scheme: Scheme, is_masked: bool, w
     try:
         low, high, mean, std = (facts[key] for key in ("percentile_00_5", "percentile_99_5", "mean", "std"))
     except KeyError as error:
-        raise InputError(
-            f"infer: {where}: the intensities of channel {index} lack {error}; copy the file again"
-        ) from None
+        raise _damaged(where, f": the intensities of channel {index} lack {error}") from None
     return Normalization(scheme=scheme, low=low, high=high, mean=mean, std=std)
 
 
@@ -289,9 +284,7 @@ def _network(
 ) -> torch.nn.Module:
     described = configuration.get("architecture") or _earlier_architecture(configuration, where)
     if not isinstance(described, Mapping) or not isinstance(described.get("arch_kwargs", {}), Mapping):
-        raise InputError(
-            f"infer: {where}: the architecture is {shortened(described)}, not keys and values; copy the file again"
-        )
+        raise _damaged(where, f": the architecture is {shortened(described)}, not keys and values")
     name = str(described.get("network_class_name"))
     if name not in NETWORKS:
         raise InputError(
@@ -301,10 +294,8 @@ def _network(
     plan = _parse(Architecture, described.get("arch_kwargs", {}), where)
     divisor = tuple(math.prod(strides) for strides in zip(*plan.strides, strict=True))
     if any(n % d for n, d in zip(spec.window.shape_voxel, divisor, strict=True)):
-        raise InputError(
-            f"infer: {where}: patch_size {spec.window.shape_voxel} is not a multiple of {divisor}, which its "
-            "strides need; copy the file again"
-        )
+        shape = spec.window.shape_voxel
+        raise _damaged(where, f": patch_size {shape} is not a multiple of {divisor}, which its strides need")
     return network_with(
         partial(PlannedUNet, plan, num_channels=len(spec.channels), num_classes=spec.num_outputs),
         _weights(checkpoint),
@@ -318,10 +309,8 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
     try:
         convolutions = configuration["n_conv_per_stage_encoder"]
         if not isinstance(convolutions, list) or len(convolutions) > MOST_LEVELS:
-            raise InputError(
-                f"infer: {where}: n_conv_per_stage_encoder is {shortened(convolutions)}, not a list of at most "
-                f"{MOST_LEVELS} numbers; copy the file again"
-            )
+            found = shortened(convolutions)
+            raise _damaged(where, f": n_conv_per_stage_encoder is {found}, not a list of at most {MOST_LEVELS} numbers")
         base, most = (int(configuration[key]) for key in ("UNet_base_num_features", "unet_max_num_features"))
         name = configuration["UNet_class_name"]
         arguments = {
@@ -338,11 +327,9 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
             "nonlin": "torch.nn.LeakyReLU",
         }
     except KeyError as error:
-        raise InputError(f"infer: {where} has no key {error}; copy the file again") from None
+        raise _damaged(where, f" has no key {error}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"infer: {where} has a number of features that is none ({error}); copy the file again"
-        ) from None
+        raise _damaged(where, f" has a number of features that is none ({excerpt(error)})") from None
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 

@@ -97,12 +97,7 @@ class Architecture(Config):
 class PlannedUNet(nn.Module):
     """nnU-Net's PlainConvUNet or ResidualEncoderUNet without deep supervision.
 
-    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z).
-
-    Args:
-        plan: of its layers; residual if it counts blocks.
-        num_channels: of the image.
-        num_classes: of the logits.
+    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z). Residual if its plan counts blocks.
     """
 
     def __init__(self, plan: Architecture, *, num_channels: int, num_classes: int) -> None:
@@ -160,7 +155,7 @@ class _Decoder(nn.Module):
         return logits
 
 
-class _Convolution(nn.Module):
+class _Convolution(nn.Sequential):
     """A convolution, normalized; `is_active`: with an activation."""
 
     def __init__(
@@ -179,22 +174,15 @@ class _Convolution(nn.Module):
         bias = plan.conv_bias if has_bias is None else has_bias
         self.conv = nn.Conv3d(before, after, kernel, stride, (x, y, z), bias=bias)
         self.norm = plan.norm(after)
-        self.nonlin = plan.activation() if is_active else nn.Identity()
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.nonlin(self.norm(self.conv(features)))
-        return result
+        if is_active:
+            self.nonlin = plan.activation()
 
 
-class _Convolutions(nn.Module):
+class _Convolutions(nn.Sequential):
     def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
         super().__init__()
         rest = (_Convolution(after, after, kernel, (1, 1, 1), plan) for _ in range(count - 1))
         self.convs = nn.Sequential(_Convolution(before, after, kernel, stride, plan), *rest)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.convs(features)
-        return result
 
 
 class _PlainLevel(nn.Sequential):
@@ -202,15 +190,11 @@ class _PlainLevel(nn.Sequential):
         super().__init__(_Convolutions(before, after, kernel, stride, count, plan))
 
 
-class _ResidualLevel(nn.Module):
+class _ResidualLevel(nn.Sequential):
     def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
         super().__init__()
         rest = (_ResidualBlock(after, after, kernel, (1, 1, 1), plan) for _ in range(count - 1))
         self.blocks = nn.Sequential(_ResidualBlock(before, after, kernel, stride, plan), *rest)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.blocks(features)
-        return result
 
 
 class _ResidualBlock(nn.Module):

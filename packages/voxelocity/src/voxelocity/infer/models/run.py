@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text
+from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text, write_spec
 from voxelocity.step import build_network
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.plain import excerpt
 from voxelocity_observe.core.whole_file import check_is_file, put_in_place
 
 WEIGHTS_NAME = "model.safetensors"
@@ -41,8 +41,7 @@ def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each under another name first, so that a reader never sees half of one."""
     weights = save({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
-    spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
-    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()}))
 
 
 def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
@@ -51,8 +50,7 @@ def save_keep_largest(folder: Path, names: Sequence[str]) -> None:
     Raises:
         InputError: as `load_model`, about the description.
     """
-    spec = read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)})
-    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
+    write_spec(folder, read_spec(folder / SPEC_NAME).model_copy(update={"keep_largest": tuple(names)}))
 
 
 def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -> tuple[torch.nn.Module, ModelSpec]:
@@ -85,11 +83,9 @@ def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -
             ) from None
     spec = read_spec(folder / SPEC_NAME)
     _check_factory(spec.network.factory, factory, folder, option)
-    _check_weights(spec, folder / WEIGHTS_NAME)
-    network = _network(spec)
-    _load_weights(network, folder / WEIGHTS_NAME)
+    network = _network_of(spec, folder / WEIGHTS_NAME)
     _check_bytes(spec, folder / WEIGHTS_NAME)
-    return network.eval(), spec
+    return network, spec
 
 
 def _doubts(folder: Path, spec: ModelSpec) -> tuple[str, ...]:
@@ -115,22 +111,32 @@ def _check_factory(trained: str, given: str, folder: Path, option: str) -> None:
     )
 
 
-def _network(spec: ModelSpec) -> torch.nn.Module:
+def _build(spec: ModelSpec) -> torch.nn.Module:
     return build_network(spec.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=0)
 
 
-def _check_weights(spec: ModelSpec, path: Path) -> None:
-    """Compares names, shapes and dtypes before memory is allocated for a network that the weights do not fit."""
+def _network_of(spec: ModelSpec, path: Path) -> torch.nn.Module:
+    """The network with the weights of a file, after names, shapes and dtypes are known to fit: it may be large."""
     with torch.device("meta"):
-        wanted = {name: (list(tensor.shape), tensor.dtype) for name, tensor in _network(spec).state_dict().items()}
+        wanted = {name: (list(tensor.shape), tensor.dtype) for name, tensor in _build(spec).state_dict().items()}
     try:
         with safe_open(path, framework="pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - a file, not a mapping
             found = {name: (part.get_shape(), _SAFE_DTYPES.get(part.get_dtype())) for name, part in parts.items()}
+            if found != wanted:
+                raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} describes; train the model again")
+            weights = {name: file.get_tensor(name) for name in parts}
     except (SafetensorError, OSError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    if found != wanted:
-        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} describes; train the model again")
+        raise InputError(f"infer: {path} is damaged ({excerpt(error)}); train the model again") from None
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                f"infer: {path} holds NaN or infinity in '{name}', so it cannot predict; copy it again, or "
+                "train the model again"
+            )
+    network = _build(spec)
+    network.load_state_dict(weights)
+    return network.eval()
 
 
 def _check_bytes(spec: ModelSpec, path: Path) -> None:
@@ -144,18 +150,3 @@ def _check_bytes(spec: ModelSpec, path: Path) -> None:
             f"infer: {path} is not the file that was written with the {SPEC_NAME} next to it (its SHA-256 is "
             f"{found[:12]}..., not {spec.weights_sha256[:12]}...); copy both again, or train the model again"
         )
-
-
-def _load_weights(network: torch.nn.Module, path: Path) -> None:
-    try:
-        weights = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    wanted = network.state_dict()
-    for name, tensor in wanted.items():
-        if not bool(torch.isfinite(weights[name]).all()):
-            raise InputError(
-                f"infer: {path} holds NaN or infinity in '{name}', so it cannot predict; copy it again, or "
-                "train the model again"
-            )
-        tensor.copy_(weights[name])

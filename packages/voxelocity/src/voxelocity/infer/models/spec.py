@@ -19,7 +19,8 @@ from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 from voxelocity.step import NetworkConfig
 from voxelocity_observe.core.errors import ConfigError, InputError
-from voxelocity_observe.core.plain import shortened
+from voxelocity_observe.core.plain import excerpt, shortened
+from voxelocity_observe.core.whole_file import check_is_file, put_in_place
 
 SPEC_NAME = "model.json"
 KNOWN_VERSIONS = (1, 2, 3, 4)
@@ -102,17 +103,22 @@ def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:
         InputError: it cannot be read, or holds something else.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(check_is_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"infer: {path} cannot be read ({error.strerror}); {unreadable}") from None
     # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
     except (ValueError, RecursionError) as error:
-        raise InputError(f"infer: {path} is damaged ({error}); {damaged}") from None
+        raise InputError(f"infer: {path} is damaged ({excerpt(error)}); {damaged}") from None
     if not isinstance(values, dict):
         raise InputError(
             f"infer: {path} is damaged (it holds a JSON {type(values).__name__}, not keys and values); {damaged}"
         )
     return values
+
+
+def write_spec(folder: Path, spec: ModelSpec) -> None:
+    """Writes `model.json`, in one piece."""
+    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
 def read_spec(path: Path) -> ModelSpec:

@@ -143,7 +143,7 @@ class _Contest:
     def run(self, names: list[str], eager_s: float, *, num_windows: int) -> dict[str, Trial]:
         """Builds the runtimes of these names, and times them and eager: once, and those near the quickest again."""
         wanted = self._call(EAGER).float().clone()
-        trials = {EAGER: Trial(build_s=0.0, window_s=eager_s), **{name: self._tried(name, wanted) for name in names}}
+        trials = {EAGER: Trial(build_s=0.0, window_s=eager_s), **{name: self._try(name, wanted) for name in names}}
         seconds = {name: trial.window_s for name, trial in trials.items() if trial.window_s is not None}
         near = [name for name in seconds if seconds[name] <= _NEAR * min(seconds.values())]
         if len(near) < 2:
@@ -175,7 +175,7 @@ class _Contest:
             return NamedForward(name, forward)
         return NamedForward(EAGER, self.load(EAGER))
 
-    def _tried(self, name: str, wanted: torch.Tensor) -> Trial:
+    def _try(self, name: str, wanted: torch.Tensor) -> Trial:
         begin_s = self._clock()
         try:
             self.load(name)
@@ -232,18 +232,13 @@ def relative_difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_remembered: bool) -> str:
-    def seconds(one: str) -> str:
-        window_s = trials[one].window_s
-        return "" if window_s is None else duration_text(window_s)
-
-    others = ", ".join(
-        f"{trial} {seconds(trial)}" for trial in trials if trial != name and trials[trial].window_s is not None
-    )
+    times = {runtime: duration_text(trial.window_s) for runtime, trial in trials.items() if trial.window_s is not None}
+    others = ", ".join(f"{runtime} {text}" for runtime, text in times.items() if runtime != name)
     source = "measured earlier on this machine" if is_remembered else "measured now and remembered"
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""
     return (
-        f"predict: runtime {name} for {num_windows} windows: {seconds(name)} per window{building}"
+        f"predict: runtime {name} for {num_windows} windows: {times[name]} per window{building}"
         f"{f' ({others})' if others else ''}{differs}; {source}"
     )
 

@@ -73,11 +73,6 @@ def why_not_compiled(device: torch.device) -> str:
     return ""
 
 
-def why_not_cuda_graphs(device: torch.device) -> str:
-    """Why the device has no CUDA graphs; "" if it has."""
-    return "" if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device.type}"
-
-
 def load_cuda_graphs(network: torch.nn.Module, task: RuntimeTask) -> Forward:
     """A full batch recorded once as a CUDA graph, which is then replayed without the host's work for each kernel.
 
@@ -120,5 +115,10 @@ def _of_full_batches(run: Forward, task: RuntimeTask, *, otherwise: Forward) -> 
 
 
 EAGER_RUNTIME = Runtime(name=EAGER, why_not=lambda device: "", load=load_eager, build_s=0.0)
-CUDA_GRAPHS_RUNTIME = Runtime(name="cuda-graphs", why_not=why_not_cuda_graphs, load=load_cuda_graphs, build_s=2.0)
+CUDA_GRAPHS_RUNTIME = Runtime(
+    name="cuda-graphs",
+    why_not=lambda device: "" if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device.type}",
+    load=load_cuda_graphs,
+    build_s=2.0,
+)
 COMPILE_RUNTIME = Runtime(name="compile", why_not=why_not_compiled, load=load_compiled, build_s=60.0)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from voxelocity.core.volume import Grid, VolumeSpec
 from voxelocity.infer.model import ForeignNetwork, Model
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward, RuntimeTask
 from voxelocity.step import precision_on
@@ -95,13 +92,12 @@ def load_chosen(
 
 def task_of(model: Model, device: torch.device) -> RuntimeTask:
     """What a runtime of the model's network has to compute on the device."""
-    window, spec = model.spec.window, model.spec
-    # The preparation of an ensemble may repeat the channels.
-    scan = VolumeSpec(num_channels=len(spec.channels), grid=Grid.of((100, 100, 100), np.eye(4)), dtype="float32")
+    window = model.spec.window
     return RuntimeTask(
-        num_channels=model.preparation.describe(scan).spec.num_channels,
+        # The preparation of an ensemble may repeat the channels.
+        num_channels=model.describe_prepared().num_channels,
         shape_voxel=window.shape_voxel,
         batch_size=window.batch_size,
         device=device,
-        precision=precision_on(spec.precision, device),
+        precision=precision_on(model.spec.precision, device),
     )

@@ -1,7 +1,6 @@
-"""A network as a program without Python: traced by torch.export, as ONNX, or compiled by AOTInductor.
+"""A network as a program without Python: traced by torch.export, as ONNX.
 
-The only user of torch's exporters. The batch may have any number of windows; space may have any size where the network
-allows it.
+The batch may have any number of windows; space may have any size where the network allows it.
 """
 
 from __future__ import annotations
@@ -11,34 +10,18 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from voxelocity.infer.runtimes.contract import Forward, RuntimeTask, missing
-from voxelocity.infer.runtimes.native import load_eager
+from voxelocity.infer.runtimes.contract import RuntimeTask, missing
 
-INPUT, OUTPUT = "image", "logits"
-"""Names of the only input and output of an ONNX model."""
 _SPATIAL = (2, 3, 4)
 _NORMS = (
     torch.nn.modules.batchnorm._NormBase,  # batch and instance norms
     torch.nn.GroupNorm,
     torch.nn.LayerNorm,
 )
-
-
-class _Precise(torch.nn.Module):
-    """The network with the number formats and the memory format of a task."""
-
-    def __init__(self, network: torch.nn.Module, task: RuntimeTask) -> None:
-        super().__init__()
-        self.network = network
-        self._forward = load_eager(network, task)
-
-    def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
-        return self._forward(windows_bcxyz)
 
 
 def why_not_onnx(device: torch.device) -> str:
@@ -98,18 +81,18 @@ def to_onnx(network: torch.nn.Module, task: RuntimeTask, *, is_half: bool = Fals
     """
     import onnx
 
-    windows = _example(network, task)
+    windows = example_of(network, task)
     if is_half:
         network = Converted(network, torch.float16).eval()
     axes: dict[int, Any] = {0: "batch"} | dict.fromkeys(_SPATIAL, torch.export.Dim.AUTO)
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         program = torch.onnx.export(
             network,
             (windows,),
             dynamo=True,
             verbose=False,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
+            input_names=["image"],
+            output_names=["logits"],
             dynamic_shapes=(axes,),
         )
     assert program is not None
@@ -129,45 +112,14 @@ def has_dynamic_space(onnx_model: bytes) -> bool:
     return all(image.type.tensor_type.shape.dim[axis].dim_param for axis in _SPATIAL)
 
 
-def compile_package(network: torch.nn.Module, task: RuntimeTask, path: Path) -> None:
-    """Writes the network as an AOTInductor package (`.pt2`): machine code for this kind of device, weights inside.
-
-    It computes in the number formats of the task, on its device, on windows of its shape, one to `batch_size` of them.
-    """
-    from torch._inductor import aoti_compile_and_package
-
-    windows = _example(network, task)
-    # torch.export takes an axis of one element as fixed, so the example has two windows.
-    axes = {0: torch.export.Dim("batch", min=1, max=max(2, task.batch_size))}
-    with _quiet(), torch.no_grad():
-        program = torch.export.export(_Precise(network, task), (windows,), dynamic_shapes=(axes,))
-        aoti_compile_and_package(program, package_path=str(path))
-
-
-def open_package(path: Path) -> Forward:
-    """The network of an AOTInductor package. Runs the machine code in it: open only what you trust."""
-    from torch._inductor import aoti_load_package
-
-    with _quiet():
-        package = aoti_load_package(str(path))
-
-    def forward(windows: torch.Tensor) -> torch.Tensor:
-        # Its code calls torch's operations, which would otherwise be cast once more.
-        with torch.autocast(windows.device.type, enabled=False):
-            # It reads memory in the order of the example that it was compiled for.
-            logits: torch.Tensor = package(windows.contiguous())
-        return logits
-
-    return forward
-
-
-def _example(network: torch.nn.Module, task: RuntimeTask) -> torch.Tensor:
+def example_of(network: torch.nn.Module, task: RuntimeTask) -> torch.Tensor:
+    """Two windows, because torch.export takes an axis of one element as fixed."""
     device = next((weights.device for weights in network.parameters()), task.device)
     return torch.zeros((2, *task.batch_shape[1:]), device=device)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps the exporters' notes on torch's own internals, and on packages that we do not use, off the terminal."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level

@@ -3,7 +3,7 @@
 `pairs` finds the truth of each prediction, `volumes` brings both onto one grid, `evaluate` scores, `page` shows.
 """
 
-from voxelocity.evaluation.evaluate import Evaluation, evaluate, pool_runs, score_predictions
-from voxelocity.evaluation.page import evaluation_view, write_evaluation
+from voxelocity.infer.evaluation.evaluate import Evaluation, evaluate, pool_runs, score_predictions
+from voxelocity.infer.evaluation.page import evaluation_view, write_evaluation
 
 __all__ = ["Evaluation", "evaluate", "evaluation_view", "pool_runs", "score_predictions", "write_evaluation"]

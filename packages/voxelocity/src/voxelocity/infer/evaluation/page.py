@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from voxelocity.core.records import CaseScore, mean_where_known
-from voxelocity.evaluation.evaluate import Evaluation
-from voxelocity.evaluation.pairs import EVALUATION_FILES
+from voxelocity.infer.evaluation.evaluate import Evaluation
+from voxelocity.infer.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
 from voxelocity.report import score_table
 from voxelocity.report.summary import (
@@ -208,35 +208,35 @@ def _surfaces_and_volumes(scores: Sequence[CaseScore], tolerance_mm: float) -> T
 
 def _by_folder(evaluation: Evaluation) -> list[Block]:
     """One row for each folder if there are several, as for the folds of a cross-validation."""
-    folders = list(dict.fromkeys(evaluation.folders.values()))
-    if len(folders) < 2:
+    groups: dict[str, list[CaseScore]] = {folder: [] for folder in dict.fromkeys(evaluation.folders.values())}
+    if len(groups) < 2:
         return []
-    rows = []
-    for folder in folders:
-        scores = [score for score in evaluation.scores if evaluation.folders[score.case_id] == folder]
-        judged = [] if folder in evaluation.unlearned else scores
-        rows.append((folder, str(len(scores)), *_means(judged)))
-    heads = ("Folder", "Cases", "Mean Dice", "Mean HD95 (mm)")
-    return [Table(caption="Scores by folder", heads=heads, rows=rows, hides_caption=True)]
-
-
-def _means(scores: Sequence[CaseScore]) -> tuple[str, str]:
-    """Mean Dice and HD95 of some cases in words; not available without any."""
-    return dice_text(summarize(scores).mean_dice if scores else None), mm_text(mean_hd95_mm(scores))
+    for score in evaluation.scores:
+        groups[evaluation.folders[score.case_id]].append(score)
+    return [_means("Scores by folder", ("Folder", "Cases"), groups, without=evaluation.unlearned)]
 
 
 def _by_division(evaluation: Evaluation) -> list[Block]:
     """A row for cases that were trained on, and one for the others."""
-    seen = evaluation.trained_on
-    if not seen:
+    if not evaluation.trained_on:
         return []
+    seen = [score for score in evaluation.scores if score.case_id in evaluation.trained_on]
+    groups = {"trained on": seen, "not trained on": _unseen(evaluation)}
+    groups = {title: scores for title, scores in groups.items() if scores}
+    without = groups if evaluation.unlearned else ()
+    return [_means("Trained on, and not", ("Cases", "Number"), groups, without=without)]
+
+
+def _means(
+    caption: str, heads: tuple[str, str], groups: Mapping[str, Sequence[CaseScore]], *, without: Container[str]
+) -> Table:
+    """Cases, mean Dice and HD95 of each group; no means of the groups in `without`."""
     rows = []
-    for title, is_seen in (("trained on", True), ("not trained on", False)):
-        scores = [score for score in evaluation.scores if (score.case_id in seen) == is_seen]
-        if scores:
-            rows.append((title, str(len(scores)), *_means([] if evaluation.unlearned else scores)))
-    heads = ("Cases", "Number", "Mean Dice", "Mean HD95 (mm)")
-    return [Table(caption="Trained on, and not", heads=heads, rows=rows, hides_caption=True)]
+    for title, scores in groups.items():
+        judged = () if title in without else scores
+        mean_dice = summarize(judged).mean_dice if judged else None
+        rows.append((title, str(len(scores)), dice_text(mean_dice), mm_text(mean_hd95_mm(judged))))
+    return Table(caption=caption, heads=(*heads, "Mean Dice", "Mean HD95 (mm)"), rows=rows, hides_caption=True)
 
 
 def _left_out(evaluation: Evaluation) -> list[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,32 +11,38 @@ import pytest
 from shared.dicom_series import write_series
 from voxelocity.core import staging
 from voxelocity.data.decode import read_header, write_scan, write_segmentation
-from voxelocity.evaluation import evaluate
+from voxelocity.infer.evaluation import evaluate
 from voxelocity_observe.core.errors import InputError
 
 SHAPE_ZYX = (6, 20, 16)
 LABELS = {0: "background", 3: "organ", 7: "tumor"}
 
 
-class Study:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """Two series, with predictions as DICOM SEG and the truth as values and as DICOM SEG."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("study")
+    values = np.array(sorted(LABELS), np.uint8)
+    for name in ("out", "raw/labelsTr", "values"):
+        (folder / name).mkdir(parents=True)
+    for case in ("a", "b"):
+        series = folder / "set" / case / "CT"
+        write_series(series, np.zeros(SHAPE_ZYX, np.int16), name=case)
+        header = read_header(series)
+        truth = rng.integers(0, 3, header.grid.shape).astype(np.uint8)
+        predicted = np.where(rng.random(header.grid.shape) < 0.2, 0, truth).astype(np.uint8)
+        write_segmentation(folder / "out" / f"{case}.dcm", predicted, header, ["Organ", "Tumor"])
+        write_segmentation(folder / "set" / case / "seg.dcm", truth, header, ["organ", "tumor"])
+        write_scan(folder / "values" / f"{case}.nii.gz", values[predicted], header.grid)
+        write_scan(folder / "raw" / "labelsTr" / f"{case}.nii.gz", values[truth], header.grid)
+    return folder
+
+
+class Study:
+    """A copy of them."""
 
     def __init__(self, folder):
-        rng = np.random.default_rng(0)
         self.folder, self.predictions, self.truth = folder, folder / "out", folder / "raw" / "labelsTr"
-        self.values = np.array(sorted(LABELS), np.uint8)
-        for place_of_files in (self.predictions, self.truth, folder / "values"):
-            place_of_files.mkdir(parents=True)
-        for case in ("a", "b"):
-            series = folder / "set" / case / "CT"
-            write_series(series, np.zeros(SHAPE_ZYX, np.int16), name=case)
-            header = read_header(series)
-            truth = rng.integers(0, 3, header.grid.shape).astype(np.uint8)
-            predicted = np.where(rng.random(header.grid.shape) < 0.2, 0, truth).astype(np.uint8)
-            write_segmentation(self.predictions / f"{case}.dcm", predicted, header, ["Organ", "Tumor"])
-            write_segmentation(folder / "set" / case / "seg.dcm", truth, header, ["organ", "tumor"])
-            write_scan(folder / "values" / f"{case}.nii.gz", self.values[predicted], header.grid)
-            write_scan(self.truth / f"{case}.nii.gz", self.values[truth], header.grid)
 
     def declare(self, labels=LABELS):
         text = json.dumps({"labels": {name: value for value, name in labels.items()}})
@@ -48,8 +55,8 @@ class Study:
 
 
 @pytest.fixture
-def study(tmp_path):
-    return Study(tmp_path)
+def study(written, tmp_path):
+    return Study(shutil.copytree(written, tmp_path / "study"))
 
 
 def test_segments_have_the_scores_of_the_same_classes_as_values(study):

@@ -12,13 +12,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
+from infer.evaluation.conftest import PREDICTED, SPACING_MM, TRUTH, VALUES, save
 from monai.metrics import compute_dice, compute_hausdorff_distance, compute_surface_dice
 
 import voxelocity
 from voxelocity.core.scan_formats import format_names
-from voxelocity.evaluation import evaluate, pool_runs
-from voxelocity.evaluation.page import evaluation_document
+from voxelocity.infer.evaluation import evaluate, pool_runs
+from voxelocity.infer.evaluation.page import evaluation_document
 from voxelocity_observe.core.errors import InputError
 
 

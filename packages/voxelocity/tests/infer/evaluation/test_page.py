@@ -4,10 +4,10 @@ import csv
 import json
 
 import pytest
-from evaluation.conftest import PREDICTED, save
+from infer.evaluation.conftest import PREDICTED, save
 
 from shared.page import Page, assert_accessible, assert_golden, assert_safe
-from voxelocity.evaluation import evaluate, write_evaluation
+from voxelocity.infer.evaluation import evaluate, write_evaluation
 
 
 @pytest.fixture

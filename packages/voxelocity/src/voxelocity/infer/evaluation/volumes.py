@@ -63,7 +63,7 @@ def read_pair(
     truth_path = stage(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := _names_in(file)) is not None}
-    labels = labels or _found_labels(files, named, note)
+    labels = labels or _find_labels(files, named, note)
     values = sorted(labels)
     of_truth = values if ignore_value is None else [*values, ignore_value]
     found = {
@@ -107,7 +107,7 @@ def _read_values(path: Path, values: Sequence[int], note: Note) -> tuple[Array, 
     return class_indices(voxels[0], values, where=f"evaluate: {path}"), grid
 
 
-def _found_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]], note: Note) -> dict[int, str]:
+def _find_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]], note: Note) -> dict[int, str]:
     """The values, or the names, of these files, each as a class of its own; 0 is the background."""
     if not named:
         values = {value for path in files for value in label_values_in(path, note=note)} - {0}

@@ -17,8 +17,8 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.requests.evaluate import EvaluateOptions, EvaluateRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode.notes import Note, as_one_data_set
-from voxelocity.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
-from voxelocity.evaluation.volumes import read_pair
+from voxelocity.infer.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
+from voxelocity.infer.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import RunFacts, read_run
 from voxelocity_observe.core.errors import InputError, ScanError

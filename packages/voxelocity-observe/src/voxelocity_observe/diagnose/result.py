@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.plain import excerpt, plain_data, shortened
+from voxelocity_observe.core.plain import excerpt, plain_data, record_of, shortened
 from voxelocity_observe.core.time_parts import TimeShare
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.diagnose.facts import Facts
-from voxelocity_observe.diagnose.facts.typed import record_of
 
 Risk = Literal["safe", "changes results"]
 Basis = Literal["measured", "estimated"]

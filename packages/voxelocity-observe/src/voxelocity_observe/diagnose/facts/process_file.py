@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from voxelocity_observe.core.plain import record_of
 from voxelocity_observe.diagnose.facts.events import RECORDS, event
-from voxelocity_observe.diagnose.facts.typed import record_of
 from voxelocity_observe.diagnose.facts.whole import ProcessFacts
 
 
@@ -57,7 +57,7 @@ def read_process(path: Path) -> RecordedProcess:
         try:
             values = json.loads(line)
             name, time_s = str(values.pop("event")), float(values.pop("time_s"))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             # The line was torn when the process was killed or the disk was full.
             continue
         if not math.isfinite(time_s):
@@ -67,7 +67,7 @@ def read_process(path: Path) -> RecordedProcess:
             process.last_s = max(process.last_s, time_s)
         if name in RECORDS:
             # Another version of the recorder may have written it.
-            with suppress(KeyError, ValueError):
+            with suppress(KeyError, ValueError, OverflowError):
                 record = record_of(RECORDS[name], {**values, "time_s": time_s})
                 process.records.setdefault(name, []).append(record)
     return process

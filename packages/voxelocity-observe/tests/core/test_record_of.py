@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from voxelocity_observe.diagnose.facts.typed import record_of
+from voxelocity_observe.core.plain import record_of
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,3 @@ def gpu() -> Callable[..., GpuSample]:
 @pytest.fixture(scope="session")
 def mark() -> Callable[..., PhaseMark]:
     return lambda name, start_s, seconds, **fields: PhaseMark(name=name, start_s=start_s, seconds=seconds, **fields)
-
-
-@pytest.fixture(autouse=True)
-def _charts_are_blank():
-    """Not here, where they are looked at."""

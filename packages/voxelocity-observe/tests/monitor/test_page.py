@@ -95,6 +95,7 @@ def test_a_program_that_was_killed_and_one_that_continues_are_distinguished(reco
     assert monitor_document(record(0, command=(), status=None)).status == ""
 
 
+@pytest.mark.draws
 def test_several_thousand_samples_make_a_page_no_larger_than_a_few_hundred_do(record, tmp_path):
     few, many = (draw(record(count), tmp_path) for count in (400, 4_000))
     assert len(many.source) < 1.2 * len(few.source)
@@ -106,6 +107,7 @@ def test_many_cores_and_gpus_are_drawn(record, gpu, tmp_path):
     assert page.words.count("GPU 7") == 6 + 1
 
 
+@pytest.mark.draws
 def test_names_from_a_program_cannot_break_out(record, gpu, mark, tmp_path):
     evil = "\"'><script>alert(1)</script><b>&amp;"
     made = record(
@@ -127,6 +129,7 @@ def test_only_the_first_of_several_ranks_is_shown_and_that_is_said(record, mark,
     assert "Phases of the first of 3 ranks." in draw(record(5, phases=marks), tmp_path).words
 
 
+@pytest.mark.draws
 def test_the_same_record_gives_the_same_bytes(full, full_path, tmp_path):
     assert render_monitor_page(full, tmp_path / "b.html").read_bytes() == full_path.read_bytes()
 
@@ -143,6 +146,7 @@ def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(ful
     assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the color of the page alone"
 
 
+@pytest.mark.draws
 def test_a_picture_has_a_row_for_each_chart(record, gpu, mark, tmp_path):
     ranks = tuple(RankSample(rank=rank, cores=1.0, memory_bytes=2**30) for rank in range(2))
     made = record(30, gpus=[gpu()], ranks=ranks, phases=[mark("$train$", 0.0, 9.0)])
@@ -152,16 +156,19 @@ def test_a_picture_has_a_row_for_each_chart(record, gpu, mark, tmp_path):
     assert picture.std() > 0.05
 
 
+@pytest.mark.draws
 def test_a_command_with_a_name_that_is_not_utf_8_has_page_and_picture(record, tmp_path):
     made = record(3, command=("python", "M\udcfcller's\ntrain.py"))
     render_monitor_png(made, tmp_path / "p.png")
     assert "M?ller" in draw(made, tmp_path).words
 
 
+@pytest.mark.draws
 def test_a_record_without_samples_has_a_picture_that_says_so(record, tmp_path):
     assert imread(render_monitor_png(record(0), tmp_path / "empty.png")).shape[0] < 400
 
 
+@pytest.mark.draws
 def test_a_phase_is_seen_in_the_picture(record, mark, tmp_path):
     shaded = record(2, phases=[mark("train", 0.0, 2.0, color="#ff0000")])
     picture = imread(render_monitor_png(shaded, tmp_path / "p.png"))[:, :, :3]

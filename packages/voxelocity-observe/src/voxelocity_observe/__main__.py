@@ -14,7 +14,7 @@ def main() -> None:
     # Imports nothing that takes time.
     from voxelocity_observe.cli import interrupt
 
-    with interrupt.ends_at_once():
+    with interrupt.end_at_once():
         from voxelocity_observe.cli.main import main as run
 
         run()

@@ -10,7 +10,7 @@ import pytest
 
 from shared.refused import assert_refused
 from voxelocity_observe.core.errors import OutputError
-from voxelocity_observe.monitor import openmetrics, page, watch
+from voxelocity_observe.monitor import exposition, page, watch
 from voxelocity_observe.monitor.files import read_monitor
 
 
@@ -29,7 +29,7 @@ def made(monkeypatch):
 
     fake(page, "render_monitor_page", seen.pages)
     fake(page, "render_monitor_png", seen.pictures)
-    fake(openmetrics, "write_openmetrics", seen.metrics)
+    fake(exposition, "write_openmetrics", seen.metrics)
     return seen
 
 
@@ -118,7 +118,7 @@ def test_metrics_and_pages_that_cannot_be_written_are_told_and_change_no_status(
         raise OutputError("report: cannot write 'there': No space left on device; free the path or choose another")
 
     monkeypatch.setattr(page, "render_monitor_png", fail)
-    monkeypatch.setattr(openmetrics, "write_openmetrics", fail)
+    monkeypatch.setattr(exposition, "write_openmetrics", fail)
     command = until_sampled(tmp_path / "out" / "samples.csv", "exit 5")
     told = monitor("--period", "0.1", "--openmetrics", tmp_path / "m", "--", *command)
     assert told.status == 5

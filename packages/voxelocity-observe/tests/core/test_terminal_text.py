@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from voxelocity_observe.core.terminal_text import as_ascii, never_fails, printable, wrapped
+from voxelocity_observe.core.terminal_text import as_ascii, printable, replace_unencodable, wrapped
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_signs_are_written_as_they_are_typed():
 def test_a_stream_writes_what_its_encoding_has_and_replaces_the_rest(encoding, written):
     kept = io.BytesIO()
     stream = io.TextIOWrapper(kept, encoding=encoding)
-    never_fails(stream)
+    replace_unencodable(stream)
     stream.write("2×, é")
     stream.flush()
     assert kept.getvalue() == (written or "2×, é".encode())
@@ -44,6 +44,6 @@ def test_a_stream_writes_what_its_encoding_has_and_replaces_the_rest(encoding, w
 
 def test_a_stream_that_cannot_be_changed_is_left_as_it_is():
     stream = io.StringIO()
-    never_fails(stream)
+    replace_unencodable(stream)
     stream.write("2×")
     assert stream.getvalue() == "2×"

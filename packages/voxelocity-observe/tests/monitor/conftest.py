@@ -61,7 +61,7 @@ def make_record(samples: Sequence[Sample], **fields: Any) -> MonitorRecord:
     return MonitorRecord(samples=samples, **{**values, **fields})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def record() -> Callable[..., MonitorRecord]:
     """`record(100, gpus=[...], phases=[...], core_shares=(...))`: a record of this many equal samples."""
     of_record = {"command", "status", "seconds", "phases", "missing", "environment", "own_cpu_s"}
@@ -73,16 +73,11 @@ def record() -> Callable[..., MonitorRecord]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gpu() -> Callable[..., GpuSample]:
     return make_gpu
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mark() -> Callable[..., PhaseMark]:
     return lambda name, start_s, seconds, **fields: PhaseMark(name=name, start_s=start_s, seconds=seconds, **fields)
-
-
-@pytest.fixture(autouse=True)
-def _charts_are_blank():
-    """Not here, where they are looked at."""

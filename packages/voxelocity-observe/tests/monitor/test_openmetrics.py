@@ -8,9 +8,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from voxelocity_observe.core.environment import python_path
-from voxelocity_observe.monitor.exposition import Gauge, sample_values
+from voxelocity_observe.monitor.exposition import Gauge, openmetrics_text, sample_values, write_openmetrics
 from voxelocity_observe.monitor.grafana import dashboard
-from voxelocity_observe.monitor.openmetrics import openmetrics_text, write_openmetrics
 from voxelocity_observe.monitor.samples import GpuSample, HostSample, RankSample, Sample
 from voxelocity_observe.sinks import openmetrics as run_metrics
 

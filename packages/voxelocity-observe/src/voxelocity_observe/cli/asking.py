@@ -72,7 +72,7 @@ def options_of(
 
         def run(context: typer.Context, **given: Any) -> None:
             values = {name: given.pop(name) for name in fields}
-            command(_asked(kind, fields, values, context), **given)
+            command(_read_options(kind, fields, values, context), **given)
 
         found = [*map(_parameter, fields.values()), *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in rest)]
         context_parameter = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -94,7 +94,7 @@ def _place(parameter: inspect.Parameter) -> int:
     return 1 if any(isinstance(info, typer.models.OptionInfo) and info.default == "-o" for info in infos) else 2
 
 
-def _asked(
+def _read_options(
     kind: type[R], fields: Mapping[str, RequestField], found: Mapping[str, Any], context: typer.Context
 ) -> Asked[R]:
     """What was given, with texts read."""
@@ -106,14 +106,14 @@ def _asked(
         # An option that is given as an empty text, where that is the default, is as if it were left out.
         if not is_given(context, name) or option is None or value == "" == option.shown:
             continue
-        written[name] = _written(known, value)
+        written[name] = _spelling(known, value)
         if option.read is not None:
             value = read_text(known, value, Origin(where=where, is_call=False), written[name])
         values[name] = not value if option.is_negated else value
     return Asked(kind=kind, where=where, values=values, written=written)
 
 
-def _written(known: RequestField, value: Any) -> str:
+def _spelling(known: RequestField, value: Any) -> str:
     if isinstance(value, bool):
         return known.flag if value else known.flags[0].partition("/")[2]
     items = value if isinstance(value, list) else [value]

@@ -54,7 +54,7 @@ def diagnose(
         session = diagnose_folder(folder, request.out, facts_of_run=reads_runs)
     else:
         with _stdout_is_stderr() if as_json else contextlib.nullcontext(), interrupt.is_raised():
-            session = diagnose_command(request, on_start=lambda: _tell(_announced(request)), tell=_tell)
+            session = diagnose_command(request, on_start=lambda: _tell(_announcement(request)), tell=_tell)
     if session.diagnosis is None:
         _tell(session.problem)
     elif as_json:
@@ -74,7 +74,7 @@ def _tell(text: str) -> None:
     typer.echo(f"voxelocity: {printable(text)}", err=True)
 
 
-def _announced(request: DiagnoseRequest) -> str:
+def _announcement(request: DiagnoseRequest) -> str:
     """What the user must know before the program runs: that we stop it, and what happens to its files."""
     until = " to its own end"
     if not request.is_whole:

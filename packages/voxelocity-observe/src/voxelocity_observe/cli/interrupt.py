@@ -15,7 +15,7 @@ MESSAGE = "stopped by Ctrl-C"
 
 
 @contextlib.contextmanager
-def ends_at_once() -> Iterator[None]:
+def end_at_once() -> Iterator[None]:
     """Within the block, Ctrl-C ends the program immediately, which is right while nothing is being written.
 
     An exception would not work: imports of large libraries catch and drop whatever is raised in them. A program that

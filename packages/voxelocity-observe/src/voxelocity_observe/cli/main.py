@@ -27,7 +27,7 @@ from voxelocity_observe.core.errors import (
     RankLostError,
     VoxelocityError,
 )
-from voxelocity_observe.core.terminal_text import never_fails, printable_lines
+from voxelocity_observe.core.terminal_text import printable_lines, replace_unencodable
 from voxelocity_observe.core.whole_file import is_out_of_space
 
 app = typer.Typer(
@@ -88,9 +88,9 @@ def main() -> None:
     # of waiting after the last line, 0.3 to 0.5 s without it (docs/log). Finalizers still run.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
-        never_fails(stream)
+        replace_unencodable(stream)
     try:
-        with interrupt.ends_at_once(), _warnings_in_words():
+        with interrupt.end_at_once(), _warnings_in_words():
             app()
     except SystemExit as ended:
         # Typer turns a KeyboardInterrupt into this without a message. A watched command may also exit with that status.

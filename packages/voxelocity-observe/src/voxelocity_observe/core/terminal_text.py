@@ -45,7 +45,7 @@ def as_ascii(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def never_fails(stream: TextIO) -> None:
+def replace_unencodable(stream: TextIO) -> None:
     """Makes the stream write characters that its encoding lacks as `as_ascii` does, instead of raising an error."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:

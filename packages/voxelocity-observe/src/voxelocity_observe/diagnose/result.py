@@ -7,16 +7,13 @@ older and newer files of one version can be read.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from voxelocity_observe.core.errors import InputError
-from voxelocity_observe.core.plain import excerpt, plain_data, shortened
+from voxelocity_observe.core.plain import excerpt, plain_data, record_of, shortened
 from voxelocity_observe.core.time_parts import TimeShare
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.diagnose.facts import Facts
@@ -27,11 +24,6 @@ Basis = Literal["measured", "estimated"]
 FILE_NAME = "diagnosis.json"
 FORMAT = "voxelocity diagnosis"
 VERSION = 1
-_Record = TypeVar("_Record")
-_hints = cache(get_type_hints)
-# What JSON has for the types of fields, and how errors call it.
-_PLAIN: Mapping[Any, type] = {str: str, int: int, bool: bool}
-_WORDS: Mapping[Any, str] = {str: "text", bool: "true or false", list: "a list", Mapping: "keys and values"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +139,10 @@ def diagnosis_from_plain(plain: Mapping[str, Any], *, where: str = FILE_NAME) ->
             f"{VERSION}; read it with the version that wrote it, or diagnose again"
         )
     try:
-        return _record(Diagnosis, plain)
+        diagnosis: Diagnosis = record_of(Diagnosis, plain, has_gaps=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"diagnosis: {where} is damaged ({excerpt(error)}); diagnose again") from error
+    return diagnosis
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: str | Path) -> Path:
@@ -183,41 +176,3 @@ def read_diagnosis(folder: str | Path) -> Diagnosis:
     except (ValueError, RecursionError) as error:
         raise InputError(f"diagnosis: {path} is not JSON ({excerpt(error)}); diagnose again") from error
     return diagnosis_from_plain(plain, where=str(path))
-
-
-def _record(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
-    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable, which mypy does not see of type[T]
-    values: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name in plain:
-            values[field.name] = _value(hints[field.name], plain[field.name])
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise KeyError(f"{kind.__name__} without {field.name}")
-    return kind(**values)
-
-
-def _value(hint: Any, plain: Any) -> Any:
-    """The plain value in its declared type: records are made, lists become tuples, all else stays.
-
-    Raises:
-        ValueError: it is of another type.
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return None if plain is None else _value(next(kind for kind in inner if kind is not NoneType), plain)
-    if is_dataclass(hint) and isinstance(hint, type):
-        return _record(hint, plain)
-    expected = Mapping if origin is Mapping else list if origin in (Sequence, tuple) else _PLAIN.get(hint)
-    if expected is not None and (not isinstance(plain, expected) or (hint is int and isinstance(plain, bool))):
-        raise ValueError(f"{shortened(plain)} is not {_WORDS.get(expected, 'a number')}")
-    if origin is tuple and inner[-1:] != (...,):
-        return tuple(_value(kind, value) for kind, value in zip(inner, plain, strict=True))
-    if origin in (Sequence, tuple):
-        return tuple(_value(inner[0], value) for value in plain)
-    if origin is Mapping:
-        return {key: _value(inner[1], value) for key, value in plain.items()}
-    if hint is float:
-        return math.nan if plain is None else float(plain)
-    if origin is Literal and plain not in inner:
-        raise ValueError(f"{shortened(plain)} is none of {', '.join(map(str, inner))}")
-    return plain

@@ -78,7 +78,7 @@ def diagnose_command(
     """
     command = request.command
     refuse_unwatchable(command)
-    place = _made(request.out or _free_folder())
+    place = _make_folder(request.out or _free_folder())
     if on_start is not None:
         on_start()
     recording = place / RECORDING_NAME
@@ -104,7 +104,7 @@ def diagnose_command(
     facts = _completed(facts, command=command, watched=watched, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
-    files, problem = _written(diagnosis, place, groups=watched.kernel_groups)
+    files, problem = _write_outcome(diagnosis, place, groups=watched.kernel_groups)
     status = 0 if was_ended_by_us else status
     notes = (*notes, *([problem] if problem else []))
     return DiagnosisOutcome(diagnosis=diagnosis, files=files, status=status or (1 if problem else 0), notes=notes)
@@ -145,7 +145,9 @@ def diagnose_folder(
     return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
 
 
-def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[DiagnosisFiles, str]:
+def _write_outcome(
+    diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]
+) -> tuple[DiagnosisFiles, str]:
     """Where it was written; on a full disk nowhere, and why: minutes of watching are not lost over a file."""
     profile = diagnosis.facts.profile
     groups = groups or (profile.groups if profile is not None else {})
@@ -169,7 +171,7 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
     found = _trace(diagnosis, places)
     return DiagnosisFiles(
         json=write_diagnosis(diagnosis, folder),
-        page=_drawn(diagnosis, folder / PAGE_NAME, found),
+        page=_draw(diagnosis, folder / PAGE_NAME, found),
         trace=found,
         kernels=_first([place / KERNELS_NAME for place in places]),
     )
@@ -183,7 +185,7 @@ def draw_again(folder: Path, page: Path | None = None) -> Path:
         OutputError: the page cannot be written.
     """
     diagnosis = read_diagnosis(folder)
-    return _drawn(diagnosis, page or folder / PAGE_NAME, _trace(diagnosis, [folder, folder / RECORDING_NAME]))
+    return _draw(diagnosis, page or folder / PAGE_NAME, _trace(diagnosis, [folder, folder / RECORDING_NAME]))
 
 
 def _trace(diagnosis: Diagnosis, places: Sequence[Path]) -> Path | None:
@@ -193,7 +195,7 @@ def _trace(diagnosis: Diagnosis, places: Sequence[Path]) -> Path | None:
     return _first([place / name for name in [*names, _TIMELINE_NAME] for place in places])
 
 
-def _drawn(diagnosis: Diagnosis, page: Path, trace: Path | None) -> Path:
+def _draw(diagnosis: Diagnosis, page: Path, trace: Path | None) -> Path:
     return render_diagnosis_page(diagnosis, page, trace=os.path.relpath(trace, page.parent) if trace else "")
 
 
@@ -245,7 +247,7 @@ def _free_folder() -> Path:
     return folder
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     """The folder with a place for the recording in it.
 
     Raises:

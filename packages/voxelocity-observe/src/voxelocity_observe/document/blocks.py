@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -237,6 +237,24 @@ Block = Table | Text | Heading | Lines | Code | TimeBars | Chart | Slices | Find
 def fact_table(caption: str, rows: Iterable[tuple[str, str]], *, heads: tuple[str, str] = ("What", "Value")) -> Table:
     """Names with what is known of each, in words."""
     return Table(caption=caption, heads=heads, rows=list(rows), text_columns=frozenset({1}))
+
+
+def record_table(
+    caption: str,
+    records: Sequence[Any],
+    cells: Mapping[str, Callable[[Any], str]],
+    *,
+    words: Collection[str] = (),
+    shares: Sequence[float] = (),
+) -> Table:
+    """A row for each record, and a column with the head of each cell; `words` are the heads of columns of text."""
+    return Table(
+        caption=caption,
+        heads=tuple(cells),
+        rows=[tuple(cell(record) for cell in cells.values()) for record in records],
+        text_columns=frozenset(place for place, head in enumerate(cells) if head in words),
+        shares=shares,
+    )
 
 
 def below_heading(table: Table) -> list[Block]:

@@ -5,6 +5,6 @@
   which asks the driver through `nvml` alone; a refused query is a gap. `samples` has the records and thins long ones.
 - `record`, `files`: what was sampled, as a record and as rows of a table, with the phases that spans wrote.
 - `columns`, `summary`, `timelines`: numbers and phases (every mean and peak is computed here), tables, charts.
-- `page`, `comparison`: a record, or two, as a `Document`. `exposition`, `openmetrics`, `grafana`: for collectors and
+- `page`, `comparison`: a record, or two, as a `Document`. `exposition`, `grafana`: for collectors and
   dashboards.
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from voxelocity_observe.core.events import EventLog
+from voxelocity_observe.core.plain import record_of
 
 # A run of a week has about 5,000 samples: one in 10 s for the first three hours, then each 0.1 % of its time.
 _SHARE_OF_TIME = 0.001
@@ -284,17 +285,5 @@ class SampleEvents:
 
 def sample_of(event: Mapping[str, Any]) -> Sample:
     """The sample in an event `sample`; ignores fields that a newer version added."""
-    host = dict(event["host"])
-    ranks = tuple(_record(RankSample, values) for values in host.pop("ranks", ()))
-    return Sample(
-        time_s=float(event["time_s"]),
-        period_s=float(event["period_s"]),
-        host=_record(HostSample, {**host, "ranks": ranks}),
-        gpus=tuple(_record(GpuSample, gpu) for gpu in event["gpus"]),
-    )
-
-
-def _record(kind: type[Any], plain: Mapping[str, Any]) -> Any:
-    known = {field.name for field in fields(kind)}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    return kind(**{name: value for name, value in values.items() if name in known})
+    sample: Sample = record_of(Sample, event, has_gaps=True)
+    return sample

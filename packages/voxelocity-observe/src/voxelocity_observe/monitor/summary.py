@@ -20,7 +20,7 @@ from voxelocity_observe.core.quantities import (
     share_text,
 )
 from voxelocity_observe.core.terminal_text import printable
-from voxelocity_observe.document.blocks import Card, Table
+from voxelocity_observe.document.blocks import Card, Table, record_table
 from voxelocity_observe.monitor.columns import Column, Columns, GpuColumns, Phase, mean_of_known, peak, spread_of
 from voxelocity_observe.monitor.record import MonitorRecord
 from voxelocity_observe.monitor.timelines import memory_share
@@ -112,26 +112,25 @@ def phase_table(columns: Columns, phases: Sequence[Phase]) -> Table:
 
 def device_table(columns: Columns) -> Table:
     """One row per GPU or slice: what it is, its means and its peaks."""
-    rows = []
-    for device in columns.devices:
-        last = next(sample for sample in reversed(device.samples) if sample is not None)
-        reasons = sorted(
-            {reason for sample in device.samples if sample is not None for reason in sample.throttle_reasons}
-        )
+
+    def memory(device: GpuColumns) -> str:
         used, total = peak(device.column("memory_used_bytes")), peak(device.column("memory_total_bytes"))
-        rows.append(
-            (
-                device.name,
-                last.name or NOT_AVAILABLE,
-                share_text(columns.mean(device.column("busy_share"))),
-                f"{bytes_text(used)} of {bytes_text(total)}" if math.isfinite(used) else NOT_AVAILABLE,
-                _number_text(columns.mean(device.column("power_w")), " W"),
-                _number_text(peak(device.column("temperature_c")), " °C"),
-                joined(reasons).replace("_", " ") or "none seen",
-            )
-        )
-    heads = ("GPU", "Name", "Busy", "Memory at most", "Power", "Temperature at most", "Clocks held back by")
-    return Table(caption="GPUs", heads=heads, rows=rows, text_columns=frozenset({1, 6}))
+        return f"{bytes_text(used)} of {bytes_text(total)}" if math.isfinite(used) else NOT_AVAILABLE
+
+    def reasons(device: GpuColumns) -> str:
+        found = {reason for sample in device.samples if sample is not None for reason in sample.throttle_reasons}
+        return joined(sorted(found)).replace("_", " ") or "none seen"
+
+    cells: dict[str, Callable[[GpuColumns], str]] = {
+        "GPU": lambda device: device.name,
+        "Name": lambda device: next(s.name for s in reversed(device.samples) if s is not None) or NOT_AVAILABLE,
+        "Busy": lambda device: share_text(columns.mean(device.column("busy_share"))),
+        "Memory at most": memory,
+        "Power": lambda device: _number_text(columns.mean(device.column("power_w")), " W"),
+        "Temperature at most": lambda device: _number_text(peak(device.column("temperature_c")), " °C"),
+        "Clocks held back by": reasons,
+    }
+    return record_table("GPUs", columns.devices, cells, words=("Name", "Clocks held back by"))
 
 
 def rank_table(columns: Columns) -> Table:

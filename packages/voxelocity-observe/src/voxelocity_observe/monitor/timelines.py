@@ -61,13 +61,22 @@ def gpu_timelines(columns: Columns) -> list[Timeline]:
     """
     if not columns.devices:
         return []
+
+    def series(field: str, scale: float = 1.0) -> list[tuple[str, Column]]:
+        return [(device.name, device.column(field) * scale) for device in columns.devices]
+
+    # In percent of each device's own memory, since devices may differ.
+    memory = [(device.name, memory_share(device) * _PER_CENT) for device in columns.devices]
+    total = _common_peak(columns, "memory_total_bytes") / 1024**3
+    of_what = f"of {total:.0f} GiB (%)" if math.isfinite(total) else "of each GPU's own (%)"
+    power_limit = _common_peak(columns, "power_limit_w")
     charts = [
-        _gpu(columns, "busy_share", "GPU busy", "busy (%)", scale=_PER_CENT, y_top=104.0),
-        _gpu_memory(columns),
-        _gpu(columns, "power_w", "Power", "power (W)", limit_field="power_limit_w"),
-        _gpu(columns, "temperature_c", "Temperature", "temperature (°C)"),
-        _gpu(columns, "sm_clock_mhz", "Processor clock", "clock (MHz)"),
-        _gpu(columns, "memory_clock_mhz", "Memory clock", "clock (MHz)"),
+        _chart(columns, "gpu-busy-share", "GPU busy", "busy (%)", series("busy_share", _PER_CENT), y_top=104.0),
+        _chart(columns, "gpu-memory", "GPU memory", of_what, memory, limit=_PER_CENT, limit_name="total", y_top=104.0),
+        _chart(columns, "gpu-power-w", "Power", "power (W)", series("power_w"), limit=power_limit, limit_name="limit"),
+        _chart(columns, "gpu-temperature-c", "Temperature", "temperature (°C)", series("temperature_c")),
+        _chart(columns, "gpu-sm-clock-mhz", "Processor clock", "clock (MHz)", series("sm_clock_mhz")),
+        _chart(columns, "gpu-memory-clock-mhz", "Memory clock", "clock (MHz)", series("memory_clock_mhz")),
         _pcie(columns),
     ]
     return [chart for chart in charts if chart is not None]
@@ -75,17 +84,13 @@ def gpu_timelines(columns: Columns) -> list[Timeline]:
 
 def rank_timelines(columns: Columns) -> list[Timeline]:
     """CPU and memory with a line for each rank, as `gpu_timelines`; empty without several ranks."""
-    gib = 1024.0**3
+    cores = [(name, cores) for name, cores, _ in columns.ranks]
+    memory = [(name, size / 1024**3) for name, _, size in columns.ranks]
     charts = (
-        ("rank-cpu", "CPU of each rank", "cores", [(name, cores) for name, cores, _ in columns.ranks]),
-        ("rank-memory", "Memory of each rank", "GiB", [(name, size / gib) for name, _, size in columns.ranks]),
+        _chart(columns, "rank-cpu", "CPU of each rank", "cores", cores),
+        _chart(columns, "rank-memory", "Memory of each rank", "GiB", memory),
     )
-    return [
-        Timeline(key=key, title=title, y_label=unit, lines=lines, bands=bands, until_s=columns.until_s)
-        for key, title, unit, series in charts
-        for lines, bands in [_by_device(columns, series)]
-        if lines
-    ]
+    return [chart for chart in charts if chart is not None]
 
 
 def _cpu(columns: Columns) -> Timeline | None:
@@ -135,54 +140,38 @@ def _of_bytes(
     )
 
 
-def _gpu(
+def _chart(
     columns: Columns,
-    field: str,
+    key: str,
     title: str,
     y_label: str,
+    series: Sequence[tuple[str, Column]],
     *,
-    scale: float = 1.0,
+    limit: float = math.nan,
+    limit_name: str = "",
     y_top: float | None = None,
-    limit_field: str = "",
 ) -> Timeline | None:
-    series = [(device.name, device.column(field) * scale) for device in columns.devices]
+    """A line for each device or rank; None if nothing is known of any."""
     lines, bands = _by_device(columns, series)
-    if not lines:
-        return None
-    limits = {peak(device.column(limit_field)) for device in columns.devices} if limit_field else set()
-    limit = limits.pop() if len(limits) == 1 else math.nan
-    return Timeline(
-        key=f"gpu-{field.replace('_', '-')}",
+    has_limit = math.isfinite(limit)
+    chart = Timeline(
+        key=key,
         title=title,
         y_label=y_label,
         lines=lines,
         bands=bands,
-        limit=limit if math.isfinite(limit) else None,
-        limit_name="limit" if math.isfinite(limit) else "",
+        limit=limit if has_limit else None,
+        limit_name=limit_name if has_limit else "",
         y_top=y_top,
         until_s=columns.until_s,
     )
+    return chart if lines else None
 
 
-def _gpu_memory(columns: Columns) -> Timeline | None:
-    """In percent of each device's own memory, since devices may differ."""
-    series = [(device.name, memory_share(device) * _PER_CENT) for device in columns.devices]
-    lines, bands = _by_device(columns, series)
-    if not lines:
-        return None
-    totals = {peak(device.column("memory_total_bytes")) for device in columns.devices}
-    each = f"of {totals.pop() / 1024**3:.0f} GiB" if len(totals) == 1 else "of each GPU's own"
-    return Timeline(
-        key="gpu-memory",
-        title="GPU memory",
-        y_label=f"{each} (%)",
-        lines=lines,
-        bands=bands,
-        limit=_PER_CENT,
-        limit_name="total",
-        y_top=104.0,
-        until_s=columns.until_s,
-    )
+def _common_peak(columns: Columns, field: str) -> float:
+    """The peak of a field if all devices have the same; NaN otherwise."""
+    peaks = {peak(device.column(field)) for device in columns.devices}
+    return peaks.pop() if len(peaks) == 1 else math.nan
 
 
 def _pcie(columns: Columns) -> Timeline | None:

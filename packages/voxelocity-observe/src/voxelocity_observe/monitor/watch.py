@@ -112,7 +112,7 @@ def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -
 
 
 def _write_openmetrics(sample: Sample, path: Path, monitor: Monitor) -> None:
-    from voxelocity_observe.monitor.openmetrics import write_openmetrics
+    from voxelocity_observe.monitor.exposition import write_openmetrics
 
     try:
         write_openmetrics(sample, path)

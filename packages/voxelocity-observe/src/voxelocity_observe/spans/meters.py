@@ -17,21 +17,10 @@ if TYPE_CHECKING:
 _PROCESS = Path("/proc/self")
 
 
-class DeviceClock(Protocol):
-    """Makes marks on a device and gives the seconds between two of them, once the device has passed both."""
-
-    def mark(self) -> Any:
-        """A mark at the end of the work queued so far on the current stream; None if none can be made now."""
-
-    def seconds(self, begin: Any, end: Any) -> float | None:
-        """Seconds of the device between two marks; None while it has not passed both. Never waits."""
-
-    def release(self, mark: Any) -> None:
-        """The mark is no longer needed and may be reused."""
-
-
 class CudaClock:
-    """CUDA events from a pool. Two marks count what lies between them on the device, including work it waited for.
+    """Marks on a device, CUDA events from a pool, and the seconds between two of them.
+
+    Two marks count what lies between them on the device, including work it waited for.
 
     Safe to use from several threads.
 
@@ -63,10 +52,11 @@ class CudaClock:
         return float(begin.elapsed_time(end)) / 1000.0
 
     def release(self, mark: Any) -> None:
+        """The mark is no longer needed and may be reused."""
         self._free.append(mark)
 
 
-def device_clock(device: torch.device | str) -> DeviceClock | None:
+def device_clock(device: torch.device | str) -> CudaClock | None:
     """The clock of a device, for "cuda" of the calling thread's; None if the clock is not known, as for a CPU."""
     from voxelocity_observe.core.device import numbered
 

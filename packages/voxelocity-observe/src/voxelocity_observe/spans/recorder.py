@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import process_rank
-from voxelocity_observe.spans.meters import DeviceClock, PeakMeter
+from voxelocity_observe.spans.meters import CudaClock, PeakMeter
 from voxelocity_observe.spans.scope import LISTENERS
 
 
@@ -77,7 +77,7 @@ class SpanRecorder:
     def __init__(
         self,
         *,
-        device: DeviceClock | None = None,
+        device: CudaClock | None = None,
         meters: Mapping[str, PeakMeter] | None = None,
         rank: int | None = None,
         max_spans: int = 65_536,

@@ -20,10 +20,9 @@ from voxelocity_observe.diagnose.recorder.writer import Writer
 from voxelocity_observe.diagnose.watching.attach import record_here
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _what_other_tests_left_is_not_searched() -> None:
     """Each diagnosis looks through all objects of the process, which would take it up to a second more."""
-    gc.collect()
     gc.freeze()
 
 

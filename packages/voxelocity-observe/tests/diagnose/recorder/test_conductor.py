@@ -259,14 +259,14 @@ def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_fro
 
 
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
-    assert rounds.announced(str(tmp_path)) is None
+    assert rounds.read_announcement(str(tmp_path)) is None
     plan = StepSchedule(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
     rounds.announce(str(tmp_path), plan)
-    assert rounds.announced(str(tmp_path)) == plan
+    assert rounds.read_announcement(str(tmp_path)) == plan
     assert rounds.ahead(0.1) == 30
     assert rounds.ahead(10.0) == 5
     (tmp_path / "agreed.json").write_text("{torn")
-    assert rounds.announced(str(tmp_path)) is None
+    assert rounds.read_announcement(str(tmp_path)) is None
 
 
 def test_steps_of_the_experiments_take_turns() -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from voxelocity_observe.diagnose.facts import Facts
+from voxelocity_observe.diagnose.facts.process_file import read_process
 from voxelocity_observe.diagnose.recorder import process
-from voxelocity_observe.diagnose.recorder.process import core_wait_s, num_local_ranks, program_words
+from voxelocity_observe.diagnose.recorder.process import (
+    core_wait_s,
+    num_local_ranks,
+    program_words,
+    rank_and_world_size,
+)
+from voxelocity_observe.diagnose.watching.attach import record_here
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,35 @@ def test_ranks_of_this_machine_are_told_by_torchrun_or_by_where_they_meet(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert num_local_ranks() == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (3, 8)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "0"}, (1, 4)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, (2, 4)),
+        ({"PMI_RANK": "two", "PMI_SIZE": "4"}, (0, 1)),
+    ],
+)
+def test_a_record_has_the_rank_that_any_known_launcher_has_given(
+    variables: dict[str, str], expected: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with record_here(tmp_path):
+        pass
+    (file,) = tmp_path.glob("*.jsonl")
+    facts = read_process(file).facts
+    assert (facts.rank, facts.world_size) == expected
+
+
+def test_only_ranks_that_train_together_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert rank_and_world_size() == (0, 1)
 
 
 @pytest.mark.parametrize(

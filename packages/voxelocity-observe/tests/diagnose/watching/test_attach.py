@@ -24,9 +24,8 @@ def test_environment_names_the_folder_and_puts_the_recorder_first_on_the_path(tm
     site, own = chosen["PYTHONPATH"].split(os.pathsep)
     assert (Path(site) / "sitecustomize.py").is_file()
     assert (own, chosen["HOME"]) == ("/own/code", "/home")
-    assert Settings.from_json(chosen[VARIABLE]) == Settings(
-        folder=str(tmp_path / "made"), seconds=30, experiments=False
-    )
+    settings = Settings.from_json(chosen[VARIABLE])
+    assert (settings.folder, settings.seconds, settings.experiments) == (str(tmp_path / "made"), 30, False)
     assert before == {"PYTHONPATH": "/own/code", "HOME": "/home"}
     assert recording_environment(tmp_path, environment=chosen)["PYTHONPATH"] == chosen["PYTHONPATH"]
 

@@ -53,23 +53,23 @@ def probe_disk(
     if disk.free_bytes < min_free_bytes:
         return replace(disk, not_measured="too little free space to write a test file")
     try:
-        return _measured(disk, place, file_bytes)
+        return _measure(disk, place, file_bytes)
     except OSError as error:
         return replace(disk, not_measured=f"no file can be written there ({error.strerror})")
 
 
-def _measured(disk: Disk, place: Path, file_bytes: int) -> Disk:
+def _measure(disk: Disk, place: Path, file_bytes: int) -> Disk:
     with _nameless_file(place) as (descriptor, is_direct), mmap.mmap(-1, _BLOCK_BYTES) as block:
         # Bytes that no file system can compress.
         block.write(os.urandom(_BLOCK_BYTES))
         started = time.perf_counter()
-        written = _moved(lambda offset: os.pwrite(descriptor, block, offset), file_bytes, started)
+        written = _move_blocks(lambda offset: os.pwrite(descriptor, block, offset), file_bytes, started)
         os.fsync(descriptor)
         write_s = time.perf_counter() - started
         if not is_direct and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         started = time.perf_counter()
-        read = _moved(lambda offset: os.preadv(descriptor, [block], offset), written, started)
+        read = _move_blocks(lambda offset: os.preadv(descriptor, [block], offset), written, started)
         read_s = time.perf_counter() - started
     return replace(
         disk,
@@ -80,7 +80,7 @@ def _measured(disk: Disk, place: Path, file_bytes: int) -> Disk:
     )
 
 
-def _moved(move: Callable[[int], int], num_bytes: int, started: float) -> int:
+def _move_blocks(move: Callable[[int], int], num_bytes: int, started: float) -> int:
     """Bytes moved, block by block, until there are `num_bytes` of them or the time is up."""
     done = 0
     while done < num_bytes and (done == 0 or time.perf_counter() - started < MAX_S):

@@ -7,7 +7,7 @@ import time
 import warnings
 
 
-def _seen() -> dict[str, object]:
+def _ask_torch() -> dict[str, object]:
     started, cpu_started = time.perf_counter(), time.process_time()
     try:
         import torch
@@ -38,7 +38,7 @@ def _seen() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{json.dumps(_seen())}\n")
+    sys.stdout.write(f"\n{json.dumps(_ask_torch())}\n")
     sys.stdout.flush()
     # A normal exit of torch takes up to a second, and nothing needs it.
     os._exit(0)

@@ -4,7 +4,6 @@ A recorder inside the program writes one JSON object per line. A record holds th
 (`events`), field by field. Seconds are the host's unless a name says otherwise.
 """
 
-from voxelocity_observe.diagnose.facts.profile import KernelGroup, OperatorTime, ProfileFacts
 from voxelocity_observe.diagnose.facts.program import (
     OWN_FEED,
     CallFacts,
@@ -29,9 +28,12 @@ from voxelocity_observe.diagnose.facts.whole import (
     ExperimentFacts,
     Facts,
     HostFacts,
+    KernelGroup,
+    OperatorTime,
     OwnCost,
     Pass,
     ProcessFacts,
+    ProfileFacts,
     RankFacts,
     Step,
 )

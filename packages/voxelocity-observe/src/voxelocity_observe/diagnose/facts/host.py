@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from voxelocity_observe.core.host import cpu_budget, file_system_of, total_memory_bytes
 from voxelocity_observe.diagnose.facts.whole import Facts, HostFacts
-from voxelocity_observe.monitor.samples import GpuSample, Sample
+from voxelocity_observe.monitor.columns import Columns, peak
+from voxelocity_observe.monitor.record import MonitorRecord
+from voxelocity_observe.monitor.samples import Sample
 
 _SHM = Path("/dev/shm")
 
@@ -39,29 +44,38 @@ def host_facts(
     """
     cpus = cpu_budget() if num_cpus is None else num_cpus
     chosen = _within(samples, within_s)
-    hosts = [sample.host for sample in samples]
-    cores = _mean((sample.host.program_cores, sample.period_s) for sample in chosen)
+    some, whole = (Columns(MonitorRecord(seconds=0.0, period_s=0.0, samples=of)) for of in (chosen, samples))
+
+    def mean(field: str) -> float:
+        return _or_zero(some.mean(some.host(field)))
+
+    def highest(field: str, *, least: int = 0) -> int:
+        return max(least, int(_or_zero(peak(whole.host(field)))))
+
+    def swapped_bytes(field: str) -> int:
+        return round(float(np.nansum(whole.host(field) * whole.periods_s)))
+
     return HostFacts(
         num_cpus=cpus,
-        num_machine_cpus=max((len(host.core_shares) for host in hosts), default=0) or os.cpu_count() or cpus,
-        cpu_share=cores / cpus,
-        others_share=_mean((sample.host.others_cores, sample.period_s) for sample in chosen),
-        throttled_share=_mean((sample.host.throttled_share, sample.period_s) for sample in chosen),
-        num_processes=_peak((host.num_processes for host in hosts), least=1),
-        num_threads=_peak((host.num_threads for host in hosts), least=1),
-        memory_bytes=_peak(host.program_memory_bytes for host in hosts),
+        num_machine_cpus=whole.num_cores or os.cpu_count() or cpus,
+        cpu_share=mean("program_cores") / cpus,
+        others_share=mean("others_cores"),
+        throttled_share=mean("throttled_share"),
+        num_processes=highest("num_processes", least=1),
+        num_threads=highest("num_threads", least=1),
+        memory_bytes=highest("program_memory_bytes"),
         memory_limit_bytes=total_memory_bytes() if memory_limit_bytes is None else memory_limit_bytes,
-        swap_in_bytes=round(sum((s.host.swap_in_bytes_per_s or 0.0) * s.period_s for s in samples)),
-        swap_out_bytes=round(sum((s.host.swap_out_bytes_per_s or 0.0) * s.period_s for s in samples)),
-        major_faults_per_s=_mean((sample.host.major_faults_per_s, sample.period_s) for sample in chosen),
-        shm_used_bytes=_peak(host.shm_used_bytes for host in hosts),
+        swap_in_bytes=swapped_bytes("swap_in_bytes_per_s"),
+        swap_out_bytes=swapped_bytes("swap_out_bytes_per_s"),
+        major_faults_per_s=mean("major_faults_per_s"),
+        shm_used_bytes=highest("shm_used_bytes"),
         shm_size_bytes=_size_bytes(shm),
-        disk_read_bytes_per_s=_mean((sample.host.disk_read_bytes_per_s, sample.period_s) for sample in chosen),
-        gpu_busy=[_mean((gpu.busy_share, period_s) for gpu, period_s in of) for of in _by_gpu(chosen)],
-        gpu_memory_bytes=[_peak(gpu.memory_used_bytes for gpu, _ in of) for of in _by_gpu(samples)],
-        gpu_memory_total_bytes=[_peak(gpu.memory_total_bytes for gpu, _ in of) for of in _by_gpu(samples)],
+        disk_read_bytes_per_s=mean("disk_read_bytes_per_s"),
+        gpu_busy=[_or_zero(some.mean(device.column("busy_share"))) for device in some.devices],
+        gpu_memory_bytes=[int(_or_zero(peak(device.column("memory_used_bytes")))) for device in whole.devices],
+        gpu_memory_total_bytes=[int(_or_zero(peak(device.column("memory_total_bytes")))) for device in whole.devices],
         gpu_throttle_reasons=_throttle_reasons(chosen),
-        gpu_other_processes=_peak(gpu.num_other_processes for sample in samples for gpu in sample.gpus),
+        gpu_other_processes=max((gpu.num_other_processes or 0 for s in samples for gpu in s.gpus), default=0),
         file_system=_file_system(files),
     )
 
@@ -90,24 +104,8 @@ def _within(samples: Sequence[Sample], within_s: tuple[float, float] | None) -> 
     return [sample for sample in samples if start_s <= sample.time_s <= stop_s] or samples
 
 
-def _mean(weighted: Iterable[tuple[float | None, float]]) -> float:
-    known = [(value, weight) for value, weight in weighted if value is not None and weight > 0.0]
-    whole = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / whole if whole else 0.0
-
-
-def _peak(values: Iterable[int | None], *, least: int = 0) -> int:
-    return max([least, *(value for value in values if value is not None)])
-
-
-def _by_gpu(samples: Sequence[Sample]) -> list[list[tuple[GpuSample, float]]]:
-    """The samples of each device, or each slice, with their periods, in the order of the devices."""
-    found: dict[tuple[int, int], list[tuple[GpuSample, float]]] = {}
-    for sample in samples:
-        for gpu in sample.gpus:
-            key = (gpu.index, -1 if gpu.slice is None else gpu.slice)
-            found.setdefault(key, []).append((gpu, sample.period_s))
-    return [found[key] for key in sorted(found)]
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
 def _throttle_reasons(samples: Sequence[Sample]) -> dict[str, float]:

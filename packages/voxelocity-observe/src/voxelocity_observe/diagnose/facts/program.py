@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from voxelocity_observe.diagnose.facts.events import event
 
@@ -136,7 +137,7 @@ class StackFacts:
     @staticmethod
     def join(found: Sequence[StackFacts]) -> StackFacts:
         """Those of one place: samples are summed."""
-        return replace(found[-1], num_samples=sum(stack.num_samples for stack in found))
+        return replace(found[-1], **_sums(found, "num_samples"))
 
 
 @event("call", last_of=("call", "where"))
@@ -283,12 +284,7 @@ class FetchFacts:
         """Those of one worker: others of its number follow it where each epoch starts new ones."""
         return replace(
             found[-1],
-            num_batches=sum(fetch.num_batches for fetch in found),
-            num_items=sum(fetch.num_items for fetch in found),
-            item_s=sum(fetch.item_s for fetch in found),
-            item_cpu_s=sum(fetch.item_cpu_s for fetch in found),
-            collate_s=sum(fetch.collate_s for fetch in found),
-            collate_cpu_s=sum(fetch.collate_cpu_s for fetch in found),
+            **_sums(found, "num_batches", "num_items", "item_s", "item_cpu_s", "collate_s", "collate_cpu_s"),
             batch_s=tuple(seconds for fetch in found for seconds in fetch.batch_s)[-_MAX_BATCHES:],
             starts_s=tuple(seconds for fetch in found for seconds in fetch.starts_s),
         )
@@ -319,9 +315,7 @@ class TransformFacts:
         """Those of one transform."""
         return replace(
             found[0],
-            num_calls=sum(transform.num_calls for transform in found),
-            self_s=sum(transform.self_s for transform in found),
-            self_cpu_s=sum(transform.self_cpu_s for transform in found),
+            **_sums(found, "num_calls", "self_s", "self_cpu_s"),
             is_random=any(transform.is_random for transform in found),
             order=min(transform.order for transform in found),
         )
@@ -365,10 +359,13 @@ class FileFacts:
         num_counted = max(1, sum(files.num_files for files in found))
         return FileFacts(
             kinds=dict(kinds),
-            num_opens=sum(files.num_opens for files in found),
             num_files=num_files,
-            read_bytes=sum(files.read_bytes for files in found),
             largest=tuple(largest)[:_MAX_LARGEST],
             unpacked_bytes=round(sum(files.unpacked_bytes for files in found) * num_files / num_counted),
-            num_uses=sum(files.num_uses for files in found),
+            **_sums(found, "num_opens", "read_bytes", "num_uses"),
         )
+
+
+def _sums(found: Sequence[Any], *names: str) -> dict[str, Any]:
+    """The sum of each of these fields over all records."""
+    return {name: sum(getattr(record, name) for record in found) for name in names}

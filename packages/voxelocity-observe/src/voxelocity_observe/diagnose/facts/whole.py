@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from voxelocity_observe.diagnose.facts.events import event
-from voxelocity_observe.diagnose.facts.profile import ProfileFacts
 from voxelocity_observe.diagnose.facts.program import (
     CallFacts,
     CompileFacts,
@@ -183,6 +182,53 @@ class Pass:
     windows_call: str = ""
     windows_variable: str = ""
     volume: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelGroup:
+    """One line of the profile: calls, and their nanoseconds on the CPU (launching) and the GPU (running)."""
+
+    number: int
+    cpu_ns: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTime:
+    """One operator of the profile, without what it calls."""
+
+    name: str
+    number: int
+    cpu_ns: int
+    gpu_ns: int
+    shape: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFacts:
+    """What torch.profiler saw in the profiled steps, from its trace.
+
+    Attributes:
+        groups: "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels".
+        operators: costliest first.
+        num_steps: profiled.
+        wall_ns: wall time of these steps.
+        gpu_busy_ns: part of it with a kernel or a copy running.
+        launch_bound_ns: part of it in which the device was idle while the host was in a step and not waiting for data.
+        tensor_core_share: share of the kernels' GPU time on tensor cores; None without a GPU.
+        syncs: waits of the host for the device, with the user's line where stacks were recorded.
+        trace: file for Perfetto.
+    """
+
+    groups: Mapping[str, KernelGroup]
+    operators: Sequence[OperatorTime]
+    num_steps: int
+    wall_ns: int
+    gpu_busy_ns: int = 0
+    launch_bound_ns: int = 0
+    tensor_core_share: float | None = None
+    syncs: Sequence[SyncFacts] = ()
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

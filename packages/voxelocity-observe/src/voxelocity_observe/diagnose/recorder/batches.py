@@ -81,11 +81,11 @@ class Entry:
         workers = int(self.described.get("num_workers") or 0)
         return workers * int(self.described.get("prefetch_factor") or 2) if workers else 2 * self.works_ahead
 
-    def used(self, iterator: Any) -> None:
+    def give_from(self, iterator: Any) -> None:
         """This iterator now gives its batches."""
         self._iterator = _reference(iterator)
 
-    def made_again(self, loader: Any) -> None:
+    def replace_loader(self, loader: Any) -> None:
         """Another loader has taken its place."""
         self._loader = _reference(loader)
         self._iterator = _nothing

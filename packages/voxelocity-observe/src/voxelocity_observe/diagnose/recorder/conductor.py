@@ -21,7 +21,7 @@ from .kept_state import KeptState, free_bytes
 from .loaders import Loaders
 from .process import Settings, rank_and_world_size
 from .profile import CaptureRange, Profiler
-from .rounds import Resident, StepSchedule, ahead, announce, announced, wait_until_idle
+from .rounds import Resident, StepSchedule, ahead, announce, read_announcement, wait_until_idle
 from .steps import Steps
 from .writer import note_failure, tell_user
 
@@ -157,7 +157,7 @@ class Conductor:
             if world_size == 1:
                 return is_enough
             if rank > 0:
-                self._plan = announced(settings.folder)
+                self._plan = read_announcement(settings.folder)
             elif is_enough:
                 plan = self._planned(steps.num_steps + ahead(self._mean_s()), seconds, parts)
                 announce(settings.folder, plan)

@@ -97,12 +97,12 @@ class Files:
             mode = args[index + 1] if index and len(args) > index + 1 else named.get("mode", "r")
             if index == 0 or mode == "r":
                 for path in given if isinstance(given, (list, tuple)) else (given,):
-                    self.opened(path)
+                    self.count_opening(path)
             return original(*args, **named)
 
         return opening
 
-    def opened(self, given: Any) -> None:
+    def count_opening(self, given: Any) -> None:
         """Counts a file that is about to be opened for reading, if it is data."""
         if not isinstance(given, (str, bytes, os.PathLike)) or not self._moment.is_counting():
             return
@@ -116,7 +116,7 @@ class Files:
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and _is_reading(args[1], args[2]):
-            self.opened(args[0])
+            self.count_opening(args[0])
 
     def _count(self, given: str) -> None:
         path = os.path.abspath(given)

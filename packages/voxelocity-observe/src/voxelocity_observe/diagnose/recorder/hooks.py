@@ -112,9 +112,9 @@ class Imports:
             if not _is_initializing(module):
                 self._begun.discard(name)
                 if module is not None:
-                    self.imported(module)
+                    self.call_waiting(module)
 
-    def imported(self, module: Any) -> None:
+    def call_waiting(self, module: Any) -> None:
         """Calls those who wait for this module."""
         for callback in self._waiting.pop(module.__name__, []):
             self._call(callback, module.__name__, module)
@@ -141,7 +141,7 @@ class _Calling:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._imports.imported(module)
+        self._imports.call_waiting(module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

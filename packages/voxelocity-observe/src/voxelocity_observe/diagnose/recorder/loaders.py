@@ -191,7 +191,7 @@ class Loaders:
             if ledger.depth or get_ident() != ledger.thread:
                 return original(self_)
             entry = entry_of(self_)
-            entry.used(self_)
+            entry.give_from(self_)
             return self.fetch(entry, partial(original, self_))
 
         return hooked_next
@@ -214,7 +214,7 @@ class Loaders:
             if not entry.is_iterated:
                 entry.is_iterated, entry.where = True, where
             given = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
-            entry.used(given)
+            entry.give_from(given)
             return given
 
         return hooked_iter
@@ -282,7 +282,7 @@ class Loaders:
         for before in self.entries:
             is_gone = before.loader is None and before.iterator is None
             if is_gone and (before.place, before.described) == (entry.place, entry.described):
-                before.made_again(loader)
+                before.replace_loader(loader)
                 entry = before
                 break
         else:

@@ -38,7 +38,7 @@ class Networks:
         self._ledger = ledger
         self._is_network: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
-    def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes a call that is about to be made. Costs about 3 microseconds."""
         if not self._has_parameters(module):
             return

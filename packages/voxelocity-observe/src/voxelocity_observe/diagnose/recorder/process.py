@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 VARIABLE = "VOXELOCITY_RECORD"
@@ -40,6 +41,7 @@ class Settings(NamedTuple):
         nsys: the program runs under Nsight Systems, which captures the profiled steps instead of torch.profiler.
         kept_bytes: maximum size of the batches kept for the experiment.
         keeps_saves: lets the program write its files while it is being ended; no steps run on resident batches then.
+        launchers: variables with the rank and the number of ranks; the first launcher that has set one of them counts.
     """
 
     folder: str
@@ -56,6 +58,7 @@ class Settings(NamedTuple):
     nsys: bool = False
     kept_bytes: int = 1 << 30
     keeps_saves: bool = False
+    launchers: Sequence[Sequence[str]] = (("RANK", "WORLD_SIZE"),)
 
     def to_json(self) -> str:
         return json.dumps(self._asdict(), sort_keys=True)
@@ -107,13 +110,19 @@ def file_name() -> str:
     return f"{os.getpid()}-{os.urandom(4).hex()}"
 
 
-def rank_and_world_size() -> tuple[int, int]:
-    """Rank and world size of a distributed training, (0, 1) otherwise. `torch.distributed` is asked only if in use."""
+def rank_and_world_size(launchers: Sequence[Sequence[str]] = (("RANK", "WORLD_SIZE"),)) -> tuple[int, int]:
+    """Rank and world size of a distributed training, (0, 1) otherwise. `torch.distributed` is asked only if in use.
+
+    Args:
+        launchers: as in `Settings`. Without it only torchrun's ranks count: tasks that `srun` has started need not
+            train together, and would wait for each other.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
+    rank, size = next((names for names in launchers if any(name in os.environ for name in names)), ("", ""))
     try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        return int(os.environ.get(rank, "0")), int(os.environ.get(size, "1"))
     except ValueError:
         return 0, 1
 
@@ -143,9 +152,9 @@ def core_wait_s(thread: int) -> float | None:
     return waited_ns / 1e9 if ran_ns > 0 else None
 
 
-def describe_process(began_s: float, role: str) -> dict[str, Any]:
+def describe_process(began_s: float, role: str, launchers: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Fields of the event `process`."""
-    rank, world_size = rank_and_world_size()
+    rank, world_size = rank_and_world_size(launchers)
     return {
         "pid": os.getpid(),
         "parent_pid": os.getppid(),

@@ -297,7 +297,8 @@ class Recording:
         watch(None)
 
     def _tell_process(self) -> None:
-        self._writer.write("process", **describe_process(-self._age_offset_s, self._role))
+        fields = describe_process(-self._age_offset_s, self._role, self.settings.launchers)
+        self._writer.write("process", **fields)
 
     def _tell_end(self, reason: str, note: str) -> None:
         self._writer.flush()

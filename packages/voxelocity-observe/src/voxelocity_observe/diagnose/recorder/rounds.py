@@ -66,7 +66,7 @@ def announce(folder: str, plan: StepSchedule) -> None:
     os.replace(f"{path}.part", path)
 
 
-def announced(folder: str) -> StepSchedule | None:
+def read_announcement(folder: str) -> StepSchedule | None:
     """The leader's plan, None while there is none. Costs a few microseconds."""
     try:
         with open(os.path.join(folder, _FILE), encoding="utf-8") as file:

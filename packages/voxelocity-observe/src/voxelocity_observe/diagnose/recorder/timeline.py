@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from threading import get_ident
-from typing import Any, Callable, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Callable, Literal, NamedTuple, TypeVar
 
 _Key = TypeVar("_Key")
 _Number = TypeVar("_Number", int, float)
@@ -30,27 +30,12 @@ _PLAIN = ("step", "fetch", "batch")
 _OPENINGS = ("iter", "ready", "first", "batch")
 
 
-class DeviceQueue(Protocol):
-    """A queue of work that runs in order, in parallel with the host.
-
-    A stamp is a mark put into the queue. None is a stamp that could not be taken.
-    """
-
-    def stamp(self) -> Any:
-        """Marks the current end of the queue. Costs microseconds and never waits."""
-
-    def is_done(self, stamp: Any) -> bool:
-        """Whether the device has passed it."""
-
-    def seconds(self, earlier: Any, later: Any) -> float:
-        """Between two stamps that are done, on the device's clock."""
-
-    def release(self, stamps: list[Any]) -> None:
-        """Takes back stamps that are no longer needed."""
-
-
 class CudaDevice:
-    """CUDA events on the stream that is current when they are taken, from a pool."""
+    """CUDA events on the stream that is current when they are taken, from a pool.
+
+    A stamp is a mark in the queue of the device, which runs in parallel with the host; None is one that could not be
+    taken. Nothing here waits.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -112,7 +97,7 @@ class Stretch:
     def num_learning(self) -> int:
         return self.num_forwards - self.num_evaluating
 
-    def add(self, entry: Entry, device: DeviceQueue | None) -> None:
+    def add(self, entry: Entry, device: CudaDevice | None) -> None:
         """The thread enters another part."""
         self.entries.append(entry)
         if len(self.entries) >= _FOLD_AT:
@@ -124,26 +109,26 @@ class Stretch:
         entries = self.entries
         return _sums(entries, _host_times(entries, self.end[0] if self.end else now_s), self._host)
 
-    def is_settled(self, device: DeviceQueue | None) -> bool:
+    def is_settled(self, device: CudaDevice | None) -> bool:
         """Whether the device has passed the end."""
         if device is None or self.end is None:
             return self.end is not None
         return self.end[1] is None or device.is_done(self.end[1])
 
-    def parts(self, device: DeviceQueue | None) -> dict[str, float]:
+    def parts(self, device: CudaDevice | None) -> dict[str, float]:
         """Seconds by part on the device's timeline, or the host's without a device. Call this once it is settled."""
         assert self.end is not None
         if device is None or self.entries[0][2] is None:
             return self.host_parts()
         return _sums(self.entries, _stream_times(self.entries, self.end[1], device), self._stream)
 
-    def release(self, device: DeviceQueue | None) -> None:
+    def release(self, device: CudaDevice | None) -> None:
         """Releases the stamps; the one at the end belongs to the next stretch."""
         if device is not None:
             device.release([entry[2] for entry in self.entries])
         self.entries = self.entries[:1]
 
-    def _fold(self, device: DeviceQueue | None) -> None:
+    def _fold(self, device: CudaDevice | None) -> None:
         """Sums what is over, so a validation of many thousand windows takes no memory."""
         last = self.entries[-1]
         if device is not None and self.entries[0][2] is not None:
@@ -169,7 +154,7 @@ def _host_times(entries: list[Entry], end_s: float) -> list[float]:
     return [*(entry[0] for entry in entries), max(end_s, entries[-1][0])]
 
 
-def _stream_times(entries: list[Entry], end: Any, device: DeviceQueue) -> list[float]:
+def _stream_times(entries: list[Entry], end: Any, device: CudaDevice) -> list[float]:
     times = [0.0]
     for stamp in (*(entry[2] for entry in entries[1:]), end):
         # A stamp that could not be taken, or one on another stream that ran ahead, takes no time.
@@ -206,7 +191,7 @@ class Ledger:
         self.depth = 0
         self.part = ""
         self.mode = ""
-        self.device: DeviceQueue | None = None
+        self.device: CudaDevice | None = None
         self.open: list[Stretch] = []
         self.num_moves = 0
         self.on_move: Callable[[str], None] | None = None

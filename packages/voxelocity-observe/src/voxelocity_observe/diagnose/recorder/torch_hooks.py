@@ -156,7 +156,7 @@ class TorchHooks:
             if ledger.depth or get_ident() != ledger.thread:
                 return original(self, *args, **kwargs)
             before = ledger.part
-            networks.called(self, args, kwargs)
+            networks.note_call(self, args, kwargs)
             ledger.begin("forward")
             try:
                 return original(self, *args, **kwargs)

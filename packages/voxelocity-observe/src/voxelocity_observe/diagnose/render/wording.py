@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,25 @@ from voxelocity_observe.diagnose.result import Diagnosis, Finding
 
 NOT_WRITTEN = "Not written because the program was being ended"
 """The heading above `refused_texts`."""
+
+PHASES = {
+    "warm-up": "not counted: warm-up",
+    "watched": "counted",
+    "profiled": "slowed down by the profiler",
+    "resident": "on batches that were there",
+    "unchanged": "unchanged, between these",
+    "refilled": "not counted: on batches made ahead",
+}
+UNITS = {"step": "steps", "batch": "batches", "item": "items"}
+EXPERIMENTS = {
+    "resident batch": "The step, on batches that are there",
+    "loader": "The loader, without the step",
+    "items": "The data set, in one thread",
+    "collate": "Putting a batch together",
+    "storage": "Reading the files from storage",
+    "storage, page cache": "Reading the files from memory",
+    "copy": "Copying a batch to the device",
+}
 
 # A gain below this reads better as time saved than as a factor.
 _LEAST_FACTOR = 1.095
@@ -122,6 +142,13 @@ def per_second_text(rate: float | None, unit: str) -> str:
 def command_text(facts: Facts) -> str:
     """The command, quoted for a shell; for a run, the folder's name."""
     return shlex.join(facts.command) if facts.command else "the program"
+
+
+def shapes_text(pairs: Sequence[Any], *, is_counted: bool) -> str:
+    """The first of pairs: shapes with their counts, or channels from and to, and how many more there are."""
+    few = list(pairs)[:4]
+    texts = [f"{' × '.join(map(str, a))} ({b:,} times)" if is_counted else f"{a} to {b}" for a, b in few]
+    return ", ".join(texts) + (f" and {len(pairs) - len(few):,} more" if len(pairs) > len(few) else "")
 
 
 def title_text(facts: Facts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text
@@ -177,9 +178,7 @@ def large_batches(facts: Facts) -> Found | None:
     ):
         return None
     shape = network.input_shapes[0][0]
-    needed = _ITEM_BYTES.get(network.input_dtype.removeprefix("torch."), 4)
-    for length in shape:
-        needed *= length
+    needed = _ITEM_BYTES.get(network.input_dtype.removeprefix("torch."), 4) * math.prod(shape)
     # An image and a label of the same size are what a step takes.
     excess = made.batch_bytes / max(1, 2 * needed)
     if excess < _EXCESS:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from voxelocity_observe.core.errors import ConfigError, OutputError
+from voxelocity_observe.core.place import INNER_FIRST
 from voxelocity_observe.diagnose.recorder import recording
 from voxelocity_observe.diagnose.recorder.ending import Enough
 from voxelocity_observe.diagnose.recorder.process import VARIABLE, Settings
@@ -74,11 +75,10 @@ def record_here(folder: Path | str, **limits: float) -> Iterator[None]:
 def _settings(folder: Path | str, **limits: float) -> Settings:
     if not limits.get("seconds", 1.0) > 0:
         raise ConfigError(f"diagnosis.attach: seconds={limits['seconds']}; give a time above 0")
-    unknown = limits.keys() - set(Settings._fields)
-    if unknown:
+    known = set(Settings._fields) - {"folder", "launchers"}
+    if unknown := limits.keys() - known:
         raise ConfigError(
-            f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; "
-            f"there are {', '.join(sorted(set(Settings._fields) - {'folder'}))}"
+            f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
         )
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -86,4 +86,5 @@ def _settings(folder: Path | str, **limits: float) -> Settings:
         raise OutputError(
             f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
         ) from None
-    return Settings(folder=str(Path(folder).resolve()), **limits)  # type: ignore[arg-type]
+    launchers = [(launcher.rank, launcher.size) for launcher in INNER_FIRST]
+    return Settings(folder=str(Path(folder).resolve()), launchers=launchers, **limits)  # type: ignore[arg-type]

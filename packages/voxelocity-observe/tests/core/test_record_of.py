@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from voxelocity_observe.diagnose.facts.process_file import record_of
+from voxelocity_observe.core.plain import record_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Seen:
     ],
 )
 def test_values_of_the_declared_types_fit(values):
-    assert record_of(Seen, values) is not None
+    assert record_of(Seen, values) == record_of(Seen, {**values, "of another version": 1})
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_values_of_the_declared_types_fit(values):
         ("parts", []),
         ("names", "abc"),
         ("names", [1]),
-        ("shapes", [[[1, 2]]]),
         ("shapes", [[["1"], 3]]),
     ],
 )
 def test_anything_else_does_not_fit(name, value):
-    assert record_of(Seen, {name: value}) is None
+    with pytest.raises(ValueError, match=" is n"):
+        record_of(Seen, {name: value})

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.plan_facts import GIB, fingerprint, machine
+from shared.plan_facts import GIB, fingerprint, machine, plan_facts
 from voxelocity.planning import Plan
-from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, count_tensors, window_bytes
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
@@ -66,8 +65,7 @@ def planned(data, card="H100 80 GB", time_budget_s=0.0, overrides=None, free_gib
         **changes,
     )
     statistics, num_training = DATA[data] if isinstance(data, str) else data
-    request = Request(num_training=num_training, time_budget_s=time_budget_s, seed=0, cache_folder="cache")
-    facts = PlanFacts(data=statistics, machine=on, request=request, overrides=overrides or {})
+    facts = plan_facts(statistics, on, overrides, num_training=num_training, time_budget_s=time_budget_s)
     for rule in RULES:
         rule(facts)
     return facts, Plan.parse(facts.settled)

@@ -1,7 +1,7 @@
-"""What is known of each class of GPU before a step has run on it: its rates, and which switches paid there.
+"""What is known of each class of GPU before a step has run on it: its rates.
 
-A table in place of a measurement: the plan of a short run has no time for one. `None` means that it was not measured;
-the rule then chooses by its own assumption. Figures come from benchmarks/gpu (docs/log).
+A table in place of a measurement: the plan of a short run has no time for one. Figures come from benchmarks/gpu
+(docs/log).
 """
 
 from __future__ import annotations
@@ -23,18 +23,12 @@ class DeviceClass:
             0.9 on an A100, with norms fused (training_results_v3.1). The others were not measured.
         float32_share: rate of convolutions in float32 over that in half precision: half with TF32, an eighth without.
         floor_s: the least that a step takes on the host: launches and Python.
-        channels_last: whether a step in half precision is quicker with channels last; None leaves it to the rule.
-        autotune_gain: share of a step that cuDNN saves by trying its algorithms; None if it was not measured.
-        autotune_cost_s: seconds that trying takes, once for each shape of a batch; None if it was not measured.
     """
 
     name: str
     roof_share: float = 0.4
     float32_share: float = 0.5
     floor_s: float = 0.021
-    channels_last: bool | None = None
-    autotune_gain: float | None = None
-    autotune_cost_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +43,6 @@ class Rates:
     half_flops: float
     bytes_per_s: float
 
-
-ASSUMED_AUTOTUNE_GAIN = 0.05
-"""What is assumed where it was not measured; 3-D networks in half precision usually gain 10 to 30 %."""
-ASSUMED_AUTOTUNE_COST_S = 2.0
-"""What is assumed where it was not measured: some 20 convolutions, forward and backward, ten algorithms each."""
 
 CLASSES: dict[tuple[int, int], DeviceClass] = {
     (7, 0): DeviceClass(name="Volta", float32_share=0.125),

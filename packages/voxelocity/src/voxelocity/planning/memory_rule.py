@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 
 from voxelocity.core.region import Index3
 from voxelocity.parallel.footprint import peak_bytes
-from voxelocity.parallel.heap import Heap
 from voxelocity.step import (
     NETWORKS,
     LossConfig,
@@ -44,7 +43,6 @@ WORKSPACE_BYTES = _GIB // 4
 cuDNN falls back to slower algorithms, it does not fail."""
 # Activations kept with dropout, relative to without: counted as in tests/planning/test_memory_rule.py.
 _DROPOUT_SHARE = 1.7
-_STEPS_BEFORE = 2
 
 
 def device_bytes(
@@ -134,8 +132,6 @@ class StepTensors:
         optimizer: its state, and the running average of the weights.
         activations: what a step makes in addition, at its peak.
         windows: what a pass of windows without gradients makes, at its peak.
-        step_gaps: what else a step keeps resident on a CPU: gaps between tensors, and oneDNN's scratch memory.
-        window_gaps: the same of a pass of windows after steps.
     """
 
     weights: int
@@ -143,8 +139,6 @@ class StepTensors:
     optimizer: int
     activations: int
     windows: int
-    step_gaps: int = 0
-    window_gaps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +193,9 @@ def count_tensors(
     compute_loss = build_loss(
         loss.model_copy(update={"boundary_weight": 0.0}), regions=step.regions, ignored=step.ignored
     )
-    heap, counting = Heap(), torch.device("cpu")
+    counting = torch.device("cpu")
     with FakeTensorMode(), device:
-        with peak_bytes(counting, heap):
-            trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
+        trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
         parameters = [*trained.parameters()]
         updates = build_optimizer(optimizer, parameters)
         image, label = torch.empty([*batch_bcxyz]), torch.empty((batch_bcxyz[0], *batch_bcxyz[2:]), dtype=torch.uint8)
@@ -221,20 +214,16 @@ def count_tensors(
             updates.step()
 
         try:
-            # The state of the optimizer begins with its first step, and gaps grow with the next.
-            with peak_bytes(counting, heap):
-                for _ in range(_STEPS_BEFORE):
-                    gradients()
-                    update()
-                updates.zero_grad(set_to_none=True)
-            with peak_bytes(counting, heap) as computing:
+            # The state of the optimizer begins with its first step.
+            gradients()
+            update()
+            updates.zero_grad(set_to_none=True)
+            with peak_bytes(counting) as computing:
                 gradients()
-            with peak_bytes(counting, heap) as updating:
+            with peak_bytes(counting) as updating:
                 update()
-            step_bytes, heap.most_bytes = heap.most_bytes, heap.resident_bytes
-            with peak_bytes(counting, heap) as passing, torch.no_grad(), autocast(precision, device):
+            with peak_bytes(counting) as passing, torch.no_grad(), autocast(precision, device):
                 trained.eval()(torch.empty([*windows_bcxyz]))
-            window_bytes = heap.most_bytes
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise ConfigError(
@@ -244,17 +233,12 @@ def count_tensors(
         weights = _total_bytes([*parameters, *trained.buffers()])
         average = weights if optimizer.average_decay else 0
         gradient, state = _total_bytes(parameters), _total_bytes(tree_leaves(updates.state_dict()["state"]))
-        activations = max(computing() - gradient, updating())
-        kept = weights + gradient + state
-        on_cpu = device.type == "cpu"
         return StepTensors(
             weights=weights,
             gradients=gradient,
             optimizer=state + average,
-            activations=activations + distance,
+            activations=max(computing() - gradient, updating()) + distance,
             windows=passing(),
-            step_gaps=max(0, step_bytes - kept - activations) if on_cpu else 0,
-            window_gaps=max(0, window_bytes - kept - passing()) if on_cpu else 0,
         )
 
 

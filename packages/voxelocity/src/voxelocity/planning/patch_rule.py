@@ -96,7 +96,7 @@ def _why_at_most(facts: PlanFacts, size: StepSize | None, most: int) -> str:
 
 def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
     """Patch and widths by the cost of a step, and the maximum number of voxels in a patch."""
-    long = facts.request.time_budget_s >= LONG_BUDGET_S
+    long = facts.time_budget_s >= LONG_BUDGET_S
     widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
     return fit_patch(shape, spacing, max_voxels=CPU_PATCH_VOXELS, max_levels=len(widths)), widths, CPU_PATCH_VOXELS
 
@@ -110,14 +110,14 @@ def _settle_stem(
         Strides and widths of the remaining levels.
     """
     is_own = not facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
-    is_long = facts.request.time_budget_s >= LONG_BUDGET_S
+    is_long = facts.time_budget_s >= LONG_BUDGET_S
     stride: Sequence[int] = (1, 1, 1)
     if size is not None and not size.has_stem:
         reason = "as in nnU-Net, the first level has the resolution of the patch"
     elif is_own:
         reason = "you set the levels, so the first one has the resolution of the patch"
     elif size is None and is_long:
-        reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
+        reason = f"{facts.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
     elif len(strides) <= FEWEST_STRIDES:
         reason = "the patch is too small to leave out a level"
     else:
@@ -136,7 +136,7 @@ def _settle_stem(
 
 def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) -> None:
     """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or in a short run."""
-    budget_s = facts.request.time_budget_s
+    budget_s = facts.time_budget_s
     reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
     if facts.machine.device != "cpu":
         if tuple(widths) != GPU_WIDTHS:
@@ -229,7 +229,7 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
     num_ranks = facts.machine.num_ranks
     least = max(_LEAST_BATCH, num_ranks)
     # More patches than cases would see one case twice in a step.
-    most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.request.num_training))
+    most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.num_training))
     sizes = {n: _needed_bytes(facts, network, patch, math.ceil(n / num_ranks)) for n in range(least, most + 1)}
     free_bytes = _free_device_bytes(facts)
     batch = max((n for n, needed in sizes.items() if needed <= free_bytes), default=least)

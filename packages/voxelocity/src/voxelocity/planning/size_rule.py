@@ -81,7 +81,7 @@ def steps_s(facts: PlanFacts, *, least_share: float = _LEAST_SHARE) -> float:
         facts: of the plan.
         least_share: of a time budget that goes into steps in any case.
     """
-    budget_s, left_s = facts.request.time_budget_s, math.inf
+    budget_s, left_s = facts.time_budget_s, math.inf
     if budget_s:
         left_s = max(least_share * budget_s, _STEPS_SHARE * budget_s - _before_steps_s(facts))
     return min(left_s, TARGET_S) if is_to_target(facts) else left_s
@@ -115,7 +115,7 @@ def step_size(facts: PlanFacts) -> StepSize:
     available_s, size = sized_s(facts), _FULL[0]
     if math.isinf(available_s):
         return size
-    is_long = not is_to_target(facts) and facts.request.time_budget_s >= LONG_BUDGET_S
+    is_long = not is_to_target(facts) and facts.time_budget_s >= LONG_BUDGET_S
     sizes = _LONG_SIZES if is_long else _SHORT_SIZES
     if not _may_have_stem(facts):
         sizes = tuple(replace(size, has_stem=False) for size in sizes)

@@ -16,9 +16,7 @@ from voxelocity_observe.core.errors import ConfigError
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
-    facts = plan_facts(
-        data or fingerprint(), on or machine(), overrides, time_budget_s=time_budget_s, kept=kept or {}
-    )
+    facts = plan_facts(data or fingerprint(), on or machine(), overrides, time_budget_s=time_budget_s, kept=kept or {})
     for rule in RULES:
         rule(facts)
     return facts

@@ -261,10 +261,7 @@ def _after_network(facts: PlanFacts) -> tuple[int, str]:
 
 def _training_cases(facts: PlanFacts) -> str:
     needed, free = resident_bytes(facts), facts.machine.device_free_bytes
-    return (
-        f"the {facts.num_training} training cases take {needed / _GIB:.2f} GiB of the device's "
-        f"{free / _GIB:.1f}"
-    )
+    return f"the {facts.num_training} training cases take {needed / _GIB:.2f} GiB of the device's {free / _GIB:.1f}"
 
 
 def prepared_spacing_mm(facts: PlanFacts) -> npt.NDArray[np.float64]:

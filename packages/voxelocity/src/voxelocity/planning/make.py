@@ -183,9 +183,9 @@ def plan_cases(
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
     )
-    facts = _ruled(facts)
+    facts = _run_rules(facts)
     if chosen.get("planner.use_tuned", True):
-        facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
+        facts = _apply_tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
     _warn_if_mixed(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
@@ -246,7 +246,7 @@ def _warn_if_short(facts: PlanFacts) -> None:
         )
 
 
-def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
+def _apply_tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
     """The facts with what was tuned for their network and data, if there is anything."""
     found, why_not = find_tuned(folder, facts)
     for text in why_not:
@@ -261,7 +261,7 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
         before = flatten(Plan, saved_plan.to_plain())
         values, measured = {key: before[key] for key in values}, {}
         reasons = dict.fromkeys(values, "as when the run began")
-    facts = _ruled(
+    facts = _run_rules(
         replace(
             facts, tuned=values, tuned_reasons=reasons, tuned_measured=measured, settled={}, choices=[],
             ran_out_of_memory=False,
@@ -274,7 +274,7 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
     return facts
 
 
-def _ruled(facts: PlanFacts) -> PlanFacts:
+def _run_rules(facts: PlanFacts) -> PlanFacts:
     """The facts with every rule applied; repeats with less device memory as long as a trial runs out of it."""
     last: PlanFacts | None = None
     while True:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from voxelocity.core.region import Index3
-from voxelocity.planning.device_classes import card_rates, device_class
+from voxelocity.planning.cards import card_rates, float32_share
 from voxelocity.planning.machine import Machine
 from voxelocity.step import NetworkConfig
 
@@ -22,6 +22,12 @@ _CONVOLUTION_SHARE = 0.5
 # Reads and writes of each result of a convolution: 6 of the convolutions themselves, 8 (fused) to 21 (copied between
 # memory formats) of norm and activation, the rest of joining features.
 _ACCESSES = 20
+# Of the time that a step of DynUNet takes, the share that its work takes at the card's rates: from 212 ms for 8 patches
+# of 160x160x80 on an H100 (2026-11-27; docs/log). MLPerf 3.1's unet3d reached 0.75 there and 0.9 on an A100, with norms
+# fused (training_results_v3.1). Other cards were not measured.
+_ROOF_SHARE = 0.4
+# The least that a step takes on the host: launches and Python.
+_FLOOR_S = 0.021
 # Of the loss, for each voxel and output.
 _LOSS_BYTES = 100
 
@@ -104,11 +110,11 @@ def forecast_step_s(work: StepDemand, machine: Machine, *, batch_size: int, is_h
     The device takes the sum of the times of its convolutions and its memory traffic; a step takes at least what the
     host takes. On an H100 it gives 0.22 s for 8 patches of 128^3 in nnU-Net's network; MLPerf's submission took 0.11 s.
     """
-    rates, known = card_rates(machine), device_class(machine)
-    flops_per_s = rates.half_flops * _CONVOLUTION_SHARE * (1.0 if is_half else known.float32_share)
+    rates = card_rates(machine)
+    flops_per_s = rates.half_flops * _CONVOLUTION_SHARE * (1.0 if is_half else float32_share(machine))
     roof_s = batch_size * (work.flops / flops_per_s + work.bytes / rates.bytes_per_s)
-    device_s = roof_s / known.roof_share
-    return max(known.floor_s, device_s), device_s
+    device_s = roof_s / _ROOF_SHARE
+    return max(_FLOOR_S, device_s), device_s
 
 
 def _kernel_voxels(stride: Index3) -> int:

@@ -18,7 +18,8 @@ from shared.forked import run_python
 from voxelocity.tuning.auto3dseg.measure import _Quickened
 from voxelocity.tuning.auto3dseg.steps import AlgorithmTask
 from voxelocity.tuning.auto3dseg.templates import DATA_ON, PATCHES, WINDOWS, OwnSettings, written_keys
-from voxelocity.tuning.tune import TrialScale, trial_environ
+from voxelocity.tuning.task import TrialScale
+from voxelocity.tuning.trial import trial_variables
 
 SHAPE = (48, 44, 40)
 SETTINGS = {PATCHES: 3, WINDOWS: 2, DATA_ON: "cpu"}
@@ -27,7 +28,7 @@ SETTINGS = {PATCHES: 3, WINDOWS: 2, DATA_ON: "cpu"}
 def run(task, folder, *, forked=False):
     file, answer = folder / "task", folder / "answer"
     file.write_text(task.to_json())
-    environment = {**trial_environ(), "PATH": ""}
+    environment = {**trial_variables(), "PATH": ""}
     if forked:
         code = "import runpy\nrunpy.run_module('voxelocity.tuning.auto3dseg.measure', run_name='__main__')"
         done = run_python(code, [file, answer], environment)

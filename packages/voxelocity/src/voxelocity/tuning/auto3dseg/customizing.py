@@ -52,9 +52,10 @@ from voxelocity.tuning.costs import RunTime
 from voxelocity.tuning.page import before_and_after, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line
 from voxelocity.tuning.space import Knob, Settings
-from voxelocity.tuning.study import Search, Study, StudyResult, locked
+from voxelocity.tuning.study import Search, Study, StudyResult, lock_folder
+from voxelocity.tuning.task import TrialScale
 from voxelocity.tuning.trial import TrialLimits, run_trial
-from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
+from voxelocity.tuning.tune import trial_limits
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InputError
@@ -136,7 +137,7 @@ def customize_folder(
     specs = parse_specs(request.specs)
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
-    with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
+    with lock_folder(work, written=_WRITTEN, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, request.algos, say=lambda text: shown.print(text, highlight=False))
         machine = survey(request.device, cache_folder=default_cache_folder())
         for algorithm in chosen:
@@ -170,7 +171,7 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     work, shown = Path(work_dir).absolute(), console or PlainConsole()
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that was customized")
-    with locked(work, written=_WRITTEN, cure="try again later"):
+    with lock_folder(work, written=_WRITTEN, cure="try again later"):
         kept = customized_in(work, algos)
         if not kept:
             raise InputError(f"tune: nothing in {work} was customized, so there is nothing to undo")
@@ -270,7 +271,7 @@ class _GroupSearch:
     def run(self) -> MeasuredTuning:
         """Searches, confirms, writes and shows."""
         first, console, on_device = self.first, self.console, self.machine.device == "cuda"
-        limits = trial_limits(self.machine, self.request.memory_limit_bytes, self.request.time_budget_s)
+        limits = trial_limits(self.machine, self.request.memory_limit_bytes)
         digest = configuration_digest(first.folder)
         task = AlgorithmTask(
             name=first.name,
@@ -295,7 +296,6 @@ class _GroupSearch:
             self._search(knobs, limits, digest),
             command=command,
             cost=cost,
-            environ=trial_environ(),
             overwrite=self.request.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
             clock=self.clock,
@@ -341,7 +341,7 @@ class _GroupSearch:
                 return OwnSettings(**before["own"])
         process = _process(write_whole(self.folder / "own.task", task.to_json().encode()), answer)
         log = self.folder / "own.log"
-        outcome = run_trial(process, answer=answer, log=log, limits=limits, environ=trial_environ())
+        outcome = run_trial(process, answer=answer, log=log, limits=limits)
         if not outcome.is_finished:
             raise InputError(
                 f"tune: {self.first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"

@@ -1,8 +1,4 @@
-"""What is known of each class of GPU before a step has run on it: its rates.
-
-A table in place of a measurement: the plan of a short run has no time for one. Figures come from benchmarks/gpu
-(docs/log).
-"""
+"""What is known of GPUs before a step has run on them: their rates, by data sheets."""
 
 from __future__ import annotations
 
@@ -10,25 +6,6 @@ import re
 from dataclasses import dataclass
 
 from voxelocity.planning.machine import Machine
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceClass:
-    """A class of GPUs.
-
-    Attributes:
-        name: of the class.
-        roof_share: of the time that a step of DynUNet takes, the share that its work takes at the card's rates. The
-            H100's is from 212 ms for 8 patches of 160x160x80 (2026-11-27); MLPerf 3.1's unet3d reached 0.75 there and
-            0.9 on an A100, with norms fused (training_results_v3.1). The others were not measured.
-        float32_share: rate of convolutions in float32 over that in half precision: half with TF32, an eighth without.
-        floor_s: the least that a step takes on the host: launches and Python.
-    """
-
-    name: str
-    roof_share: float = 0.4
-    float32_share: float = 0.5
-    floor_s: float = 0.021
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +20,6 @@ class Rates:
     half_flops: float
     bytes_per_s: float
 
-
-CLASSES: dict[tuple[int, int], DeviceClass] = {
-    (7, 0): DeviceClass(name="Volta", float32_share=0.125),
-    (7, 5): DeviceClass(name="Turing", float32_share=0.125),
-    (8, 0): DeviceClass(name="A100"),
-    (8, 6): DeviceClass(name="Ampere"),
-    (8, 9): DeviceClass(name="Ada"),
-    (9, 0): DeviceClass(name="Hopper"),
-    (10, 0): DeviceClass(name="Blackwell, data center"),
-    (12, 0): DeviceClass(name="Blackwell"),
-}
-"""By compute capability. A device record replaces the defaults of its class."""
-UNKNOWN = DeviceClass(name="unknown")
 
 # By words in the device's name: TFLOP/s, GB/s, compute capability.
 _CARDS: dict[str, tuple[float, float, tuple[int, int]]] = {
@@ -92,11 +56,11 @@ _CARDS: dict[str, tuple[float, float, tuple[int, int]]] = {
 _UNKNOWN_RATES = Rates(half_flops=60e12, bytes_per_s=500e9)
 
 
-def device_class(machine: Machine) -> DeviceClass:
-    """The class of the machine's GPU, by compute capability, or by name where that is not known."""
+def float32_share(machine: Machine) -> float:
+    """Rate of convolutions in float32 over that in half precision: half with TF32, an eighth without."""
     card = _card(machine.device_name)
     capability = machine.capability or (card and card[2])
-    return CLASSES.get(capability, UNKNOWN) if capability else UNKNOWN
+    return 0.125 if capability and capability < (8, 0) else 0.5
 
 
 def card_rates(machine: Machine) -> Rates:

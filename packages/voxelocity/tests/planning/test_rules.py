@@ -11,6 +11,7 @@ from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.rules import RULES, settle_flips
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
 
@@ -207,14 +208,11 @@ def planned(free_gib, num_classes=2, num_channels=1, num_ranks=1, **options):
 
 
 def needed_bytes(plan, num_classes, num_channels):
-    return device_bytes(
-        plan.network,
-        patch_voxel=plan.data.patch.shape_voxel,
-        batch_size=plan.data.batch_size,
-        num_channels=num_channels,
-        num_classes=num_classes,
-        is_half=True,
-    )
+    patch = PatchPass(
+        network=plan.network, shape_voxel=plan.data.patch.shape_voxel, num_channels=num_channels,
+        num_outputs=num_classes, is_half=True,
+    )  # fmt: skip
+    return device_bytes(patch, batch_size=plan.data.batch_size)
 
 
 @pytest.mark.parametrize("free_gib", [2, 4, 6, 8, 11, 12, 16, 24, 80])

@@ -11,7 +11,7 @@ from voxelocity.planning.cache_rule import prepared_spacing_mm
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.memory_rule import device_bytes, window_bytes
 from voxelocity.planning.patch_fit import PatchFit, Vector, fit_patch, strides_for
-from voxelocity.planning.precision_rule import planned_compute
+from voxelocity.planning.precision_rule import patch_pass
 from voxelocity.planning.size_rule import (
     FEWEST_STRIDES,
     GPU_PATCH_VOXELS,
@@ -19,16 +19,14 @@ from voxelocity.planning.size_rule import (
     LONG_BUDGET_S,
     MOST_BATCH,
     StepSize,
-    forecast,
+    is_to_target,
     network_name,
     network_section,
     sized_s,
     step_size,
     steps_s,
 )
-from voxelocity.planning.step_forecast import ENOUGH_STEPS
-from voxelocity.step import NetworkConfig
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast, forecast_step_s
 from voxelocity_observe.core.quantities import listed
 
 MEMORY_KEYS = (
@@ -201,20 +199,9 @@ def _sizes(shape: Vector, spacing: Vector, most: int) -> Iterator[tuple[PatchFit
 
 
 def _needed_bytes(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> int:
-    """Device memory that training takes; 0 if keys do not fit together, which the check of the plan reports."""
-    try:
-        config = NetworkConfig.parse(network)
-    except ConfigError:
-        return 0
-    x, y, z = patch
-    return device_bytes(
-        config,
-        patch_voxel=(x, y, z),
-        batch_size=batch_size,
-        num_channels=len(facts.data.channels),
-        num_classes=facts.data.num_outputs,
-        is_half=planned_compute(facts) != "float32",
-    )
+    """Device memory that training takes; 0 if keys do not fit together."""
+    passed = patch_pass(facts, network, patch)
+    return 0 if passed is None else device_bytes(passed, batch_size=batch_size)
 
 
 def _free_device_bytes(facts: PlanFacts) -> int:
@@ -253,7 +240,12 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
     value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
     facts.planned_bytes = _needed_bytes(facts, network, patch, value)
     facts.fits_graph = facts.planned_bytes + facts.window_bytes <= free_bytes
-    _forecast(facts, network, patch, value)
+    passed = patch_pass(facts, network, patch)
+    if passed is not None:
+        step_s, device_s = forecast_step_s(passed, facts.machine, batch_size=value)
+        facts.forecast = Forecast(
+            step_s=step_s, device_s=device_s, available_s=steps_s(facts), is_to_target=is_to_target(facts)
+        )
 
 
 def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
@@ -266,16 +258,6 @@ def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
     if not facts.fits_graph:
         found.append("a CUDA graph of the step")
     return found
-
-
-def _forecast(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> None:
-    """Notes how long a step is expected to take; nothing if the user's keys do not fit together."""
-    try:
-        config = NetworkConfig.parse(network)
-    except ConfigError:
-        return
-    x, y, z = patch
-    facts.forecast = forecast(facts, config, patch_voxel=(x, y, z), batch_size=batch_size, available_s=steps_s(facts))
 
 
 def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
@@ -295,15 +277,5 @@ def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
 
 def _window_bytes(facts: PlanFacts, shape_voxel: Sequence[int]) -> int:
     """Device memory that a window takes; 0 if keys do not fit together."""
-    try:
-        network = NetworkConfig.parse(facts.section("network"))
-    except ConfigError:
-        return 0
-    x, y, z = shape_voxel
-    return window_bytes(
-        network,
-        window_voxel=(x, y, z),
-        num_channels=len(facts.data.channels),
-        num_classes=facts.data.num_outputs,
-        is_half=planned_compute(facts) != "float32",
-    )
+    passed = patch_pass(facts, facts.section("network"), shape_voxel)
+    return 0 if passed is None else window_bytes(passed)

@@ -5,11 +5,13 @@ Rules choose; a measurement of the planned step on this machine overrides them w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from voxelocity.core.records import Measured
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.step_forecast import ENOUGH_STEPS
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, PatchPass
 from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import NETWORKS, BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 from voxelocity.step.fused import has_triton
@@ -87,6 +89,22 @@ def _compute(facts: PlanFacts) -> tuple[str, str]:
 def planned_compute(facts: PlanFacts) -> str:
     """The number format of convolutions, before it is settled."""
     return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
+
+
+def patch_pass(facts: PlanFacts, network: Mapping[str, Any], shape_voxel: Sequence[int]) -> PatchPass | None:
+    """A pass of a network with these keys; None if keys do not fit together, which the check of the plan reports."""
+    try:
+        config = NetworkConfig.parse(network)
+    except ConfigError:
+        return None
+    x, y, z = shape_voxel
+    return PatchPass(
+        network=config,
+        shape_voxel=(x, y, z),
+        num_channels=len(facts.data.channels),
+        num_outputs=facts.data.num_outputs,
+        is_half=planned_compute(facts) != "float32",
+    )
 
 
 def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:

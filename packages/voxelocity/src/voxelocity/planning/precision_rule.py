@@ -145,21 +145,16 @@ def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
 
 
 def _limit_s(facts: PlanFacts) -> float:
-    budget_s = facts.time_budget_s
-    if facts.machine.device == "cuda":
-        return _gpu_limit_s(facts)
-    if facts.overrides.get("train.target_dice", 0.0):
-        # A target should be reached soon.
-        return 0.0
-    return min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
-
-
-def _gpu_limit_s(facts: PlanFacts) -> float:
-    """Seconds for measuring on a GPU; 0 only takes what was measured before."""
-    if facts.measures_again:
+    """Seconds for measuring; 0 only takes what was measured before."""
+    budget_s, on_cpu = facts.time_budget_s, facts.machine.device == "cpu"
+    if facts.measures_again and not on_cpu:
         return _LIMIT_S
-    is_short = 0.0 < facts.time_budget_s < _GPU_LEAST_BUDGET_S
-    if is_short or facts.overrides.get("train.target_dice", 0.0):
+    # A target should be reached soon.
+    if facts.overrides.get("train.target_dice", 0.0):
+        return 0.0
+    if on_cpu:
+        return min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
+    if 0.0 < budget_s < _GPU_LEAST_BUDGET_S:
         return 0.0
     expected = facts.forecast
     return 0.0 if expected and _GPU_LEAST_STEPS * expected.step_s > _GPU_LIMIT_S else _GPU_LIMIT_S

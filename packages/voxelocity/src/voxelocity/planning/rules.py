@@ -14,11 +14,7 @@ from voxelocity.data.augment import EFFECTS
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
-from voxelocity.planning.patch_rule import (
-    CPU_PATCH_VOXELS,
-    settle_patch_and_network,
-    windows_at_once,
-)
+from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_network, windows_at_once
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
@@ -26,12 +22,9 @@ from voxelocity.step import LOSSES, OPTIMIZERS
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import count_text, listed
 
-MUON_BELOW_S = 120.0
-"""On a GPU, a time budget below which Muon trains; 0 leaves every run to AdamW."""
-MUON_MOST_STEPS = 2_700
-"""On a GPU, the steps up to which it does: where there are many, fewer are no gain. Runs on a CPU had as many."""
-MUON_TO_TARGET = False
-"""Whether Muon trains to a target on a GPU."""
+# On a GPU, Muon trains below this time budget and up to this many steps: where there are many, fewer are no gain.
+# Runs on a CPU had as many.
+_MUON_BELOW_S, _MUON_MOST_STEPS = 120.0, 2_700
 _MOST_RATE_FACTOR = 2.0
 # The square root of a validation's seconds over twice those of the training: 1 s and 20 s give 0.16.
 _TARGET_VALIDATION_SHARE = 0.15
@@ -251,8 +244,8 @@ def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
     """The optimizer on a GPU, and why."""
     budget_s = facts.time_budget_s
     num_steps = facts.forecast.num_steps if facts.forecast else 0
-    is_short = MUON_TO_TARGET if is_to_target(facts) else 0.0 < budget_s < MUON_BELOW_S
-    if not is_short or num_steps > MUON_MOST_STEPS:
+    is_short = 0.0 < budget_s < _MUON_BELOW_S and not is_to_target(facts)
+    if not is_short or num_steps > _MUON_MOST_STEPS:
         return "adamw", "has no long momentum to warm up; Muon has not been measured on a GPU yet"
     if planned_compute(facts) == "float16":
         return "adamw", "a loss that is scaled for float16 has not been tried with Muon"

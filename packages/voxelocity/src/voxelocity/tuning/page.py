@@ -328,17 +328,20 @@ def _trials(result: MeasuredTuning) -> list[Block]:
         alt=f"Scatter chart: images a second by trial, at most {rate_text(quickest)}; {len(failed)} trials failed.",
         legend=legend,
     )
-    rows = [_row(trial, result) for trial in study.trials]
+    rows = [
+        [
+            str(trial.number),
+            _PHASES[trial.phase],
+            _outcome(trial.outcome, result),
+            changes_text(trial.settings, result.knobs) or "nothing",
+        ]
+        for trial in study.trials
+    ]
     table = Table(
         caption="Trials", heads=["Trial", "For", "Outcome", "Changed"], rows=rows, text_columns=frozenset({1, 2, 3}),
         hides_caption=True,
     )  # fmt: skip
     return [chart, table]
-
-
-def _row(trial: TrialRecord, result: MeasuredTuning) -> list[str]:
-    changed = changes_text(trial.settings, result.knobs) or "nothing"
-    return [str(trial.number), _PHASES[trial.phase], _outcome(trial.outcome, result), changed]
 
 
 def _outcome(outcome: TrialOutcome, result: MeasuredTuning) -> str:

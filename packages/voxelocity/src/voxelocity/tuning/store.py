@@ -99,13 +99,10 @@ class TrialStore:
     def end(self, trial: Any, outcome: TrialOutcome, cost: float | None) -> None:
         """Keeps the outcome; TPE counts a trial without a cost as worse than any other."""
         trial.set_user_attr(_OUTCOME, outcome.to_plain())
-        self._tell(trial, cost)
+        self.skip(trial, cost)
 
     def skip(self, trial: Any, cost: float | None) -> None:
         """Ends a trial that was not run, since its cost is known already."""
-        self._tell(trial, cost)
-
-    def _tell(self, trial: Any, cost: float | None) -> None:
         state = self._optuna.trial.TrialState
         if cost is None:
             self._study.tell(trial, state=state.PRUNED)

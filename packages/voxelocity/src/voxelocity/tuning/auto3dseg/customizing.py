@@ -154,8 +154,8 @@ def customize_folder(
         groups = alike(algorithm for algorithm in algorithms_in(work) if algorithm.id in ids)
         return {
             members[0].id: _GroupSearch(
-                members=members, specs=specs[members[0].name], machine=machine,
-                request=request, scale=context.scale, console=shown, clock=context.clock,
+                members=members, specs=specs[members[0].name], machine=machine, request=request,
+                context=replace(context, console=shown),
             ).run()
             for members in groups
         }  # fmt: skip
@@ -255,9 +255,7 @@ class _GroupSearch:
     specs: AlgorithmSpecs
     machine: Machine
     request: CustomizeRequest
-    scale: TrialScale
-    console: Console
-    clock: Clock
+    context: CustomizeContext
 
     @property
     def first(self) -> WorkAlgorithm:
@@ -270,7 +268,8 @@ class _GroupSearch:
 
     def run(self) -> MeasuredTuning:
         """Searches, confirms, writes and shows."""
-        first, console, on_device = self.first, self.console, self.machine.device == "cuda"
+        first, on_device = self.first, self.machine.device == "cuda"
+        console, scale = self.context.console or PlainConsole(), self.context.scale
         limits = trial_limits(self.machine, self.request.memory_limit_bytes)
         digest = configuration_digest(first.folder)
         task = AlgorithmTask(
@@ -278,9 +277,9 @@ class _GroupSearch:
             folder=str(first.folder),
             device=f"cuda:{self.machine.device_index or 0}" if on_device else "cpu",
             case_shape=largest_case(first, read_parameters(first.folder, first.name)),
-            window_s=self.scale.window_s,
-            num_windows=self.scale.num_windows,
-            validation_s=self.scale.validation_s,
+            window_s=scale.window_s,
+            num_windows=scale.num_windows,
+            validation_s=scale.validation_s,
         )
         own = self._own_settings(task, digest, TrialLimits(seconds=limits.seconds))
         knobs = algorithm_knobs(self.specs, own, has_gpu=on_device)
@@ -298,7 +297,7 @@ class _GroupSearch:
             cost=cost,
             overwrite=self.request.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
-            clock=self.clock,
+            clock=self.context.clock,
         ).run()
         keys = _keys(first.name, own, study, has_gpu=on_device)
         for algorithm in self.members if keys else ():
@@ -328,7 +327,7 @@ class _GroupSearch:
                 "configuration": digest,
                 "device": self.machine.device_name,
                 "memory limit": self.request.memory_limit_bytes,
-                "scale": vars(self.scale),
+                "scale": vars(self.context.scale),
             },
         )
 

@@ -200,7 +200,7 @@ def test_sizes_and_dtypes_may_alternate_and_samples_do_not_see_each_other_on_dev
         rare("dynunet", {"num_res_units": 1}, 12),
         ("dynunet", {"stem_stride": [2, 2, 1], "dropout": 0.1}, 11),
         ("unet", {"num_res_units": 1}, 6),
-        ("segresnet", {"widths": [8, 16], "strides": [[2, 2, 2]]}, 13),
+        ("segresnet", {"widths": [8, 16, 32], "strides": [[2, 2, 2], [2, 2, 2]]}, 17),
         ("dynunet", {"norm": "batch"}, 0),
     ],
 )

@@ -75,11 +75,11 @@ def _runs(folder: Path) -> Trial:
 
 def _studies(folder: Path) -> Trial:
     from voxelocity.tuning.space import Knob
-    from voxelocity.tuning.store import STUDY_FILE, opened
+    from voxelocity.tuning.store import STUDY_FILE, open_store
     from voxelocity.tuning.trial import TrialOutcome
 
     knobs = (Knob(name="shape", choices=([1, 1, 1], [2, 2, 2]), default=[1, 1, 1]),)
-    with opened(folder, knobs, about={}, seed=0) as store:
+    with open_store(folder, knobs, about={}, seed=0) as store:
         for shape in ([1, 1, 1], [2, 2, 2]):
             begun, _ = store.begin("search", {"shape": shape})
             store.end(begun, TrialOutcome(kind="finished", seconds=1.0, measurements={"a": (2.0,)}), 2.0)
@@ -103,7 +103,7 @@ def _studies(folder: Path) -> Trial:
             odd = numbers.choice(ODD_VALUES)
             with contextlib.closing(sqlite3.connect(path)) as file, file, contextlib.suppress(sqlite3.Error):
                 file.execute(f"update {where} set {column} = ?", (numbers.choice((json.dumps(odd), "x", -3)),))
-        with opened(folder, knobs, about={}, seed=0) as store:
+        with open_store(folder, knobs, about={}, seed=0) as store:
             store.records()
 
     return trial

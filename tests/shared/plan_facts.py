@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.fingerprint import DatasetFingerprint, Intensity, Spread
 from voxelocity.planning.machine import Machine
 
@@ -50,3 +51,9 @@ def machine(device="cpu", **changes):
         "has_lmdb": True,
     }
     return Machine(**{**values, **changes})
+
+
+def plan_facts(data, on, overrides=None, **changes):
+    """What rules begin with, for a run of 80 cases without a time budget."""
+    values = {"num_training": 80, "time_budget_s": 0.0, "seed": 0, "cache_folder": "cache"}
+    return PlanFacts(data=data, machine=on, overrides=overrides or {}, **{**values, **changes})

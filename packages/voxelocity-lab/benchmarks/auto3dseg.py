@@ -31,8 +31,8 @@ from auto3dseg_on_cpu import seeming_gpu, shrink
 from harness import BENCHMARKS, ROOT, alternate, measure_each, real_data
 from voxelocity.tuning.auto3dseg.algorithms import algorithms_in
 from voxelocity.tuning.auto3dseg.customizing import customize
+from voxelocity.tuning.task import TrialScale
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
-from voxelocity.tuning.tune import TrialScale, trial_environ
 
 # Taken out before the options are parsed that all such scripts have.
 QUICK = "--quick" in sys.argv
@@ -90,7 +90,7 @@ def on_cpu(arguments: list[str], answer: Path, log: Path) -> TrialOutcome:
     """What became of a script of a template, on a CPU and within the limit."""
     script = str(BENCHMARKS / "auto3dseg_on_cpu.py")
     # The templates log to a folder, which newer versions of MLflow must be asked to take.
-    environ = {**trial_environ(), "AUTO3DSEG_MEMORY": str(LIMIT_BYTES), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    environ = {"AUTO3DSEG_MEMORY": str(LIMIT_BYTES), "MLFLOW_ALLOW_FILE_STORE": "true"}
     limits = TrialLimits(seconds=3600.0, host_bytes=LIMIT_BYTES)
     return run_trial([sys.executable, script, str(answer), *arguments], answer=answer, log=log, limits=limits,
                      environ=environ)  # fmt: skip

@@ -24,8 +24,9 @@ from voxelocity.core.cases import Fold
 from voxelocity.core.requests.tune import TuneRequest
 from voxelocity.planning.memory_estimate import estimate_memory
 from voxelocity.training.library_memory import measure_libraries
+from voxelocity.tuning.task import TrialScale, measure_task
 from voxelocity.tuning.trial import TrialLimits, run_trial
-from voxelocity.tuning.tune import TrialScale, measure_task, plan_to_tune, trial_environ
+from voxelocity.tuning.tune import plan_to_tune
 
 HIPPOCAMPUS, OPENKBP, MR = "hippocampus", "openkbp_headneck_ct", "vs_seg_001"
 FINE = {"network.stem_stride": [1, 1, 1]}
@@ -113,7 +114,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         task.write(work / "task")
         outcome = run_trial(
             [sys.executable, "-m", "voxelocity.tuning.measure_run", str(work / "task"), str(answer)],
-            answer=answer, log=work / "log", limits=TrialLimits(seconds=300.0), environ=trial_environ(),
+            answer=answer, log=work / "log", limits=TrialLimits(seconds=300.0),
         )  # fmt: skip
     if not outcome.is_finished:
         raise SystemExit(f"{setting}: {outcome.kind}: {outcome.reason}")

@@ -25,8 +25,9 @@ from voxelocity.planning import Planned
 from voxelocity.tuning.dice import Length, compare_by_dice
 from voxelocity.tuning.page import MeasuredSettings, before_and_after
 from voxelocity.tuning.result import TuneResult
+from voxelocity.tuning.task import TrialScale
 from voxelocity.tuning.trial import TrialLimits
-from voxelocity.tuning.tune import TrialScale, trial_environ, tune
+from voxelocity.tuning.tune import tune
 from voxelocity_lab.bench.comparison import spread
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.bench.race.sides import Race, train_side
@@ -133,7 +134,7 @@ def _dice(data_set: Set, result: TuneResult, limit_gb: int, work: Path) -> dict[
     limits = TrialLimits(seconds=10 * data_set.training_s, host_bytes=limit_gb * GB)
     compared = compare_by_dice(
         result.planned, work / "pairs", [result.values], first=Length(seconds=data_set.training_s),
-        num_pairs=data_set.num_pairs, limits=limits, environ=trial_environ(),
+        num_pairs=data_set.num_pairs, limits=limits,
     )  # fmt: skip
     if compared.parity is None:
         return None

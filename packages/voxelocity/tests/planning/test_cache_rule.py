@@ -2,11 +2,10 @@
 
 import pytest
 
-from shared.plan_facts import GIB, fingerprint, machine
+from shared.plan_facts import GIB, fingerprint, machine, plan_facts
 from voxelocity.core.config import set_value
 from voxelocity.data.cache import CacheConfig
 from voxelocity.planning.cache_rule import settle_cache, settle_device_cache
-from voxelocity.planning.facts import PlanFacts, Request
 
 # 3 bytes a voxel, image and label: a case of exactly 3 MiB.
 SIDE = (128.0, 128.0, 64.0)
@@ -17,8 +16,8 @@ def planned(num_cases=100, side=SIDE, build_s=1.0, overrides=None, num_training=
     """The choices of the rules, by the last part of their keys, for cases of one size on a machine."""
     voxels = int(side[0] * side[1] * side[2]) * num_cases
     data = fingerprint(side, num_cases=num_cases, num_voxels=voxels, prepare_s=build_s, sampled_voxels=voxels)
-    request = Request(num_training=num_training or num_cases * 4 // 5, time_budget_s=0.0, seed=0, cache_folder="c")
-    facts = PlanFacts(data=data, machine=machine(**{"num_cpus": 1, **on}), request=request, overrides=overrides or {})
+    on = machine(**{"num_cpus": 1, **on})
+    facts = plan_facts(data, on, overrides, num_training=num_training or num_cases * 4 // 5, cache_folder="c")
     set_value(facts.settled, "data.prepare", {"spacing_mm": [1.0, 1.0, 1.0], "crop": "none", "dtype": "smallest"})
     settle_cache(facts)
     facts.planned_bytes, facts.room_bytes = int(step_gib * GIB), room

@@ -10,13 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.plan_facts import GIB, fingerprint, machine
+from shared.plan_facts import GIB, fingerprint, machine, plan_facts
 from voxelocity.planning import Plan
-from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, count_tensors, window_bytes
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
-from voxelocity.planning.step_forecast import forecast_step_s, step_work
+from voxelocity.planning.step_forecast import PatchPass, forecast_step_s
 from voxelocity_observe.core.environment import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "golden"
@@ -66,8 +65,7 @@ def planned(data, card="H100 80 GB", time_budget_s=0.0, overrides=None, free_gib
         **changes,
     )
     statistics, num_training = DATA[data] if isinstance(data, str) else data
-    request = Request(num_training=num_training, time_budget_s=time_budget_s, seed=0, cache_folder="cache")
-    facts = PlanFacts(data=statistics, machine=on, request=request, overrides=overrides or {})
+    facts = plan_facts(statistics, on, overrides, num_training=num_training, time_budget_s=time_budget_s)
     for rule in RULES:
         rule(facts)
     return facts, Plan.parse(facts.settled)
@@ -218,13 +216,11 @@ def test_a_step_on_a_small_card_fits_by_the_count_of_its_tensors(gb):
 
 def all_window_bytes(facts, plan):
     """What the windows that a validation computes at once take."""
-    return plan.window.batch_size * window_bytes(
-        plan.network,
-        window_voxel=plan.window.shape_voxel,
-        num_channels=len(facts.data.channels),
-        num_classes=facts.data.num_outputs,
-        is_half=plan.precision.compute != "float32",
-    )
+    window = PatchPass(
+        network=plan.network, shape_voxel=plan.window.shape_voxel, num_channels=len(facts.data.channels),
+        num_outputs=facts.data.num_outputs, is_half=plan.precision.compute != "float32",
+    )  # fmt: skip
+    return plan.window.batch_size * window_bytes(window)
 
 
 @st.composite
@@ -279,8 +275,8 @@ def test_windows_are_counted_in_the_shape_that_you_set_and_next_to_a_graph_alone
 def test_a_slice_of_a_card_and_float32_without_tf32_are_slower():
     def seconds(name, is_half=True):
         network = planned(SPLEEN)[1].network
-        work = step_work(network, patch_voxel=(128, 128, 128), num_channels=1, num_outputs=2, is_half=is_half)
-        return forecast_step_s(work, machine("cuda", device_name=name), batch_size=8, is_half=is_half)[1]
+        patch = PatchPass(network=network, shape_voxel=(128, 128, 128), num_channels=1, num_outputs=2, is_half=is_half)
+        return forecast_step_s(patch, machine("cuda", device_name=name), batch_size=8)[1]
 
     whole = seconds("NVIDIA A100-SXM4-40GB")
     assert seconds("NVIDIA A100-SXM4-40GB MIG 2g.10gb") == pytest.approx(whole * 7 / 2)

@@ -14,6 +14,7 @@ from voxelocity.core.config import check_value
 from voxelocity.planning import Plan, make, make_plan, read_overrides, step_timing
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.report import dataset_panel
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, DatasetError, ScanError
@@ -233,14 +234,11 @@ class SmallerThanItSays:
 
     def time_steps(self, task, ways, device, *, limit_s, clock):
         self.tried.append((task.batch_size, task.patch_voxel))
-        needed = 3 * device_bytes(
-            task.network,
-            patch_voxel=task.patch_voxel,
-            batch_size=task.batch_size,
-            num_channels=task.num_channels,
-            num_classes=task.num_classes,
-            is_half=True,
-        )
+        patch = PatchPass(
+            network=task.network, shape_voxel=task.patch_voxel, num_channels=task.num_channels,
+            num_outputs=task.num_classes, is_half=True,
+        )  # fmt: skip
+        needed = 3 * device_bytes(patch, batch_size=task.batch_size)
         self.needed.append(needed)
         why_not = "the device's memory is too small for the planned step"
         is_full = needed > self._room_bytes

@@ -6,6 +6,7 @@ import torch
 from voxelocity.core.batch import Batch
 from voxelocity.parallel.footprint import peak_bytes
 from voxelocity.planning.memory_rule import CountedStep, count_tensors, device_bytes, step_bytes
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -23,6 +24,10 @@ CPU = torch.device("cpu")
 
 
 WIDTHS = {"widths": [8, 16, 32], "strides": [[2, 2, 2], [2, 2, 2]]}
+
+
+def patch_pass(network, num_outputs, is_half, shape_voxel=PATCH):
+    return PatchPass(network=network, shape_voxel=shape_voxel, num_channels=1, num_outputs=num_outputs, is_half=is_half)
 
 
 def counted(config, num_classes, compute, *, optimizer="adamw", batch_size=1, **options):
@@ -148,7 +153,7 @@ class Reading(Own):
 def test_a_step_holds_what_the_rule_counts_and_not_much_less(network, num_classes, compute):
     config = NetworkConfig.parse({**WIDTHS, **network})
     is_half = compute != "float32"
-    planned = step_bytes(config, patch_voxel=PATCH, num_channels=1, num_classes=num_classes, is_half=is_half)
+    planned = step_bytes(patch_pass(config, num_classes, is_half))
     known = counted(config, num_classes, compute)
     # Copies of weights in half precision are counted elsewhere.
     assert known.activations <= planned + (known.weights // 2 if is_half else 0)
@@ -159,9 +164,7 @@ def test_a_step_holds_what_the_rule_counts_and_not_much_less(network, num_classe
 def test_the_reference_of_nnunet_takes_no_less_than_its_planner_says():
     widths, strides = [32, 64, 128, 256, 320, 320], [[2, 2, 2]] * 5
     network = NetworkConfig.parse({"name": "dynunet", "widths": widths, "strides": strides})
-    needed = device_bytes(
-        network, patch_voxel=(160, 128, 128), batch_size=2, num_channels=1, num_classes=2, is_half=True
-    )
+    needed = device_bytes(patch_pass(network, 2, True, shape_voxel=(160, 128, 128)), batch_size=2)
     assert 8e9 < needed < 10e9
 
 
@@ -190,12 +193,6 @@ def test_training_on_a_gpu_takes_no_more_than_the_rule_counts(compute, num_class
     for _ in range(3):
         step(given, 1e-3)
     taken_bytes = torch.cuda.max_memory_reserved() - before_bytes
-    planned_bytes = device_bytes(
-        config,
-        patch_voxel=patch,
-        batch_size=batch_size,
-        num_channels=1,
-        num_classes=num_classes,
-        is_half=compute != "float32",
-    )
+    passed = patch_pass(config, num_classes, compute != "float32", shape_voxel=patch)
+    planned_bytes = device_bytes(passed, batch_size=batch_size)
     assert taken_bytes <= planned_bytes

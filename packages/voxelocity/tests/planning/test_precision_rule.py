@@ -3,11 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shared.plan_facts import fingerprint, machine
+from shared.plan_facts import fingerprint, machine, plan_facts
 from voxelocity.core.records import Measured
-from voxelocity.planning import device_classes, precision_rule
-from voxelocity.planning.device_classes import DeviceClass
-from voxelocity.planning.facts import PlanFacts, Request
+from voxelocity.planning import precision_rule
 from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.step_forecast import Forecast
 from voxelocity.planning.step_timing import time_steps
@@ -51,12 +49,12 @@ def settled(
     regions=(),
     **facts_too,
 ):
-    request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
-    facts = PlanFacts(
-        data=replace(DATA, regions=regions),
-        machine=on,
-        request=request,
-        overrides=overrides or {},
+    facts = plan_facts(
+        replace(DATA, regions=regions),
+        on,
+        overrides,
+        num_training=8,
+        time_budget_s=budget_s,
         kept=kept or {},
         tuned=tuned or {},
         tuned_reasons=dict.fromkeys(tuned or {}, "tuned"),
@@ -230,7 +228,8 @@ def test_channels_come_last_for_dynunet_on_a_cpu_in_float32_too():
         ("unet", {}, True, "our instance norm keeps it"),
         ("dynunet", {"network.norm": "batch"}, True, "batch norms keep it"),
         ("segresnet", {"network.norm": "batch"}, True, "batch norms keep it"),
-        ("segresnet", {}, False, "torch's instance norms, which segresnet uses, copy from and to channels_last_3d"),
+        ("segresnet", {}, True, "our instance norm keeps it"),
+        ("dints", {}, False, "torch's instance norms, which dints uses, copy from and to channels_last_3d"),
         ("dynunet", {"backend.fused_norm": False}, False, "and backend.fused_norm is off"),
         ("dynunet", {"precision.compute": "float32"}, False, "torch's default"),
     ],
@@ -320,20 +319,6 @@ def test_a_gpu_takes_what_was_measured_before_where_half_a_second_is_too_long_or
     timer = FakeTimer()
     settled(timer, GPU, **options)
     assert timer.asked[0][2] == limit_s
-
-
-def test_the_table_of_device_classes_stands_in_for_a_measurement(monkeypatch):
-    known = DeviceClass(name="Hopper", channels_last=False, autotune_gain=0.2, autotune_cost_s=1.0)
-    monkeypatch.setitem(device_classes.CLASSES, (9, 0), known)
-    timer = FakeTimer(channels_last=0.5)
-    choices = settled(timer, GPU, forecast=expected(0.1, 100.0))
-    assert timer.asked == []
-    assert choices["precision.channels_last"].value is False
-    assert choices["precision.channels_last"].reason.startswith("measured for this class of GPUs, Hopper")
-    assert choices["backend.cudnn_benchmark"].value is True
-    assert "saves 20 s, 20% of what the device works in 1,000 steps (measured for Hopper)" in (
-        choices["backend.cudnn_benchmark"].reason
-    )
 
 
 def test_cudnn_counts_the_steps_of_whichever_ends_the_run_first():

@@ -4,23 +4,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shared.plan_facts import GIB, fingerprint, machine
+from shared.plan_facts import GIB, fingerprint, machine, plan_facts
 from voxelocity.core.config import set_value
 from voxelocity.planning import Plan
-from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.rules import RULES, settle_flips
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0, kept=None):
-    request = Request(num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache")
-    facts = PlanFacts(
-        data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}, kept=kept or {}
-    )
+    facts = plan_facts(data or fingerprint(), on or machine(), overrides, time_budget_s=time_budget_s, kept=kept or {})
     for rule in RULES:
         rule(facts)
     return facts
@@ -211,14 +208,11 @@ def planned(free_gib, num_classes=2, num_channels=1, num_ranks=1, **options):
 
 
 def needed_bytes(plan, num_classes, num_channels):
-    return device_bytes(
-        plan.network,
-        patch_voxel=plan.data.patch.shape_voxel,
-        batch_size=plan.data.batch_size,
-        num_channels=num_channels,
-        num_classes=num_classes,
-        is_half=True,
-    )
+    patch = PatchPass(
+        network=plan.network, shape_voxel=plan.data.patch.shape_voxel, num_channels=num_channels,
+        num_outputs=num_classes, is_half=True,
+    )  # fmt: skip
+    return device_bytes(patch, batch_size=plan.data.batch_size)
 
 
 @pytest.mark.parametrize("free_gib", [2, 4, 6, 8, 11, 12, 16, 24, 80])
@@ -328,7 +322,7 @@ def flips(*class_names, orientation="RAS", regions=(), **overrides):
     """The rule's choices by the last part of their keys."""
     keys = {f"data.augment.{key}": value for key, value in overrides.items()}
     data = SimpleNamespace(class_names=("background", *class_names), regions=regions)
-    facts = PlanFacts(data=data, machine=None, request=None, overrides=keys)
+    facts = plan_facts(data, None, keys)
     set_value(facts.settled, "data.prepare.orientation", orientation)
     settle_flips(facts)
     return {choice.key.removeprefix("data.augment."): choice for choice in facts.choices}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -45,7 +46,20 @@ def script():
 
 
 @pytest.fixture
-def study(tmp_path, script):
+def quick_commits(monkeypatch):
+    """Studies that do not wait for the disk: each of their hundred commits would take milliseconds."""
+    connect = sqlite3.connect
+
+    def connect_without_waiting(*args, **options):
+        connection = connect(*args, **options)
+        connection.execute("pragma synchronous = off")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_without_waiting)
+
+
+@pytest.fixture
+def study(tmp_path, script, quick_commits):
     """A study in a folder, over a size and a word, unless told otherwise."""
 
     def make(lines: str, *, folder: Path | None = None, **given):

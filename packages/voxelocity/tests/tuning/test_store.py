@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from voxelocity.tuning.space import Knob
-from voxelocity.tuning.store import STUDY_FILE, opened
+from voxelocity.tuning.store import STUDY_FILE, open_store
 from voxelocity.tuning.trial import TrialOutcome
 from voxelocity_observe.core.errors import InputError, OutputError
 
@@ -29,18 +29,18 @@ def test_a_trial_is_there_again_after_the_file_was_closed(tmp_path, name):
     outcome = TrialOutcome(kind="finished", seconds=1.0, measurements={"seconds": (2.0,)})
     folder = tmp_path / name
     folder.mkdir()
-    with opened(folder, KNOBS, about={"what": "test"}, seed=0) as store:
+    with open_store(folder, KNOBS, about={"what": "test"}, seed=0) as store:
         trial, settings = store.begin("search", {"shape": [2, 2, 2], "word": "a"})
         store.end(trial, outcome, 2.0)
     assert settings == {"shape": [2, 2, 2], "word": "a"}
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    with opened(folder, KNOBS, about={"what": "test"}, seed=0) as store:
+    with open_store(folder, KNOBS, about={"what": "test"}, seed=0) as store:
         (record,) = store.records()
     assert (record.settings, record.outcome, record.cost, record.phase) == (settings, outcome, 2.0, "search")
 
 
 def test_optunas_own_tools_read_the_file(tmp_path):
-    with opened(tmp_path, KNOBS, about={}, seed=0) as store:
+    with open_store(tmp_path, KNOBS, about={}, seed=0) as store:
         trial, _ = store.begin("default", {"shape": [1, 1, 1], "word": "a"})
         store.end(trial, TrialOutcome(kind="out_of_memory", seconds=1.0), None)
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / STUDY_FILE}")
@@ -52,7 +52,7 @@ def test_optunas_own_tools_read_the_file(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / STUDY_FILE).write_bytes(b"not a database, " * 100)
-    with pytest.raises(OutputError, match=STUDY_FILE), opened(tmp_path, KNOBS, about={}, seed=0):
+    with pytest.raises(OutputError, match=STUDY_FILE), open_store(tmp_path, KNOBS, about={}, seed=0):
         pass
 
 
@@ -62,7 +62,7 @@ def fill_the_disk(folder):
     long = TrialOutcome(kind="crashed", seconds=1.0, reason="x" * 10**6)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with opened(folder, KNOBS, about={}, seed=0) as store:
+        with open_store(folder, KNOBS, about={}, seed=0) as store:
             trial, _ = store.begin("search", {"shape": [2, 2, 2], "word": "a"})
             store.end(trial, outcome, 2.0)
             trial, _ = store.begin("search", {"shape": [1, 1, 1], "word": "a"})
@@ -75,7 +75,7 @@ def fill_the_disk(folder):
 def test_a_disk_that_fills_leaves_the_trials_so_far(tmp_path):
     with pytest.raises(OutputError, match=r"(?s)study\.db.*free some space"):
         fill_the_disk(tmp_path)
-    with opened(tmp_path, KNOBS, about={}, seed=0) as store:
+    with open_store(tmp_path, KNOBS, about={}, seed=0) as store:
         assert [record.cost for record in store.records()] == [2.0]
 
 
@@ -83,7 +83,7 @@ def test_without_optuna_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with (
         pytest.raises(InputError, match=r"pip install 'voxelocity\[tune\]'"),
-        opened(tmp_path, KNOBS, about={}, seed=0),
+        open_store(tmp_path, KNOBS, about={}, seed=0),
     ):
         pass
     assert os.listdir(tmp_path) == []
@@ -98,12 +98,12 @@ def hot_journal(path, removed):
 
 
 def test_a_journal_that_makes_sqlite_remove_a_file_is_refused(tmp_path):
-    with opened(tmp_path, KNOBS, about={}, seed=0):
+    with open_store(tmp_path, KNOBS, about={}, seed=0):
         pass
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     hot_journal(tmp_path / STUDY_FILE, precious)
-    with pytest.raises(OutputError, match="names another file"), opened(tmp_path, KNOBS, about={}, seed=0):
+    with pytest.raises(OutputError, match="names another file"), open_store(tmp_path, KNOBS, about={}, seed=0):
         pass
     assert precious.read_text() == "mine"
 
@@ -123,13 +123,13 @@ def test_a_journal_that_makes_sqlite_remove_a_file_is_refused(tmp_path):
     ],
 )
 def test_a_study_that_holds_what_no_tuning_writes_is_refused(tmp_path, change):
-    with opened(tmp_path, KNOBS, about={}, seed=0) as store:
+    with open_store(tmp_path, KNOBS, about={}, seed=0) as store:
         trial, _ = store.begin("search", {"shape": [2, 2, 2], "word": "a"})
         store.end(trial, TrialOutcome(kind="finished", seconds=1.0, measurements={"seconds": (2.0,)}), 2.0)
     with contextlib.closing(sqlite3.connect(tmp_path / STUDY_FILE)) as file, file:
         file.execute(change)
     with (
         pytest.raises(InputError, match=STUDY_FILE + "|holds a study that differs"),
-        opened(tmp_path, KNOBS, about={}, seed=0),
+        open_store(tmp_path, KNOBS, about={}, seed=0),
     ):
         pass

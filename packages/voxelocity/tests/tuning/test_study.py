@@ -228,6 +228,16 @@ def test_a_time_budget_leaves_time_for_confirmation(study, trials_of):
     assert phases(result)[-1] == "confirm"
 
 
+def test_a_time_budget_in_which_nothing_can_be_tried_says_how_long_a_trial_takes(study, trials_of):
+    lines = "measured(seconds=settings['size'])"
+    words = r"15 s are too short: one trial takes 10 s here.*takes 4 of them; give at least --time-budget 40s"
+    with pytest.raises(ConfigError, match=words):
+        study(lines, clock=trials_of(10.0), time_budget_s=15.0).run()
+    kept = []
+    study(lines, clock=trials_of(10.0), time_budget_s=80.0, on_trial=kept.append).run()
+    assert kept[0].number == 1, "the trial before is not repeated"
+
+
 def test_a_wall_clock_that_jumps_changes_nothing(study, monkeypatch):
     monkeypatch.setattr(time, "time", iter([*range(0, -(10**9), -(10**6))]).__next__)
     result = study(FITS_4, num_trials=3, time_budget_s=100.0).run()

@@ -183,6 +183,8 @@ def test_a_trial_is_no_rank_of_the_program_that_started_it(trial, monkeypatch):
     of_launchers = {*ranks, "TORCHELASTIC_RUN_ID", "SLURM_RESTART_COUNT"}
     for name in of_launchers:
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("MY_VARIABLE", "kept")
     lines = "answer.write_text(json.dumps({'measurements': {'s': [1.0]}, 'about': dict(os.environ)}))"
     variables = trial(lines).about

@@ -18,10 +18,13 @@ from voxelocity.tuning import by_range, dice, measure_training
 from voxelocity.tuning import tune as tuning
 from voxelocity.tuning.by_dice import tune_by_dice
 from voxelocity.tuning.dice import DiceResult, Length, affordable, compare_by_dice, is_better, rung_length
+from voxelocity.tuning.job import TuneJob
 from voxelocity.tuning.keeping import keep_settings
-from voxelocity.tuning.page import PAGE, RECORD, tuning_document
-from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
-from voxelocity.tuning.tune import TrialScale, plan_to_tune, tune
+from voxelocity.tuning.page import tuning_document
+from voxelocity.tuning.result import PAGE, RECORD
+from voxelocity.tuning.task import TrialScale
+from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial, trial_variables
+from voxelocity.tuning.tune import plan_to_tune, tune
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, VoxelocityError
 
@@ -58,7 +61,7 @@ def trials_of(monkeypatch):
 
 
 @pytest.fixture
-def run(tiny_msd, tiny_plan, tmp_path, trials_of):
+def run(tiny_msd, tiny_plan, tmp_path, trials_of, quick_commits):
     def make(**given):
         options = {
             "overrides": {**tiny_plan, "planner.measure": "never"},
@@ -224,6 +227,12 @@ def test_a_range_test_that_fails_shows_its_last_lines(run, range_test):
         run(only=["learning-rate"])
 
 
+def test_a_range_test_that_a_budget_cuts_off_says_that_it_is_too_short(run, range_test):
+    range_test("import time; time.sleep(3600)")
+    with pytest.raises(ConfigError, match=r"too short for the range test.*longer --time-budget"):
+        run(only=["learning-rate"], time_budget_s=0.05)
+
+
 def test_a_range_test_is_shown_and_kept_only_if_asked(run, range_test, tiny_msd, tiny_plan, tmp_path):
     lines = """
 import json, pathlib, sys
@@ -296,7 +305,6 @@ def by_dice(own_msd, tiny_plan, tmp_path, monkeypatch):
     def compare(found):
         return compare_by_dice(
             planned, tmp_path / "tune", found, first=Length(steps=10), num_pairs=2, limits=TrialLimits(seconds=60.0),
-            environ={},
         )  # fmt: skip
 
     return compare, made, planned
@@ -364,11 +372,11 @@ def test_trainings_are_repeated_where_they_are_to_be_overwritten(by_dice, tmp_pa
     _, made, planned = by_dice
 
     def tuned(*, overwrite):
-        tune_by_dice(
-            planned, TuneRequest(out=tmp_path / "tune", num_pairs=2, overwrite=overwrite), Length(steps=60),
-            limits=TrialLimits(seconds=60.0), environ={}, keep_in=None, say=lambda text: None,
-            found=[{}, {"data.batch_size": 1}],
+        job = TuneJob(
+            planned=planned, limits=TrialLimits(seconds=60.0), cache=tmp_path / "cache",
+            request=TuneRequest(out=tmp_path / "tune", num_pairs=2, overwrite=overwrite, keep=False),
         )  # fmt: skip
+        tune_by_dice(job, budget=Length(steps=60), found=[{}, {"data.batch_size": 1}])
         return len(made)
 
     assert [tuned(overwrite=False), tuned(overwrite=False), tuned(overwrite=True)] == [2, 2, 4]
@@ -440,11 +448,11 @@ def test_only_the_first_rank_tunes_and_all_get_its_result(run, monkeypatch, tmp_
 
 def test_a_trial_has_the_threads_of_a_rank(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert "OMP_NUM_THREADS" not in tuning.trial_environ(), "the user's own"
+    assert trial_variables()["OMP_NUM_THREADS"] == "1", "the user's own"
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tuning, "cpu_budget", lambda: 6)
-    assert tuning.trial_environ()["OMP_NUM_THREADS"] == "6"
+    monkeypatch.setattr("voxelocity.tuning.trial.cpu_budget", lambda: 6)
+    assert trial_variables()["OMP_NUM_THREADS"] == "6"
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ world of one, which exchanges nothing.
 - `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
 - `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.
 - `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, and the best cuts.
-- `footprint`, `fit`, `heap`: what each segment takes, the simplest way in which a model fits, what glibc keeps.
+- `footprint`, `fit`: what each segment takes, the simplest way in which a model fits.
 """
 
 from typing import TYPE_CHECKING

@@ -12,13 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from voxelocity.parallel.heap import Heap
 from voxelocity.parallel.segments import Segment, Stack
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.host import available_memory_bytes
-
-# No tensor has this number.
-_SCRATCH = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +109,8 @@ def _count_kept_bytes(*, exclude: Sequence[torch.Tensor]) -> Iterator[Callable[[
 
 
 @contextmanager
-def peak_bytes(device: torch.device, heap: Heap | None = None) -> Iterator[Callable[[], int]]:
-    """Counts the most bytes that are allocated at once within the block, in addition to those before it.
-
-    On a CPU, tensors that are made within the block also take their memory from `heap`, until they are gone.
-    """
+def peak_bytes(device: torch.device) -> Iterator[Callable[[], int]]:
+    """Counts the most bytes that are allocated at once within the block, in addition to those before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -125,7 +118,7 @@ def peak_bytes(device: torch.device, heap: Heap | None = None) -> Iterator[Calla
         yield lambda: torch.cuda.max_memory_allocated(device) - before
         return
     # torch counts no memory of a CPU, so every operation is followed, which takes longer.
-    with _Allocations(heap) as allocations:
+    with _Allocations() as allocations:
         yield lambda: allocations.most_bytes
 
 
@@ -144,18 +137,14 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         most_bytes: that were held at once.
     """
 
-    def __init__(self, heap: Heap | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most_bytes = 0
-        self._heap = heap
         self._bytes = 0
         self._held: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         before = {_storage_of(leaf) for leaf in tree_leaves((arguments, options)) if isinstance(leaf, torch.Tensor)}
-        scratch = 0 if self._heap is None else _scratch_bytes(function, arguments)
-        if self._heap is not None and scratch:
-            self._heap.take(_SCRATCH, scratch)
         made = function(*arguments, **(options or {}))
         for tensor in tree_leaves(made):
             is_plain = isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor)
@@ -164,24 +153,11 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._held[key] = storage.nbytes()
                 self._bytes += storage.nbytes()
                 self.most_bytes = max(self.most_bytes, self._bytes)
-                if self._heap is not None:
-                    self._heap.take(key, storage.nbytes())
                 weakref.finalize(storage, self._release, key).atexit = False
-        if self._heap is not None and scratch:
-            self._heap.give_back(_SCRATCH)
         return made
 
     def _release(self, key: int) -> None:
         self._bytes -= self._held.pop(key)
-        if self._heap is not None:
-            self._heap.give_back(key)
-
-
-def _scratch_bytes(function: Any, arguments: Any) -> int:
-    """What oneDNN holds besides tensors: for gradients of weights in half precision, both factors once more."""
-    if function is not torch.ops.aten.convolution_backward.default or arguments[0].dtype == torch.float32:
-        return 0
-    return int(arguments[0].nbytes + arguments[1].nbytes)
 
 
 def _storage_of(tensor: torch.Tensor) -> int:

@@ -2,7 +2,7 @@
 
 - `make` goes from cases to a plan; `machine` and `fingerprint` gather what rules may know, `facts` holds it.
 - `rules` are the rules in the order of a voxel's path; those with much to say have a module of their own:
-  `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `device_classes`), `precision_rule`,
+  `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `cards`), `precision_rule`,
   `cache_rule`, `memory_rule`.
 - `step_timing` measures, `tuned` has what `voxelocity tune` found.
 - `config` is the settled plan. `memory_estimate` is `plan --memory`; `absent_classes` warns.

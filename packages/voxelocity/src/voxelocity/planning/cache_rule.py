@@ -100,7 +100,7 @@ def settle_cache(facts: PlanFacts) -> None:
     sizes = _Sizes(
         total_bytes=prepared_bytes(facts),
         num_cases=facts.data.num_cases,
-        num_training=facts.request.num_training,
+        num_training=facts.num_training,
         build_s=build_s(facts),
         machine=facts.machine,
     )
@@ -110,7 +110,7 @@ def settle_cache(facts: PlanFacts) -> None:
     changes_results = facts.overrides.get(key, rule) == "rotating"
     tier = facts.settle(key, rule, why, changes_results=changes_results)
     held = f"one folder for all runs, which holds {sizes.machine.cache_bytes / _GIB:.2f} GiB now"
-    facts.settle("data.cache.folder", facts.request.cache_folder, held, changes_results=False)
+    facts.settle("data.cache.folder", facts.cache_folder, held, changes_results=False)
     facts.settle("data.cache.folder_max_bytes", *_folder_limit(sizes), changes_results=False)
     if tier in ("disk", "lmdb"):
         facts.settle("data.cache.format", *_format(sizes), changes_results=False)
@@ -133,7 +133,7 @@ def settle_device_cache(facts: PlanFacts) -> None:
 def resident_bytes(facts: PlanFacts) -> int:
     """Bytes that all training cases take on a device."""
     case_bytes = prepared_bytes(facts) / facts.data.num_cases
-    return int(_DEVICE_SPARE * case_bytes * facts.request.num_training)
+    return int(_DEVICE_SPARE * case_bytes * facts.num_training)
 
 
 def _tier(sizes: _Sizes) -> tuple[Tier, str]:
@@ -261,10 +261,7 @@ def _after_network(facts: PlanFacts) -> tuple[int, str]:
 
 def _training_cases(facts: PlanFacts) -> str:
     needed, free = resident_bytes(facts), facts.machine.device_free_bytes
-    return (
-        f"the {facts.request.num_training} training cases take {needed / _GIB:.2f} GiB of the device's "
-        f"{free / _GIB:.1f}"
-    )
+    return f"the {facts.num_training} training cases take {needed / _GIB:.2f} GiB of the device's {free / _GIB:.1f}"
 
 
 def prepared_spacing_mm(facts: PlanFacts) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What a rule may look at: statistics, machine, request, and the choices of earlier rules and of the user."""
+"""What a rule may look at: statistics, machine, and the choices of earlier rules and of the user."""
 
 from __future__ import annotations
 
@@ -14,28 +14,15 @@ from voxelocity.planning.step_forecast import Forecast
 from voxelocity.planning.step_timing import StepTimer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the user asked for, besides single keys.
+@dataclass(kw_only=True)
+class PlanFacts:
+    """Statistics, machine and what the user asked for, with the values settled so far.
 
     Attributes:
         num_training: number of training cases.
         time_budget_s: seconds for the whole run; 0 for no limit.
         seed: of the run.
         cache_folder: where a disk cache would be.
-    """
-
-    num_training: int
-    time_budget_s: float
-    seed: int
-    cache_folder: str
-
-
-@dataclass(kw_only=True)
-class PlanFacts:
-    """Statistics, machine and request, with the values settled so far.
-
-    Attributes:
         overrides: dotted keys the user has set; they win over every rule, and later rules see them.
         kept: dotted keys taken over from elsewhere, which win over rules: what an unfinished run took from its machine,
             by measuring or from the memory that was free, or what a run must share with another.
@@ -57,7 +44,10 @@ class PlanFacts:
 
     data: DatasetFingerprint
     machine: Machine
-    request: Request
+    num_training: int
+    time_budget_s: float
+    seed: int
+    cache_folder: str
     overrides: Mapping[str, Any]
     kept: Mapping[str, Any] = field(default_factory=dict)
     kept_reason: str = "as when the run began"

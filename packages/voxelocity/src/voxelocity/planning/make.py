@@ -17,7 +17,7 @@ from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.planning.config import Measure, Plan
-from voxelocity.planning.facts import PlanFacts, Request
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
 from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
@@ -166,12 +166,6 @@ def plan_cases(
     fingerprint = take_fingerprint(
         cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=request.skip_broken
     )
-    terms = Request(
-        num_training=len(split.training),
-        time_budget_s=_given(request, "time_budget_s", chosen, "train.time_budget_s"),
-        seed=_given(request, "seed", chosen, "seed"),
-        cache_folder=str(folder),
-    )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
     kept = dict(shared.values) if shared else {}
@@ -179,16 +173,19 @@ def plan_cases(
     facts = PlanFacts(
         data=fingerprint,
         machine=machine,
-        request=terms,
+        num_training=len(split.training),
+        time_budget_s=_given(request, "time_budget_s", chosen, "train.time_budget_s"),
+        seed=_given(request, "seed", chosen, "seed"),
+        cache_folder=str(folder),
         overrides=chosen,
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
     )
-    facts = _ruled(facts)
+    facts = _run_rules(facts)
     if chosen.get("planner.use_tuned", True):
-        facts = _tuned(facts, folder / FOLDER_NAME, saved_plan)
+        facts = _apply_tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
     _warn_if_mixed(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
@@ -235,12 +232,12 @@ def _warn_if_mixed(facts: PlanFacts) -> None:
 def _warn_if_short(facts: PlanFacts) -> None:
     """Warns if a time budget leaves too few steps on a GPU to train anything."""
     expected = facts.forecast
-    if expected is None or not facts.request.time_budget_s or expected.is_to_target:
+    if expected is None or not facts.time_budget_s or expected.is_to_target:
         return
     if expected.num_steps < _FEWEST_STEPS:
         enough_s = budget_for(facts, _FEWEST_STEPS, expected.step_s)
         warnings.warn(
-            f"plan: a time budget of {facts.request.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
+            f"plan: a time budget of {facts.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
             f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms by "
             f"arithmetic: too few to train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an "
             f"earlier run cached are not counted. Give at least --time-budget {math.ceil(enough_s)}s",
@@ -249,7 +246,7 @@ def _warn_if_short(facts: PlanFacts) -> None:
         )
 
 
-def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
+def _apply_tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
     """The facts with what was tuned for their network and data, if there is anything."""
     found, why_not = find_tuned(folder, facts)
     for text in why_not:
@@ -264,7 +261,7 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
         before = flatten(Plan, saved_plan.to_plain())
         values, measured = {key: before[key] for key in values}, {}
         reasons = dict.fromkeys(values, "as when the run began")
-    facts = _ruled(
+    facts = _run_rules(
         replace(
             facts, tuned=values, tuned_reasons=reasons, tuned_measured=measured, settled={}, choices=[],
             ran_out_of_memory=False,
@@ -277,7 +274,7 @@ def _tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts
     return facts
 
 
-def _ruled(facts: PlanFacts) -> PlanFacts:
+def _run_rules(facts: PlanFacts) -> PlanFacts:
     """The facts with every rule applied; repeats with less device memory as long as a trial runs out of it."""
     last: PlanFacts | None = None
     while True:

@@ -27,6 +27,10 @@ from voxelocity_observe.document.blocks import Document, Section, Table
 PARTS = (
     "libraries", "weights", "gradients", "optimizer", "activations", "allocator", "window stitching", "cache", "feed"
 )  # fmt: skip
+ALLOCATOR_SHARE = {"float32": 0.35, "bfloat16": 0.8, "float16": 0.8}
+"""What stays resident on a CPU beyond a step's tensors, relative to its activations, by the format it computes in: gaps
+that glibc's heap keeps between tensors, and scratch memory of oneDNN's convolutions. Fitted to memory_estimate.json
+(docs/decisions/48-allocator-from-a-table.md)."""
 CLASSES = "classes"
 """What stands for the number of outputs among the keys of a plan that `with_keys` takes."""
 Parts = Mapping[str, int]
@@ -168,14 +172,16 @@ def _of_cpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
         "feed": _feed_bytes(planned, scans),
     }
     largest = scans.largest
+    share = ALLOCATOR_SHARE[planned.plan.precision.compute]
     stitching = largest.image_bytes + largest.scores_bytes + largest.windows_bytes + largest.labels_bytes
     host = {
         "preparing": _preparing(planned, scans, libraries),
-        "training": {**shared, "activations": tensors.activations, "allocator": tensors.step_gaps},
+        "training": {**shared, "activations": tensors.activations, "allocator": int(share * tensors.activations)},
         "validation": {
             **shared,
             "activations": tensors.windows,
-            "allocator": tensors.window_gaps,
+            # Windows are computed in what steps have left.
+            "allocator": int((1.0 + share) * max(tensors.activations, tensors.windows)) - tensors.windows,
             "window stitching": stitching,
         },
     }

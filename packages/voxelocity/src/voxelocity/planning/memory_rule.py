@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from voxelocity.core.region import Index3
 from voxelocity.parallel.footprint import peak_bytes
-from voxelocity.parallel.heap import Heap
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.step import (
     NETWORKS,
     LossConfig,
@@ -44,61 +43,33 @@ WORKSPACE_BYTES = _GIB // 4
 cuDNN falls back to slower algorithms, it does not fail."""
 # Activations kept with dropout, relative to without: counted as in tests/planning/test_memory_rule.py.
 _DROPOUT_SHARE = 1.7
-_STEPS_BEFORE = 2
 
 
-def device_bytes(
-    network: NetworkConfig,
-    *,
-    patch_voxel: Index3,
-    batch_size: int,
-    num_channels: int,
-    num_classes: int,
-    is_half: bool,
-) -> int:
-    """Bytes of a device's free memory that training is expected to take at its peak.
+def device_bytes(patch: PatchPass, *, batch_size: int) -> int:
+    """Bytes of a device's free memory that training on batches of these patches is expected to take at its peak.
 
     Tensors that the backward pass needs are counted exactly for DynUNet and overestimated for other networks; our tests
     compare them with what a step holds on a CPU. A margin covers what cannot be counted there. A step that runs as a
     CUDA graph has the same tensors and its fixed inputs, but keeps them: `window_bytes` come on top of it.
-
-    Args:
-        network: what is trained.
-        patch_voxel: shape of a patch.
-        batch_size: patches.
-        num_channels: of the image.
-        num_classes: outputs: classes with the background, or overlapping classes.
-        is_half: whether convolutions compute in half precision.
     """
-    step = step_bytes(
-        network,
-        patch_voxel=patch_voxel,
-        num_channels=num_channels,
-        num_classes=num_classes,
-        is_half=is_half,
-    )
-    batches = _BATCHES_ON_DEVICE * math.prod(patch_voxel) * (4 * num_channels + 1)
-    weights = _BYTES_PER_WEIGHT * _num_weights(network)
-    return int(LIBRARIES_BYTES + WORKSPACE_BYTES + weights + batch_size * (batches + _MARGIN * step))
+    batches = _BATCHES_ON_DEVICE * math.prod(patch.shape_voxel) * (4 * patch.num_channels + 1)
+    weights = _BYTES_PER_WEIGHT * _num_weights(patch.network)
+    return int(LIBRARIES_BYTES + WORKSPACE_BYTES + weights + batch_size * (batches + _MARGIN * step_bytes(patch)))
 
 
-def window_bytes(
-    network: NetworkConfig, *, window_voxel: Index3, num_channels: int, num_classes: int, is_half: bool
-) -> int:
-    """Bytes of the tensors of one window in a validation, without gradients; arguments as for `device_bytes`."""
-    value, voxels = 2 if is_half else 4, math.prod(window_voxel)
+def window_bytes(window: PatchPass) -> int:
+    """Bytes of the tensors of one window in a validation, without gradients."""
+    network, value, voxels = window.network, 2 if window.is_half else 4, math.prod(window.shape_voxel)
     # The features from the way down, those brought up, both joined, and a convolution's input and result.
     finest = 6 * network.widths[0] * value * voxels / math.prod(network.stem_stride)
     # Logits, and their sum in float32.
-    return int(finest) + voxels * (num_channels * (4 + value) + num_classes * (value + 4))
+    return int(finest) + voxels * (window.num_channels * (4 + value) + window.num_outputs * (value + 4))
 
 
-def step_bytes(
-    network: NetworkConfig, *, patch_voxel: Index3, num_channels: int, num_classes: int, is_half: bool
-) -> int:
-    """Bytes of the tensors of one patch at the peak of a step; arguments as for `device_bytes`."""
-    value = 2 if is_half else 4
-    voxels, kept = math.prod(patch_voxel), 0.0
+def step_bytes(patch: PatchPass) -> int:
+    """Bytes of the tensors of one patch at the peak of a step."""
+    network, value = patch.network, 2 if patch.is_half else 4
+    voxels, kept = math.prod(patch.shape_voxel), 0.0
     coarse = voxels / math.prod(network.stem_stride)
     for level, width in enumerate(network.widths):
         # Results of each convolution and its norm: two convolutions down, two up, and the joined input of the latter.
@@ -108,11 +79,11 @@ def step_bytes(
     kept *= kind.kept_share
     kept *= kind.residual_share if network.num_res_units else 1.0
     kept *= _DROPOUT_SHARE if network.dropout else 1.0
-    image = num_channels * (4 + value)
+    image = patch.num_channels * (4 + value)
     # Logits; for the loss their log-probability and probability in float32 and a mask; class indices as int64.
-    loss = num_classes * (value + 4 + 4 + 1) + 9
+    loss = patch.num_outputs * (value + 4 + 4 + 1) + 9
     # The backward pass holds three more of the loss's float32 tensors, or gradients of the finest level.
-    way_back = max(12 * num_classes, 5 * network.widths[0] * value)
+    way_back = max(12 * patch.num_outputs, 5 * network.widths[0] * value)
     return int(kept) + voxels * (image + loss + way_back)
 
 
@@ -134,8 +105,6 @@ class StepTensors:
         optimizer: its state, and the running average of the weights.
         activations: what a step makes in addition, at its peak.
         windows: what a pass of windows without gradients makes, at its peak.
-        step_gaps: what else a step keeps resident on a CPU: gaps between tensors, and oneDNN's scratch memory.
-        window_gaps: the same of a pass of windows after steps.
     """
 
     weights: int
@@ -143,8 +112,6 @@ class StepTensors:
     optimizer: int
     activations: int
     windows: int
-    step_gaps: int = 0
-    window_gaps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +166,9 @@ def count_tensors(
     compute_loss = build_loss(
         loss.model_copy(update={"boundary_weight": 0.0}), regions=step.regions, ignored=step.ignored
     )
-    heap, counting = Heap(), torch.device("cpu")
+    counting = torch.device("cpu")
     with FakeTensorMode(), device:
-        with peak_bytes(counting, heap):
-            trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
+        trained = build_network(network, num_channels=batch_bcxyz[1], num_classes=num_outputs, seed=0).train()
         parameters = [*trained.parameters()]
         updates = build_optimizer(optimizer, parameters)
         image, label = torch.empty([*batch_bcxyz]), torch.empty((batch_bcxyz[0], *batch_bcxyz[2:]), dtype=torch.uint8)
@@ -221,20 +187,16 @@ def count_tensors(
             updates.step()
 
         try:
-            # The state of the optimizer begins with its first step, and gaps grow with the next.
-            with peak_bytes(counting, heap):
-                for _ in range(_STEPS_BEFORE):
-                    gradients()
-                    update()
-                updates.zero_grad(set_to_none=True)
-            with peak_bytes(counting, heap) as computing:
+            # The state of the optimizer begins with its first step.
+            gradients()
+            update()
+            updates.zero_grad(set_to_none=True)
+            with peak_bytes(counting) as computing:
                 gradients()
-            with peak_bytes(counting, heap) as updating:
+            with peak_bytes(counting) as updating:
                 update()
-            step_bytes, heap.most_bytes = heap.most_bytes, heap.resident_bytes
-            with peak_bytes(counting, heap) as passing, torch.no_grad(), autocast(precision, device):
+            with peak_bytes(counting) as passing, torch.no_grad(), autocast(precision, device):
                 trained.eval()(torch.empty([*windows_bcxyz]))
-            window_bytes = heap.most_bytes
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise ConfigError(
@@ -244,17 +206,12 @@ def count_tensors(
         weights = _total_bytes([*parameters, *trained.buffers()])
         average = weights if optimizer.average_decay else 0
         gradient, state = _total_bytes(parameters), _total_bytes(tree_leaves(updates.state_dict()["state"]))
-        activations = max(computing() - gradient, updating())
-        kept = weights + gradient + state
-        on_cpu = device.type == "cpu"
         return StepTensors(
             weights=weights,
             gradients=gradient,
             optimizer=state + average,
-            activations=activations + distance,
+            activations=max(computing() - gradient, updating()) + distance,
             windows=passing(),
-            step_gaps=max(0, step_bytes - kept - activations) if on_cpu else 0,
-            window_gaps=max(0, window_bytes - kept - passing()) if on_cpu else 0,
         )
 
 

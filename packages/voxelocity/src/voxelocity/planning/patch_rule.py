@@ -11,7 +11,7 @@ from voxelocity.planning.cache_rule import prepared_spacing_mm
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.memory_rule import device_bytes, window_bytes
 from voxelocity.planning.patch_fit import PatchFit, Vector, fit_patch, strides_for
-from voxelocity.planning.precision_rule import planned_compute
+from voxelocity.planning.precision_rule import patch_pass
 from voxelocity.planning.size_rule import (
     FEWEST_STRIDES,
     GPU_PATCH_VOXELS,
@@ -19,16 +19,14 @@ from voxelocity.planning.size_rule import (
     LONG_BUDGET_S,
     MOST_BATCH,
     StepSize,
-    forecast,
+    is_to_target,
     network_name,
     network_section,
     sized_s,
     step_size,
     steps_s,
 )
-from voxelocity.planning.step_forecast import ENOUGH_STEPS
-from voxelocity.step import NetworkConfig
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast, forecast_step_s
 from voxelocity_observe.core.quantities import listed
 
 MEMORY_KEYS = (
@@ -96,7 +94,7 @@ def _why_at_most(facts: PlanFacts, size: StepSize | None, most: int) -> str:
 
 def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
     """Patch and widths by the cost of a step, and the maximum number of voxels in a patch."""
-    long = facts.request.time_budget_s >= LONG_BUDGET_S
+    long = facts.time_budget_s >= LONG_BUDGET_S
     widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
     return fit_patch(shape, spacing, max_voxels=CPU_PATCH_VOXELS, max_levels=len(widths)), widths, CPU_PATCH_VOXELS
 
@@ -110,14 +108,14 @@ def _settle_stem(
         Strides and widths of the remaining levels.
     """
     is_own = not facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
-    is_long = facts.request.time_budget_s >= LONG_BUDGET_S
+    is_long = facts.time_budget_s >= LONG_BUDGET_S
     stride: Sequence[int] = (1, 1, 1)
     if size is not None and not size.has_stem:
         reason = "as in nnU-Net, the first level has the resolution of the patch"
     elif is_own:
         reason = "you set the levels, so the first one has the resolution of the patch"
     elif size is None and is_long:
-        reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
+        reason = f"{facts.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
     elif len(strides) <= FEWEST_STRIDES:
         reason = "the patch is too small to leave out a level"
     else:
@@ -136,7 +134,7 @@ def _settle_stem(
 
 def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) -> None:
     """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or in a short run."""
-    budget_s = facts.request.time_budget_s
+    budget_s = facts.time_budget_s
     reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
     if facts.machine.device != "cpu":
         if tuple(widths) != GPU_WIDTHS:
@@ -201,20 +199,9 @@ def _sizes(shape: Vector, spacing: Vector, most: int) -> Iterator[tuple[PatchFit
 
 
 def _needed_bytes(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> int:
-    """Device memory that training takes; 0 if keys do not fit together, which the check of the plan reports."""
-    try:
-        config = NetworkConfig.parse(network)
-    except ConfigError:
-        return 0
-    x, y, z = patch
-    return device_bytes(
-        config,
-        patch_voxel=(x, y, z),
-        batch_size=batch_size,
-        num_channels=len(facts.data.channels),
-        num_classes=facts.data.num_outputs,
-        is_half=planned_compute(facts) != "float32",
-    )
+    """Device memory that training takes; 0 if keys do not fit together."""
+    passed = patch_pass(facts, network, patch)
+    return 0 if passed is None else device_bytes(passed, batch_size=batch_size)
 
 
 def _free_device_bytes(facts: PlanFacts) -> int:
@@ -229,7 +216,7 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
     num_ranks = facts.machine.num_ranks
     least = max(_LEAST_BATCH, num_ranks)
     # More patches than cases would see one case twice in a step.
-    most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.request.num_training))
+    most = max(least, size.batch_size, min(size.batch_size * num_ranks, facts.num_training))
     sizes = {n: _needed_bytes(facts, network, patch, math.ceil(n / num_ranks)) for n in range(least, most + 1)}
     free_bytes = _free_device_bytes(facts)
     batch = max((n for n, needed in sizes.items() if needed <= free_bytes), default=least)
@@ -253,7 +240,12 @@ def _settle_device_batch(facts: PlanFacts, size: StepSize, most_voxels: int) -> 
     value = math.ceil(int(facts.settle("data.batch_size", batch, reason)) / num_ranks)
     facts.planned_bytes = _needed_bytes(facts, network, patch, value)
     facts.fits_graph = facts.planned_bytes + facts.window_bytes <= free_bytes
-    _forecast(facts, network, patch, value)
+    passed = patch_pass(facts, network, patch)
+    if passed is not None:
+        step_s, device_s = forecast_step_s(passed, facts.machine, batch_size=value)
+        facts.forecast = Forecast(
+            step_s=step_s, device_s=device_s, available_s=steps_s(facts), is_to_target=is_to_target(facts)
+        )
 
 
 def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
@@ -266,16 +258,6 @@ def _given_up(facts: PlanFacts, size: StepSize, most_voxels: int) -> list[str]:
     if not facts.fits_graph:
         found.append("a CUDA graph of the step")
     return found
-
-
-def _forecast(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> None:
-    """Notes how long a step is expected to take; nothing if the user's keys do not fit together."""
-    try:
-        config = NetworkConfig.parse(network)
-    except ConfigError:
-        return
-    x, y, z = patch
-    facts.forecast = forecast(facts, config, patch_voxel=(x, y, z), batch_size=batch_size, available_s=steps_s(facts))
 
 
 def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
@@ -295,15 +277,5 @@ def windows_at_once(facts: PlanFacts, *, most: int) -> tuple[int, str]:
 
 def _window_bytes(facts: PlanFacts, shape_voxel: Sequence[int]) -> int:
     """Device memory that a window takes; 0 if keys do not fit together."""
-    try:
-        network = NetworkConfig.parse(facts.section("network"))
-    except ConfigError:
-        return 0
-    x, y, z = shape_voxel
-    return window_bytes(
-        network,
-        window_voxel=(x, y, z),
-        num_channels=len(facts.data.channels),
-        num_classes=facts.data.num_outputs,
-        is_half=planned_compute(facts) != "float32",
-    )
+    passed = patch_pass(facts, facts.section("network"), shape_voxel)
+    return 0 if passed is None else window_bytes(passed)

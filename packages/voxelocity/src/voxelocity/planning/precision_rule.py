@@ -5,12 +5,13 @@ Rules choose; a measurement of the planned step on this machine overrides them w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from voxelocity.core.records import Measured
-from voxelocity.planning.device_classes import ASSUMED_AUTOTUNE_COST_S, ASSUMED_AUTOTUNE_GAIN, device_class
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.step_forecast import ENOUGH_STEPS
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, PatchPass
 from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import NETWORKS, BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 from voxelocity.step.fused import has_triton
@@ -28,11 +29,14 @@ _PLANNED = "as planned"
 _LIMIT_S = 6.0
 # On a CPU a choice saves at most a tenth of a step, and three rounds take seconds.
 _LIMIT_SHARE = 0.01
-# On a GPU the table of device classes stands in for a measurement, which took a third of a run of half a minute there.
+# On a GPU a measurement took a third of a run of half a minute.
 _GPU_LIMIT_S = 0.5
 _GPU_LEAST_BUDGET_S = 600.0
 # Steps until two ways have been called first and had three rounds each.
 _GPU_LEAST_STEPS = 8
+# Assumed of cuDNN's trying its algorithms. 3-D networks in half precision usually gain 10 to 30 % of a step. It costs
+# seconds for each shape of a batch: some 20 convolutions, forward and backward, ten algorithms each.
+_AUTOTUNE_GAIN, _AUTOTUNE_COST_S = 0.05, 2.0
 
 
 def settle_precision(facts: PlanFacts) -> None:
@@ -44,7 +48,7 @@ def settle_precision(facts: PlanFacts) -> None:
     gain = None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
     fast = facts.settle(COMPUTE, compute, why + _gain_text(times, gain, planned), measured=gain)
     names = {True: "channels_last_3d", False: "contiguous"}
-    _settle_measured(facts, LAST, *_layout(facts, fast), times, names=names, bench="memory-format")
+    _settle_measured(facts, LAST, *_format(facts, fast), times, names=names, bench="memory-format")
     if facts.machine.device == "cuda":
         _settle_backend(facts, times)
     mode = facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
@@ -87,9 +91,25 @@ def planned_compute(facts: PlanFacts) -> str:
     return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
 
 
+def patch_pass(facts: PlanFacts, network: Mapping[str, Any], shape_voxel: Sequence[int]) -> PatchPass | None:
+    """A pass of a network with these keys; None if keys do not fit together, which the check of the plan reports."""
+    try:
+        config = NetworkConfig.parse(network)
+    except ConfigError:
+        return None
+    x, y, z = shape_voxel
+    return PatchPass(
+        network=config,
+        shape_voxel=(x, y, z),
+        num_channels=len(facts.data.channels),
+        num_outputs=facts.data.num_outputs,
+        is_half=planned_compute(facts) != "float32",
+    )
+
+
 def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
     """The way that rules and the user's keys give."""
-    given = {"compute": compute, "channels_last": _layout(facts, compute)[0]}
+    given = {"compute": compute, "channels_last": _format(facts, compute)[0]}
     return StepVariant(
         # Trials compare switches of the step itself.
         precision=PrecisionConfig.parse(
@@ -102,7 +122,9 @@ def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
 def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
     """Measured times of the steps; None if measuring is off or there is nothing to choose."""
     on_cpu = facts.machine.device == "cpu"
-    open_keys = [key for key in _measurable(facts, planned) if not facts.is_given(key)]
+    # Trying cuDNN's algorithms takes longer than the limit of a plan that was not asked to measure again.
+    measurable = MEASURED_KEYS if facts.measures_again and not on_cpu else (LAST,)
+    open_keys = [key for key in measurable if not facts.is_given(key)]
     if facts.time_steps is None or not open_keys:
         return None
     if planned.precision.compile != "none":
@@ -122,33 +144,17 @@ def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
     return times
 
 
-def _measurable(facts: PlanFacts, planned: StepVariant) -> tuple[str, ...]:
-    """Keys that a measurement may choose here; on a GPU without those that the table of device classes has."""
-    if facts.machine.device == "cpu":
-        return (LAST,)
-    if facts.measures_again:
-        return MEASURED_KEYS
-    # Trying cuDNN's algorithms takes longer than the limit.
-    is_known = planned.precision.compute != "float32" and device_class(facts.machine).channels_last is not None
-    return () if is_known else (LAST,)
-
-
 def _limit_s(facts: PlanFacts) -> float:
-    budget_s = facts.request.time_budget_s
-    if facts.machine.device == "cuda":
-        return _gpu_limit_s(facts)
-    if facts.overrides.get("train.target_dice", 0.0):
-        # A target should be reached soon.
-        return 0.0
-    return min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
-
-
-def _gpu_limit_s(facts: PlanFacts) -> float:
-    """Seconds for measuring on a GPU; 0 only takes what was measured before."""
-    if facts.measures_again:
+    """Seconds for measuring; 0 only takes what was measured before."""
+    budget_s, on_cpu = facts.time_budget_s, facts.machine.device == "cpu"
+    if facts.measures_again and not on_cpu:
         return _LIMIT_S
-    is_short = 0.0 < facts.request.time_budget_s < _GPU_LEAST_BUDGET_S
-    if is_short or facts.overrides.get("train.target_dice", 0.0):
+    # A target should be reached soon.
+    if facts.overrides.get("train.target_dice", 0.0):
+        return 0.0
+    if on_cpu:
+        return min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
+    if 0.0 < budget_s < _GPU_LEAST_BUDGET_S:
         return 0.0
     expected = facts.forecast
     return 0.0 if expected and _GPU_LEAST_STEPS * expected.step_s > _GPU_LIMIT_S else _GPU_LIMIT_S
@@ -196,15 +202,6 @@ def _gain_text(times: Times | None, gain: Measured | None, planned: StepVariant)
     )
 
 
-def _layout(facts: PlanFacts, compute: str) -> tuple[bool, str]:
-    """Whether channels come last, as measured for the class of the device or else by rule, and why."""
-    if facts.machine.device == "cuda" and compute != "float32":
-        known = device_class(facts.machine)
-        if known.channels_last is not None:
-            return known.channels_last, f"measured for this class of GPUs, {known.name} (docs/log)"
-    return _format(facts, compute)
-
-
 def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     """Whether channels come last by rule, and why."""
     if compute != "float32" and facts.machine.device == "cuda":
@@ -224,8 +221,7 @@ def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
         return True, fast
     if network.get("norm", "instance") == "batch":
         return True, f"{fast}, and batch norms keep it"
-    # MONAI's have torch's norms.
-    if NETWORKS[network["name"]].source != "ours":
+    if not NETWORKS[network["name"]].has_own_norms:
         return False, f"torch's instance norms, which {network['name']} uses, copy from and to channels_last_3d"
     if not BackendConfig.parse(facts.section("backend"), where="plan: backend").fused_norm:
         return False, "torch's instance norms copy from and to channels_last_3d, and backend.fused_norm is off"
@@ -254,21 +250,18 @@ def _settle_backend(facts: PlanFacts, times: Times | None) -> None:
 
 def _autotune(facts: PlanFacts) -> tuple[bool, str]:
     """Whether cuDNN tries its algorithms by rule, and why: where that saves more than it costs."""
-    expected, known = facts.forecast, device_class(facts.machine)
+    expected = facts.forecast
     if expected is None:
         return False, "torch's default"
-    gain, cost_s, source = known.autotune_gain, known.autotune_cost_s, f"measured for {known.name}"
-    if gain is None or cost_s is None:
-        gain, cost_s, source = ASSUMED_AUTOTUNE_GAIN, ASSUMED_AUTOTUNE_COST_S, "assumed, not measured"
     data, train = facts.section("data"), facts.section("train")
     # Whichever ends the run first; a run to a target may end soon.
     limits = [num for num in (expected.num_steps, int(train.get("steps", 0))) if num]
     num_steps = ENOUGH_STEPS if expected.is_to_target else min(limits, default=0)
-    cost_s *= 1 + len(data["patch"].get("growth", ()))
-    saved_s = gain * num_steps * expected.device_s
+    cost_s = _AUTOTUNE_COST_S * (1 + len(data["patch"].get("growth", ())))
+    saved_s = _AUTOTUNE_GAIN * num_steps * expected.device_s
     return saved_s > cost_s, (
-        f"trying takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {gain:.0%} of what the device works in "
-        f"{count_text(num_steps, 'step')} ({source})"
+        f"trying takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {_AUTOTUNE_GAIN:.0%} of what the device works "
+        f"in {count_text(num_steps, 'step')} (assumed, not measured)"
     )
 
 

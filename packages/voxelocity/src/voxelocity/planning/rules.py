@@ -14,11 +14,7 @@ from voxelocity.data.augment import EFFECTS
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen
-from voxelocity.planning.patch_rule import (
-    CPU_PATCH_VOXELS,
-    settle_patch_and_network,
-    windows_at_once,
-)
+from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_network, windows_at_once
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
@@ -26,12 +22,9 @@ from voxelocity.step import LOSSES, OPTIMIZERS
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import count_text, listed
 
-MUON_BELOW_S = 120.0
-"""On a GPU, a time budget below which Muon trains; 0 leaves every run to AdamW."""
-MUON_MOST_STEPS = 2_700
-"""On a GPU, the steps up to which it does: where there are many, fewer are no gain. Runs on a CPU had as many."""
-MUON_TO_TARGET = False
-"""Whether Muon trains to a target on a GPU."""
+# On a GPU, Muon trains below this time budget and up to this many steps: where there are many, fewer are no gain.
+# Runs on a CPU had as many.
+_MUON_BELOW_S, _MUON_MOST_STEPS = 120.0, 2_700
 _MOST_RATE_FACTOR = 2.0
 # The square root of a validation's seconds over twice those of the training: 1 s and 20 s give 0.16.
 _TARGET_VALIDATION_SHARE = 0.15
@@ -170,19 +163,19 @@ def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
 
 def settle_length(facts: PlanFacts) -> None:
     """Steps or seconds of the run, and its seed."""
-    request, on_cpu = facts.request, facts.machine.device == "cpu"
-    if request.time_budget_s:
-        facts.settle("train.steps", 0, f"as many as fit into {request.time_budget_s:.0f} s{_forecast_text(facts)}")
+    on_cpu = facts.machine.device == "cpu"
+    if facts.time_budget_s:
+        facts.settle("train.steps", 0, f"as many as fit into {facts.time_budget_s:.0f} s{_forecast_text(facts)}")
     else:
         batch = int(facts.settled["data"]["batch_size"])
         # On several GPUs fewer, larger steps see as many patches.
-        patches = 40 * request.num_training / max(1.0, batch / MOST_BATCH)
+        patches = 40 * facts.num_training / max(1.0, batch / MOST_BATCH)
         steps = int(np.clip(patches, 1_000, 4_000 if on_cpu else 40_000))
         facts.settle(
             "train.steps",
             steps,
-            f"each of the {request.num_training} training cases is seen about "
-            f"{steps * batch / request.num_training:.0f} times; --time-budget limits the time instead"
+            f"each of the {facts.num_training} training cases is seen about "
+            f"{steps * batch / facts.num_training:.0f} times; --time-budget limits the time instead"
             f"{_forecast_text(facts)}",
         )
     if not on_cpu and is_to_target(facts):
@@ -192,10 +185,10 @@ def settle_length(facts: PlanFacts) -> None:
             "a target is seen in a validation alone: with a second for one and 20 s of training, looking less often "
             "finds it later by more than the validations take",
         )
-    elif request.time_budget_s:
+    elif facts.time_budget_s:
         facts.settle("train.validation_share", 0.01, "the budget is for training; a curve needs few validations")
-    facts.settle("seed", request.seed, "the default, or --seed")
-    facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
+    facts.settle("seed", facts.seed, "the default, or --seed")
+    facts.settle("train.time_budget_s", facts.time_budget_s, "--time-budget" if facts.time_budget_s else "no limit")
 
 
 def _forecast_text(facts: PlanFacts) -> str:
@@ -204,10 +197,10 @@ def _forecast_text(facts: PlanFacts) -> str:
     if expected is None:
         return ""
     each = f"{1000.0 * expected.step_s:.3g} ms each on {facts.machine.device_name} by arithmetic"
-    if not facts.request.time_budget_s:
+    if not facts.time_budget_s:
         return f"; {each}"
     batch = int(facts.settled["data"]["batch_size"])
-    epochs = expected.num_steps * batch / max(1, facts.request.num_training)
+    epochs = expected.num_steps * batch / max(1, facts.num_training)
     text = f": about {expected.num_steps:,}, {each}, or {epochs:.3g} epochs in {expected.available_s:.0f} s"
     if expected.is_to_target:
         text += ", which is what a run to a target is planned for"
@@ -249,10 +242,10 @@ def settle_optimizer(facts: PlanFacts) -> None:
 
 def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
     """The optimizer on a GPU, and why."""
-    budget_s = facts.request.time_budget_s
+    budget_s = facts.time_budget_s
     num_steps = facts.forecast.num_steps if facts.forecast else 0
-    is_short = MUON_TO_TARGET if is_to_target(facts) else 0.0 < budget_s < MUON_BELOW_S
-    if not is_short or num_steps > MUON_MOST_STEPS:
+    is_short = 0.0 < budget_s < _MUON_BELOW_S and not is_to_target(facts)
+    if not is_short or num_steps > _MUON_MOST_STEPS:
         return "adamw", "has no long momentum to warm up; Muon has not been measured on a GPU yet"
     if planned_compute(facts) == "float16":
         return "adamw", "a loss that is scaled for float16 has not been tried with Muon"
@@ -280,7 +273,7 @@ def settle_augment(facts: PlanFacts) -> None:
     facts.settle("data.augment.affine_probability", 0.7, "most patches are rotated and zoomed")
     facts.settle("data.augment.rotation_share", 1.0, "all of these patches are rotated")
     facts.settle("data.augment.scale_share", 1.0, "all of these patches are zoomed")
-    if facts.machine.device == "cpu" and facts.request.time_budget_s >= LONG_BUDGET_S:
+    if facts.machine.device == "cpu" and facts.time_budget_s >= LONG_BUDGET_S:
         why = "nnU-Net's range, because a long run overfits with less (docs/log)"
         facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
         facts.settle("data.augment.scale_range", [0.7, 1.4], why)

@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from voxelocity.core.region import Index3
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_fit import Vector, coarsen, fit_patch, strides_for
-from voxelocity.planning.precision_rule import planned_compute
-from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast, forecast_step_s, step_work
-from voxelocity.step import NetworkConfig
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity.planning.precision_rule import patch_pass
+from voxelocity.planning.step_forecast import ENOUGH_STEPS, forecast_step_s
 
 GPU_PATCH_VOXELS = 128**3
 """nnU-Net's maximum."""
@@ -81,7 +78,7 @@ def steps_s(facts: PlanFacts, *, least_share: float = _LEAST_SHARE) -> float:
         facts: of the plan.
         least_share: of a time budget that goes into steps in any case.
     """
-    budget_s, left_s = facts.request.time_budget_s, math.inf
+    budget_s, left_s = facts.time_budget_s, math.inf
     if budget_s:
         left_s = max(least_share * budget_s, _STEPS_SHARE * budget_s - _before_steps_s(facts))
     return min(left_s, TARGET_S) if is_to_target(facts) else left_s
@@ -115,7 +112,7 @@ def step_size(facts: PlanFacts) -> StepSize:
     available_s, size = sized_s(facts), _FULL[0]
     if math.isinf(available_s):
         return size
-    is_long = not is_to_target(facts) and facts.request.time_budget_s >= LONG_BUDGET_S
+    is_long = not is_to_target(facts) and facts.time_budget_s >= LONG_BUDGET_S
     sizes = _LONG_SIZES if is_long else _SHORT_SIZES
     if not _may_have_stem(facts):
         sizes = tuple(replace(size, has_stem=False) for size in sizes)
@@ -143,22 +140,6 @@ def planned_spacing(facts: PlanFacts, size: StepSize) -> Vector:
     return coarsen(spacing, shape, wanted) if shape.prod() > wanted else spacing
 
 
-def forecast(
-    facts: PlanFacts, network: NetworkConfig, *, patch_voxel: Index3, batch_size: int, available_s: float
-) -> Forecast:
-    """How long a step of this rank's share of a batch takes, and how long all of them have."""
-    is_half = planned_compute(facts) != "float32"
-    work = step_work(
-        network,
-        patch_voxel=patch_voxel,
-        num_channels=len(facts.data.channels),
-        num_outputs=facts.data.num_outputs,
-        is_half=is_half,
-    )
-    step_s, device_s = forecast_step_s(work, facts.machine, batch_size=batch_size, is_half=is_half)
-    return Forecast(step_s=step_s, device_s=device_s, available_s=available_s, is_to_target=is_to_target(facts))
-
-
 def _expected_s(facts: PlanFacts, size: StepSize) -> float:
     """Seconds of a step of this size with the user's keys; 0 if they do not fit together, which is reported later."""
     given = facts.overrides.get("data.prepare.spacing_mm", planned_spacing(facts, size))
@@ -169,14 +150,12 @@ def _expected_s(facts: PlanFacts, size: StepSize) -> float:
     if tuple(patch) != fit.shape_voxel:
         strides = strides_for(tuple(patch), spacing, max_levels=len(GPU_WIDTHS))
     section = network_section(strides, GPU_WIDTHS, has_stem=size.has_stem) | facts.section("network")
-    try:
-        network = NetworkConfig.parse(section)
-    except ConfigError:
+    passed = patch_pass(facts, section, patch)
+    if passed is None:
         return 0.0
-    x, y, z = patch
     batch_size = math.ceil(facts.overrides.get("data.batch_size", size.batch_size * facts.machine.num_ranks))
     share = math.ceil(batch_size / facts.machine.num_ranks)
-    return forecast(facts, network, patch_voxel=(x, y, z), batch_size=share, available_s=math.inf).step_s
+    return forecast_step_s(passed, facts.machine, batch_size=share)[0]
 
 
 def network_section(

@@ -211,39 +211,27 @@ def _time_variants(
     begin_s = clock() if on_cuda else 0.0
     with contextlib.ExitStack() as stack:
         steps = _steps(task, ways, device, stack)
-        begin_s = begin_s if on_cuda else clock()
-        return _time_interleaved(task, steps, device, limit_s, clock, begin_s, done)
+        if not on_cuda:
+            begin_s = clock()
+        # On a GPU a small step is bound by launches and foretells nothing; the plan asks for no step that takes too
+        # long.
+        expected_s = 0.0 if on_cuda else _forecast_s(task, next(iter(steps.values())), clock)
+        whole = random_batch(
+            task.batch_size, task.patch_voxel, device, num_channels=task.num_channels, num_classes=task.num_classes
+        )
 
+        def call(name: str) -> None:
+            steps[name](whole)
+            done.append(name)
 
-def _time_interleaved(
-    task: StepTask,
-    steps: Mapping[str, _Step],
-    device: torch.device,
-    limit_s: float,
-    clock: Clock,
-    begin_s: float,
-    done: list[str],
-) -> Times:
-    """Times by way of what `_time_variants` has built since the clock showed `begin_s`."""
-
-    def call(name: str) -> None:
-        steps[name](whole)
-        done.append(name)
-
-    on_cuda = device.type == "cuda"
-    # On a GPU a small step is bound by launches and foretells nothing; the plan asks for no step that takes too long.
-    expected_s = 0.0 if on_cuda else _forecast_s(task, next(iter(steps.values())), clock)
-    whole = random_batch(
-        task.batch_size, task.patch_voxel, device, num_channels=task.num_channels, num_classes=task.num_classes
-    )
-    calls: dict[str, Callable[[], object]] = {name: partial(call, name) for name in steps}
-    return time_interleaved(
-        calls,
-        limit_s=limit_s - (clock() - begin_s),
-        expected_s=expected_s,
-        ends_if_equal=on_cuda,
-        clock=clock,
-    )
+        calls: dict[str, Callable[[], object]] = {name: partial(call, name) for name in steps}
+        return time_interleaved(
+            calls,
+            limit_s=limit_s - (clock() - begin_s),
+            expected_s=expected_s,
+            ends_if_equal=on_cuda,
+            clock=clock,
+        )
 
 
 def _steps(

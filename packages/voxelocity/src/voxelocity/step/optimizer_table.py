@@ -60,6 +60,8 @@ class OptimizerKind:
         needs_whole: whether a step of a part of a parameter needs all of it, which FSDP does not have.
         planned_rate: the learning rate that rules choose, for the usual batch, and why.
         planned_momentum: the momentum that they choose, and why; None leaves the default.
+        rate_power: the power of the batch size that the learning rate grows with. Where gradients are normalized, it is
+            the square root (Malladi et al. 2022, arXiv:2205.10287).
     """
 
     words: str
@@ -72,6 +74,7 @@ class OptimizerKind:
     needs_whole: bool = False
     planned_rate: tuple[float, str] = (4e-3, "3e-3 and 8e-3 gave similar results in our short runs")
     planned_momentum: tuple[float, str] | None = None
+    rate_power: float = 0.5
 
 
 def _betas(config: OptimizerConfig) -> tuple[float, float]:
@@ -111,6 +114,8 @@ OPTIMIZERS: Mapping[OptimizerName, OptimizerKind] = {
         group=_all_decayed,
         num_kept=1,
         skips_on_device=True,
+        # Goyal et al. 2017, arXiv:1706.02677.
+        rate_power=1.0,
     ),
     "adamw": OptimizerKind(
         words="Adam with decoupled weight decay",

@@ -50,8 +50,8 @@ class BackendConfig(Config):
     """Whether the loss and its gradient are computed in two passes over the logits by kernels of our own, where Triton
     can run them; if not, by torch's operations, which they agree with up to roundings."""
     fused_norm: bool = True
-    """Whether instance norms of DynUNet and UNet in channels_last_3d use our own kernel, which also does DynUNet's
-    leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
+    """Whether instance norms of DynUNet, UNet and SegResNet in channels_last_3d use our own kernel, which also does
+    DynUNet's leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
 
 
 def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_channels: int) -> ImageFormat:

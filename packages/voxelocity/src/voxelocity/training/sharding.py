@@ -13,6 +13,7 @@ from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.parallel import Mode, Sharding, shard
 from voxelocity.planning import Plan
 from voxelocity.planning.memory_rule import device_bytes
+from voxelocity.planning.step_forecast import PatchPass
 from voxelocity.step import OPTIMIZERS, autocast
 from voxelocity.training.session import Session
 from voxelocity_observe.core.errors import ConfigError, InputError, RankLostError
@@ -122,14 +123,14 @@ def _is_expected_to_fit(session: Session) -> bool:
     plan, machine = session.plan, session.planned.machine
     if machine.device == "cpu":
         return True
-    needed = device_bytes(
-        plan.network,
-        patch_voxel=plan.data.patch.shape_voxel,
-        batch_size=math.ceil(plan.data.batch_size / session.world.place.size),
+    patch = PatchPass(
+        network=plan.network,
+        shape_voxel=plan.data.patch.shape_voxel,
         num_channels=len(session.spec.channels),
-        num_classes=session.spec.num_outputs,
+        num_outputs=session.spec.num_outputs,
         is_half=plan.precision.compute != "float32",
     )
+    needed = device_bytes(patch, batch_size=math.ceil(plan.data.batch_size / session.world.place.size))
     # All ranks need the same answer.
     return not session.world.agree([], flag=needed > machine.device_free_bytes)[1]
 

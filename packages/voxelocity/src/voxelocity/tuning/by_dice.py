@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.requests.tune import TuneRequest
 from voxelocity.planning import Planned
 from voxelocity.report import comparison_document
 from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, candidates, compare_by_dice
+from voxelocity.tuning.job import TuneJob
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import run_curves
-from voxelocity.tuning.result import PAGE, RECORD
+from voxelocity.tuning.result import write_result
 from voxelocity.tuning.space import Settings
-from voxelocity.tuning.study import RUNS_FOLDER, locked
-from voxelocity.tuning.trial import TrialLimits
+from voxelocity.tuning.study import RUNS_FOLDER, lock_folder
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, value_text
-from voxelocity_observe.document import Document, write_figures, write_page
+from voxelocity_observe.document import Document
 from voxelocity_observe.document.blocks import Block, Code, Section, Table, Text
+
+_BUDGET_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,62 +47,39 @@ class DiceTuning:
         return self.found.candidate if self.found.is_taken else {}
 
 
-def tune_by_dice(
-    planned: Planned,
-    request: TuneRequest,
-    budget: Length,
-    *,
-    limits: TrialLimits,
-    environ: Mapping[str, str],
-    keep_in: Path | None,
-    say: Callable[[str], None],
-    found: Sequence[Settings] | None = None,
-) -> DiceTuning:
-    """Compares candidates by short trainings and writes the page.
+def tune_by_dice(job: TuneJob, *, budget: Length | None = None, found: Sequence[Settings] | None = None) -> DiceTuning:
+    """Compares candidates by short trainings and writes the page. Later plans take what is better.
 
     Args:
-        planned: the plan's own settings.
-        request: folder of the runs and the page, pairs that judge the last candidate, and whether to train again what
-            the folder holds.
-        budget: of all trainings together.
-        limits: of memory.
-        environ: variables of the trainings.
-        keep_in: the cache folder, for later plans to take what is better; None keeps nothing.
-        say: called with a line after each training.
+        job: the plan's own settings, and what the user asked for.
+        budget: of all trainings together; the request's or ten minutes if not given.
         found: the candidates, the plan's own settings first; chosen if not given.
 
     Raises:
         ConfigError: the budget is too short to compare anything.
         OutputError: the folder cannot be written, or another process is tuning there.
     """
+    planned, request = job.planned, job.request
+    budget = budget or Length(seconds=request.limit_s or _BUDGET_S)
     found, first = affordable(candidates(planned) if found is None else found, budget, num_pairs=request.num_pairs)
     folder = request.out
-    with locked(folder):
+    with lock_folder(folder):
         if request.overwrite:
             shutil.rmtree(folder / RUNS_FOLDER, ignore_errors=True)
         result = compare_by_dice(
-            planned,
-            folder,
-            found,
-            first=first,
-            num_pairs=request.num_pairs,
-            limits=limits,
-            environ=environ,
-            on_training=lambda training: say(_line(training)),
-        )
+            planned, folder, found, first=first, num_pairs=request.num_pairs, limits=job.limits,
+            on_training=lambda training: job.say(_line(training)),
+        )  # fmt: skip
         kept = None
-        if keep_in is not None and result.is_taken:
-            ratios = result.time_ratios
+        if job.keeps and result.is_taken:
             peaks = [training.outcome for training in result.trainings if training.settings == result.candidate]
             peak = max((outcome.peak_device_bytes or outcome.peak_host_bytes for outcome in peaks), default=0)
             kept = keep_settings(
                 planned, result.candidate, searched={key for values in found for key in values}, goal="time to a Dice",
-                ratios=ratios, peak_bytes=peak, cache=keep_in,
+                ratios=result.time_ratios, peak_bytes=peak, cache=job.cache,
             )  # fmt: skip
         tuning = DiceTuning(folder=folder, planned=planned, found=result, kept=kept)
-        document = dice_document(tuning)
-        write_figures(document, folder / RECORD)
-        write_page(document, folder / PAGE)
+        write_result(dice_document(tuning), folder)
     return tuning
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from voxelocity.planning import Planned
+from voxelocity.tuning.job import TuneJob
 from voxelocity.tuning.keeping import keep_value
 from voxelocity.tuning.learning_rate import LOSS, RATE, RangeTest, judge
-from voxelocity.tuning.result import PAGE, RECORD
-from voxelocity.tuning.study import TRIALS_FOLDER, locked
-from voxelocity.tuning.task import MeasureTask
-from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
-from voxelocity_observe.core.errors import VoxelocityError
+from voxelocity.tuning.result import write_result
+from voxelocity.tuning.study import TRIALS_FOLDER, lock_folder
+from voxelocity.tuning.trial import TrialOutcome, run_trial
+from voxelocity_observe.core.errors import ConfigError, VoxelocityError
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import duration_text
-from voxelocity_observe.document import Document, write_figures, write_page
+from voxelocity_observe.document import Document
 from voxelocity_observe.document.blocks import Block, Card, Chart, Code, LegendEntry, Section, Text
 from voxelocity_observe.document.charts import Series, xy_chart
 
@@ -50,23 +51,15 @@ class RateResult:
         return {} if self.test.chosen is None else {KEY: self.test.chosen}
 
 
-def find_learning_rate(
-    task: MeasureTask, folder: Path, *, limits: TrialLimits, environ: Mapping[str, str], keep_in: Path | None
-) -> RateResult:
-    """Makes the range test in a process of its own and writes its page.
-
-    Args:
-        task: the plan and its cases.
-        folder: of the page.
-        limits: of the process.
-        environ: variables of the process.
-        keep_in: the cache folder, for later plans to take the rate; None keeps nothing.
+def find_learning_rate(job: TuneJob) -> RateResult:
+    """Makes the range test in a process of its own and writes its page. Later plans take its rate if that is asked for.
 
     Raises:
         VoxelocityError: the test did not finish; its last lines are in the text.
         OutputError: the folder cannot be written, or another process is tuning there.
     """
-    with locked(folder), tempfile.TemporaryDirectory(prefix="voxelocity-tune-") as private:
+    task, folder, limit_s = job.measure_task(), job.request.out, job.request.limit_s
+    with lock_folder(folder), tempfile.TemporaryDirectory(prefix="voxelocity-tune-") as private:
         place, file = folder / TRIALS_FOLDER, Path(private) / "range.task"
         place.mkdir(exist_ok=True)
         task.write(file)
@@ -75,9 +68,13 @@ def find_learning_rate(
             [sys.executable, "-m", "voxelocity.tuning.learning_rate", str(file), str(answer)],
             answer=answer,
             log=answer.with_suffix(".log"),
-            limits=limits,
-            environ=environ,
+            limits=replace(job.limits, seconds=min(job.limits.seconds, limit_s or math.inf)),
         )
+        if outcome.kind == "hung" and limit_s:
+            raise ConfigError(
+                f"tune: {duration_text(limit_s)} are too short for the range test, which was not done by then; give a "
+                "longer --time-budget, or none"
+            )
         if not outcome.is_finished:
             raise VoxelocityError(
                 f"tune: the range test did not finish ({outcome.kind.replace('_', ' ')}): {outcome.reason}; see "
@@ -85,12 +82,10 @@ def find_learning_rate(
             )
         test = judge(outcome.measurements[RATE], outcome.measurements[LOSS])
         kept = None
-        if keep_in is not None and test.chosen is not None:
-            kept = keep_value(task.planned, KEY, test.chosen, reason=test.reason, cache=keep_in)
+        if job.request.keep and test.chosen is not None:
+            kept = keep_value(task.planned, KEY, test.chosen, reason=test.reason, cache=job.cache)
         result = RateResult(folder=folder, planned=task.planned, test=test, outcome=outcome, kept=kept)
-        document = rate_document(result)
-        write_figures(document, folder / RECORD)
-        write_page(document, folder / PAGE)
+        write_result(rate_document(result), folder)
     return result
 
 

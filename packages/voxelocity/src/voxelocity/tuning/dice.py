@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from voxelocity.report import (
     read_run,
     scores_to_compare,
 )
+from voxelocity.step import OPTIMIZERS
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
@@ -37,10 +38,6 @@ from voxelocity_observe.core.quantities import duration_text
 # A run that is not done after this many times its length hangs.
 _TIMES_LENGTH = 4.0
 _START_UP_S = 120.0
-# Adam and Muon normalize gradients, so their rate grows with the square root of the batch (Malladi et al. 2022,
-# arXiv:2205.10287); that of plain gradient descent in proportion (Goyal et al. 2017, arXiv:1706.02677).
-_RATE_POWER = {"sgd": 1.0}
-_SQUARE_ROOT = 0.5
 _BATCH_FACTORS = (0.5, 2.0, 4.0)
 # A shorter training is mostly its own start.
 _LEAST_RUN_S = 20.0
@@ -139,7 +136,7 @@ def candidates(planned: Planned) -> list[dict[str, Any]]:
     """Settings to compare by Dice, the plan's own first: batch sizes with their learning rate, number formats."""
     plan, machine = planned.plan, planned.machine
     size, rate = plan.data.batch_size, plan.optimizer.learning_rate
-    power = _RATE_POWER.get(plan.optimizer.name, _SQUARE_ROOT)
+    power = OPTIMIZERS[plan.optimizer.name].rate_power
     wanted = {max(1, round(factor * size)) for factor in _BATCH_FACTORS} - {size}
     found: list[dict[str, Any]] = [{}]
     for other in sorted(wanted, key=lambda other: abs(math.log(other / size))):
@@ -188,7 +185,6 @@ def compare_by_dice(
     first: Length,
     num_pairs: int,
     limits: TrialLimits,
-    environ: Mapping[str, str],
     on_training: Callable[[DiceTrial], None] = lambda training: None,
 ) -> DiceResult:
     """Trains the candidates, the plan's own settings first, keeps the better half each time, and pairs the last one.
@@ -202,10 +198,9 @@ def compare_by_dice(
         first: how long a training of the first rung lasts; each rung doubles it.
         num_pairs: of trainings with the candidate that is left and with the plan's own settings.
         limits: of memory.
-        environ: variables of the trainings.
         on_training: called after each.
     """
-    trainer = TrialTrainer(planned, folder, limits, environ, on_training)
+    trainer = TrialTrainer(planned, folder, limits, on_training)
     left, length, rung = [dict(candidate) for candidate in found], first, 0
     while len(left) > 1:
         tried = [trainer.train(rung, settings, planned.plan.seed, length) for settings in left]
@@ -241,7 +236,7 @@ def _judged(
         trainings=trainings, candidate=candidate, before=before, after=after, parity=parity, target_dice=target,
         is_taken=False,
     )  # fmt: skip
-    return DiceResult(**{**vars(result), "is_taken": is_better(result)})
+    return replace(result, is_taken=is_better(result))
 
 
 def is_better(result: DiceResult) -> bool:
@@ -262,7 +257,6 @@ class TrialTrainer:
         planned: the plan's own settings.
         folder: receives the runs.
         limits: of memory.
-        environ: variables of the trainings.
         on_training: called after each.
 
     Attributes:
@@ -274,10 +268,9 @@ class TrialTrainer:
         planned: Planned,
         folder: Path,
         limits: TrialLimits,
-        environ: Mapping[str, str],
-        on_training: Callable[[DiceTrial], None],
+        on_training: Callable[[DiceTrial], None] = lambda training: None,
     ) -> None:
-        self._planned, self._runs, self._limits, self._environ = planned, folder / RUNS_FOLDER, limits, dict(environ)
+        self._planned, self._runs, self._limits = planned, folder / RUNS_FOLDER, limits
         self._on_training = on_training
         self.trainings: list[DiceTrial] = []
         self._runs.mkdir(parents=True, exist_ok=True)
@@ -327,10 +320,7 @@ class TrialTrainer:
             [sys.executable, "-m", "voxelocity.tuning.measure_training", str(file), str(answer)],
             answer=answer,
             log=_next_to(out, ".log"),
-            limits=TrialLimits(
-                seconds=seconds, host_bytes=self._limits.host_bytes, device_bytes=self._limits.device_bytes
-            ),
-            environ=self._environ,
+            limits=replace(self._limits, seconds=seconds),
         )
         _next_to(out, ".outcome.json").write_text(json.dumps({"task": task, "outcome": outcome.to_plain()}))
         return outcome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from voxelocity.core.config import flatten
@@ -94,8 +93,3 @@ def _tiers(values: Mapping[str, Any], machine: Machine) -> list[str]:
     if tier not in ("memory", "disk", "lmdb") or "://" in values["data.cache.folder"] or machine.num_ranks > 1:
         return [tier]
     return ["memory", "disk"] if values["data.cache.max_bytes"] else ["disk"]
-
-
-def at(knobs: tuple[Knob, ...], values: Mapping[str, Any]) -> tuple[Knob, ...]:
-    """The knobs beginning at other values."""
-    return tuple(replace(knob, default=values.get(knob.name, knob.default)) for knob in knobs)

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.data.pipeline import Feed
 from voxelocity.tuning.answer import run_process, write_answer
-from voxelocity.tuning.measure_run import set_up
+from voxelocity.tuning.measure_run import open_feed, set_up
 from voxelocity.tuning.task import MeasureTask
 from voxelocity_observe.document.charts import smoothed
 
@@ -91,11 +90,10 @@ def measure(task: MeasureTask, answer: Path, *, num_steps: int = NUM_STEPS) -> N
     Raises:
         VoxelocityError: a case or the plan cannot be used.
     """
-    plan = task.planned.plan
-    step, cases, _ = set_up(task)
+    step, cases, spec = set_up(task)
     training = cases.part(range(len(task.training)))
     rates, losses = list[float](), list[float]()
-    with Feed(training, plan.data, seed=plan.seed, device=task.planned.machine.torch_device) as feed:
+    with open_feed(task, training, spec) as feed:
         for rate in learning_rates(num_steps):
             # Read at every step: the test ends with the step that diverges.
             loss = float(step(next(feed), rate).item())

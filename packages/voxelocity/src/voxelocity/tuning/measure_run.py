@@ -13,7 +13,7 @@ import torch
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import ModelSpec, Predictor
 from voxelocity.planning import model_spec
-from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
+from voxelocity.step import TrainingStep, build_loss, build_network, image_format, set_backend
 from voxelocity.training.validation_cost import num_passes
 from voxelocity.tuning.answer import limit_device_memory, run_process, write_answer
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT
@@ -41,7 +41,7 @@ def measure(task: MeasureTask, answer: Path, *, clock: Clock = system_clock) -> 
     step, training, spec = set_up(task)
     prepare_s = prepare.elapsed_s
     cases = training.part(range(len(task.training)))
-    with Feed(cases, plan.data, seed=plan.seed, device=device, waits_for_loops=True) as feed:
+    with open_feed(task, cases, spec) as feed:
         warm_up_s = _warm_up(step, feed, plan.optimizer.learning_rate, clock)
         rates, waits = _windows(step, feed, plan.optimizer.learning_rate, task, clock)
         training_bytes = peak_host_bytes()
@@ -70,7 +70,7 @@ def set_up(task: MeasureTask) -> tuple[TrainingStep, PreparedCases, ModelSpec]:
     limit_device_memory(device, task.device_limit_bytes)
     set_backend(plan.backend, device)
     spec = model_spec(planned)
-    cases = _prepared(task, spec)
+    cases = _open_cases(task, spec)
     if plan.data.cache.holds_every_case:
         cases.fill(num_threads=planned.machine.num_cpus, on_case=lambda *_: None, should_stop=lambda: False)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
@@ -86,7 +86,20 @@ def set_up(task: MeasureTask) -> tuple[TrainingStep, PreparedCases, ModelSpec]:
     return step, cases, spec
 
 
-def _prepared(task: MeasureTask, spec: ModelSpec) -> PreparedCases:
+def open_feed(task: MeasureTask, cases: PreparedCases, spec: ModelSpec) -> Feed:
+    """The feed of a training on these cases, with images in the format that its step takes."""
+    plan = task.planned.plan
+    return Feed(
+        cases,
+        plan.data,
+        seed=plan.seed,
+        device=task.planned.machine.torch_device,
+        waits_for_loops=True,
+        image_format=image_format(plan.network, plan.precision, num_channels=len(spec.channels)),
+    )
+
+
+def _open_cases(task: MeasureTask, spec: ModelSpec) -> PreparedCases:
     """The training cases and, last, the one that is validated."""
     data, cases = task.planned.plan.data, task.planned.cases
     return PreparedCases(

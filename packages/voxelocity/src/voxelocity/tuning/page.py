@@ -11,7 +11,7 @@ from pathlib import Path
 from voxelocity.report import RunFacts, factor_table, label_run
 from voxelocity.tuning.costs import RATE, VALIDATION, WAIT, peak_bytes
 from voxelocity.tuning.knobs import ROUNDINGS
-from voxelocity.tuning.result import PAGE, RECORD, MeasuredTuning, changes_text, outcome_text
+from voxelocity.tuning.result import MeasuredTuning, changes_text, outcome_text, write_result
 from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.trial import TrialOutcome
 from voxelocity_observe.core.plain import plain_data
@@ -25,7 +25,7 @@ from voxelocity_observe.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity_observe.document import Document, write_figures, write_page
+from voxelocity_observe.document import Document
 from voxelocity_observe.document.blocks import (
     Block,
     Card,
@@ -98,9 +98,7 @@ def write_tuning_page(result: MeasuredTuning, *, use: Sequence[Block] | None = N
     Raises:
         OutputError: one cannot be written.
     """
-    document = tuning_document(result, use=use)
-    write_figures(document, result.folder / RECORD)
-    return write_page(document, result.folder / PAGE)
+    return write_result(tuning_document(result, use=use), result.folder)
 
 
 def tuning_document(result: MeasuredTuning, *, use: Sequence[Block] | None = None) -> Document:
@@ -330,17 +328,20 @@ def _trials(result: MeasuredTuning) -> list[Block]:
         alt=f"Scatter chart: images a second by trial, at most {rate_text(quickest)}; {len(failed)} trials failed.",
         legend=legend,
     )
-    rows = [_row(trial, result) for trial in study.trials]
+    rows = [
+        [
+            str(trial.number),
+            _PHASES[trial.phase],
+            _outcome(trial.outcome, result),
+            changes_text(trial.settings, result.knobs) or "nothing",
+        ]
+        for trial in study.trials
+    ]
     table = Table(
         caption="Trials", heads=["Trial", "For", "Outcome", "Changed"], rows=rows, text_columns=frozenset({1, 2, 3}),
         hides_caption=True,
     )  # fmt: skip
     return [chart, table]
-
-
-def _row(trial: TrialRecord, result: MeasuredTuning) -> list[str]:
-    changed = changes_text(trial.settings, result.knobs) or "nothing"
-    return [str(trial.number), _PHASES[trial.phase], _outcome(trial.outcome, result), changed]
 
 
 def _outcome(outcome: TrialOutcome, result: MeasuredTuning) -> str:

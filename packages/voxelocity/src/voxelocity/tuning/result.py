@@ -17,9 +17,20 @@ from voxelocity.tuning.store import TrialRecord
 from voxelocity.tuning.study import StudyResult
 from voxelocity.tuning.trial import TrialOutcome
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text, rate_text, value_text
+from voxelocity_observe.document import Document, write_figures, write_page
 
 PAGE, RECORD = "tune.html", "tune.json"
 """Of a tuning's folder: the page, and its figures for programs."""
+
+
+def write_result(document: Document, folder: Path) -> Path:
+    """Writes the page of a tuning and, for programs, its figures; returns the page.
+
+    Raises:
+        OutputError: one cannot be written.
+    """
+    write_figures(document, folder / RECORD)
+    return write_page(document, folder / PAGE)
 
 
 @dataclass(frozen=True, kw_only=True)

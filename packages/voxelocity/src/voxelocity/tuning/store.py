@@ -46,7 +46,7 @@ class TrialRecord:
 
 
 class TrialStore:
-    """The trials of one study in one file. Use it within `opened`, from one process at a time.
+    """The trials of one study in one file. Use it within `open_store`, from one process at a time.
 
     Args:
         study: Optuna's.
@@ -99,13 +99,10 @@ class TrialStore:
     def end(self, trial: Any, outcome: TrialOutcome, cost: float | None) -> None:
         """Keeps the outcome; TPE counts a trial without a cost as worse than any other."""
         trial.set_user_attr(_OUTCOME, outcome.to_plain())
-        self._tell(trial, cost)
+        self.skip(trial, cost)
 
     def skip(self, trial: Any, cost: float | None) -> None:
         """Ends a trial that was not run, since its cost is known already."""
-        self._tell(trial, cost)
-
-    def _tell(self, trial: Any, cost: float | None) -> None:
         state = self._optuna.trial.TrialState
         if cost is None:
             self._study.tell(trial, state=state.PRUNED)
@@ -123,7 +120,7 @@ class TrialStore:
 
 
 @contextmanager
-def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], seed: int) -> Iterator[TrialStore]:
+def open_store(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], seed: int) -> Iterator[TrialStore]:
     """The store in a folder: a new one, or one that continues. The folder exists and is locked.
 
     Args:
@@ -151,7 +148,7 @@ def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], see
             connect = partial(sqlite3.connect, path.absolute(), check_same_thread=False)
             try:
                 storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY_FILE}", engine_kwargs={"creator": connect})
-                store = _loaded(optuna, storage, folder, knobs, about=about, seed=seed)
+                store = _load_store(optuna, storage, folder, knobs, about=about, seed=seed)
             except InputError:
                 raise
             # Whatever Optuna and we meet in values of other kinds, and Optuna of files of other versions.
@@ -165,7 +162,7 @@ def opened(folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], see
         optuna.logging.set_verbosity(verbosity)
 
 
-def _loaded(
+def _load_store(
     optuna: Any, storage: Any, folder: Path, knobs: Sequence[Knob], *, about: Mapping[str, Any], seed: int
 ) -> TrialStore:
     """The store of the study in the file, or of a new one; what a killed tuning left running is ended.

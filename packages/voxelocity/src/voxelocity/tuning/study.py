@@ -6,6 +6,7 @@ Knows neither what a trial runs nor what it measures; `command` and `cost` say s
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,12 @@ from typing import Any, Literal, Protocol
 from filelock import FileLock, Timeout
 
 from voxelocity.tuning.space import Knob, Settings, default_settings, is_hopeless, single_changes
-from voxelocity.tuning.store import STUDY_FILE, Phase, TrialRecord, opened
+from voxelocity.tuning.store import STUDY_FILE, Phase, TrialRecord, open_store
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.links import check_links
+from voxelocity_observe.core.quantities import duration_text
 
 Ended = Literal["trials", "time", "exhausted"]
 
@@ -122,7 +124,6 @@ class Study:
         search: what is searched.
         command: how a trial is run.
         cost: what is minimized.
-        environ: variables of the trials besides those of this process.
         overwrite: begin again even if the folder holds a study.
         on_trial: called after each trial.
         clock: returns seconds.
@@ -135,13 +136,12 @@ class Study:
         *,
         command: MakeCommand,
         cost: Cost,
-        environ: Mapping[str, str] | None = None,
         overwrite: bool = False,
         on_trial: Callable[[TrialRecord], None] = lambda record: None,
         clock: Clock = system_clock,
     ) -> None:
         self.folder, self.search = folder, search
-        self._command, self._cost, self._environ = command, cost, dict(environ or {})
+        self._command, self._cost = command, cost
         self._overwrite, self._on_trial, self._clock = overwrite, on_trial, clock
         self._records: list[TrialRecord] = []
 
@@ -150,20 +150,20 @@ class Study:
 
         Raises:
             OutputError: the folder cannot be written, or another process is tuning there.
-            ConfigError: the folder holds a study about something else.
+            ConfigError: the folder holds a study about something else, or the time budget is too short.
             InputError: Optuna is not installed.
         """
         search = self.search
-        with locked(self.folder):
+        with lock_folder(self.folder):
             if self._overwrite:
                 for ending in ("", "-journal", "-wal", "-shm"):
                     (self.folder / f"{STUDY_FILE}{ending}").unlink(missing_ok=True)
                 shutil.rmtree(self.folder / TRIALS_FOLDER, ignore_errors=True)
             (self.folder / TRIALS_FOLDER).mkdir(exist_ok=True)
-            with opened(self.folder, search.knobs, about=search.about, seed=search.seed) as self._store:
+            with open_store(self.folder, search.knobs, about=search.about, seed=search.seed) as self._store:
                 self._records = self._store.records()
                 ended = self._search()
-                return self._confirmed(ended)
+                return self._confirm_winner(ended)
 
     def _search(self) -> Ended:
         start = default_settings(self.search.knobs)
@@ -173,6 +173,8 @@ class Study:
                 return ended
             if self._known(settings) is None:
                 self._run(phase, settings)
+            if phase == "default":
+                self._check_budget()
         num_known = 0
         while num_known < _MAX_KNOWN:
             if ended := self._used_up():
@@ -221,11 +223,24 @@ class Study:
             return "trials"
         if not self.search.time_budget_s or not self._records:
             return None
-        # The next trial, and the confirmations after it, take as long as the longest of those that finished.
+        return "time" if self._seconds + self._next_s > self.search.time_budget_s else None
+
+    @property
+    def _next_s(self) -> float:
+        """Of the next trial and the confirmations after it, as long as the longest of those that finished."""
         finished = [record.outcome.seconds for record in self._records if record.outcome.is_finished]
-        trial_s = max(finished, default=0.0)
-        needed_s = trial_s * (1 + 2 * self.search.num_confirmations)
-        return "time" if self._seconds + needed_s > self.search.time_budget_s else None
+        return max(finished, default=0.0) * (1 + 2 * self.search.num_confirmations)
+
+    def _check_budget(self) -> None:
+        """Refuses a time budget in which nothing but the default settings can be tried."""
+        budget_s, needed_s = self.search.time_budget_s, self._seconds + self._next_s
+        is_first = len(self._records) == 1 and self._records[0].outcome.is_finished
+        if budget_s and is_first and self.search.num_trials > 1 and needed_s > budget_s:
+            raise ConfigError(
+                f"tune: {duration_text(budget_s)} are too short: one trial takes {duration_text(self._seconds)} here, "
+                f"and trying a single change takes {2 + 2 * self.search.num_confirmations} of them; give at least "
+                f"--time-budget {math.ceil(needed_s)}s (this trial is kept)"
+            )
 
     @property
     def _num_searched(self) -> int:
@@ -260,7 +275,6 @@ class Study:
             answer=answer,
             log=place.with_suffix(".log"),
             limits=limits,
-            environ=self._environ,
             clock=self._clock,
         )
         cost = self._cost(outcome, self._default_outcome) if outcome.is_finished else None
@@ -284,7 +298,7 @@ class Study:
         own = (record.outcome for record in reversed(self._records) if record.settings == start)
         return next((outcome for outcome in own if outcome.is_finished), None)
 
-    def _confirmed(self, ended: Ended) -> StudyResult:
+    def _confirm_winner(self, ended: Ended) -> StudyResult:
         """Measures the cheapest settings again, and the default ones next to them, until some are confirmed."""
         start = default_settings(self.search.knobs)
         tried = [record for record in self._records if record.phase != "confirm" and record.cost is not None]
@@ -293,7 +307,7 @@ class Study:
         refused: list[Settings] = []
         winner: Settings | None = None
         for record in order:
-            if limits.hold(record.outcome) and self._is_confirmed(record.settings, start, limits):
+            if limits.hold(record.outcome) and self._confirm(record.settings, start, limits):
                 winner = record.settings
                 break
             refused.append(record.settings)
@@ -313,8 +327,8 @@ class Study:
     def _confirmations(self, settings: Settings | None) -> tuple[TrialRecord, ...]:
         return tuple(record for record in self._records if record.phase == "confirm" and record.settings == settings)
 
-    def _is_confirmed(self, settings: Settings, start: Settings, limits: TrialLimits) -> bool:
-        """Whether the settings finish again, each time, within the limits; the default ones run next to them."""
+    def _confirm(self, settings: Settings, start: Settings, limits: TrialLimits) -> bool:
+        """Runs the settings again, the default ones next to them; whether they finish each time, within the limits."""
         default_fits = self._fits(start)
         for number in range(self.search.num_confirmations):
             done = self._confirmations(settings)
@@ -343,7 +357,7 @@ def cost_ratios(ours: Sequence[TrialRecord], theirs: Sequence[TrialRecord]) -> t
 
 
 @contextmanager
-def locked(
+def lock_folder(
     folder: Path, *, written: Sequence[str] = _WRITTEN, cure: str = "choose another folder with -o"
 ) -> Iterator[None]:
     """Keeps other tunings out of the folder, which is created; the system frees the lock if this process dies.

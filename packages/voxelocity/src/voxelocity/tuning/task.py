@@ -9,8 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.cache import CacheConfig
+from voxelocity.data.pipeline import PreparedCases
 from voxelocity.planning import Planned
 from voxelocity.planning.config import plan_with
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialScale:
+    """How much a trial measures.
+
+    Attributes:
+        window_s: of each window of training steps. `num_windows` are measured.
+        num_cases: that a trial prepares and trains on.
+        validation_s: after which a validation is cut off and its time estimated.
+    """
+
+    window_s: float = 2.0
+    num_windows: int = 4
+    num_cases: int = 8
+    validation_s: float = 20.0
+
+
+USUAL_SCALE = TrialScale()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +77,36 @@ class MeasureTask:
         task = pickle.loads(path.read_bytes())
         assert isinstance(task, cls), f"{path} holds a {type(task).__name__}"
         return task
+
+
+def measure_task(planned: Planned, scale: TrialScale) -> MeasureTask:
+    """What every trial measures: some training cases, evenly chosen, and the largest case of the validation."""
+    split = planned.cases.split(planned.fold)
+    training, held = list(split.training), list(split.validation)
+    both = [*training, *(held if split.held_out else ())]
+    # Nothing is prepared here: only headers are read.
+    sized = PreparedCases(
+        both,
+        label_values=planned.cases.stored_values,
+        prepare=planned.plan.data.prepare,
+        cache=CacheConfig(tier="none"),
+        warn=lambda text: None,
+    )
+    num_bytes = {ref.case_id: sized.most_bytes(index) for index, ref in enumerate(both)}
+
+    def size(ref: VolumeRef) -> int:
+        return num_bytes[ref.case_id]
+
+    count = min(scale.num_cases, len(training))
+    chosen = [training[number * len(training) // count] for number in range(count)]
+    validated = max(held or training, key=size)
+    used = {ref.case_id for ref in (*chosen, validated)}
+    return MeasureTask(
+        planned=planned,
+        training=tuple(chosen),
+        validated=validated,
+        window_s=scale.window_s,
+        num_windows=scale.num_windows,
+        validation_s=scale.validation_s,
+        rest_bytes=sum(size for case_id, size in num_bytes.items() if case_id not in used),
+    )

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from voxelocity.parallel import read_place
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.command import signal_name
+from voxelocity_observe.core.environment import python_path
 from voxelocity_observe.core.errors import OutputError
-from voxelocity_observe.core.host import high_water_bytes
+from voxelocity_observe.core.host import cpu_budget, high_water_bytes
 from voxelocity_observe.core.place import concerns_one_rank
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import bytes_text, duration_text
@@ -130,7 +132,7 @@ def run_trial(
         answer: the file that it writes, or does not; an earlier one is removed.
         log: receives what it prints.
         limits: what it may take.
-        environ: variables besides those of this process.
+        environ: variables besides those of every trial.
         clock: returns seconds, never going back.
 
     Raises:
@@ -140,7 +142,7 @@ def run_trial(
     begin_s = clock()
     try:
         with log.open("wb") as output:
-            child = _start(command, {**_own_variables(), **(environ or {})}, output.fileno())
+            child = _start(command, {**trial_variables(), **(environ or {})}, output.fileno())
     except OSError as error:
         if error.errno in (errno.ENOMEM, errno.EAGAIN):
             reason = f"no process could be started ({error.strerror})"
@@ -159,9 +161,14 @@ def run_trial(
     return _judged(child.returncode, why_ended, _read_answer(answer), _last_lines(log), limits, watched.peak, seconds)
 
 
-def _own_variables() -> dict[str, str]:
-    # A trial is a program of its own, even where a rank starts it.
-    return {name: value for name, value in os.environ.items() if not concerns_one_rank(name)}
+def trial_variables() -> dict[str, str]:
+    """Of every trial: it finds this package, and its threads wait as those of the command line do."""
+    # A program of its own, even where a rank starts it.
+    own = {name: value for name, value in os.environ.items() if not concerns_one_rank(name)}
+    # As many as a rank has, to which torchrun gives one.
+    threads = {} if read_place().is_alone else {"OMP_NUM_THREADS": str(cpu_budget())}
+    waiting = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+    return {**waiting, **own, **threads, "PYTHONPATH": python_path(), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:

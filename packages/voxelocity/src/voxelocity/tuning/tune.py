@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +17,8 @@ from rich.console import Console
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.requests.plan import plan_request
-from voxelocity.core.requests.tune import Goal, TuneOptions, TuneRequest
-from voxelocity.core.volume import VolumeRef
-from voxelocity.data.cache import CacheConfig
-from voxelocity.data.pipeline import PreparedCases
-from voxelocity.parallel import join_world, read_place
+from voxelocity.core.requests.tune import LEARNING_RATE, TuneOptions, TuneRequest
+from voxelocity.parallel import join_world
 from voxelocity.planning import (
     Machine,
     Plan,
@@ -37,25 +33,24 @@ from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
 from voxelocity.tuning.dice import Length, TrialTrainer
+from voxelocity.tuning.job import TuneJob
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.knobs import run_knobs
 from voxelocity.tuning.page import write_tuning_page
 from voxelocity.tuning.result import TuneResult, changed_values, machine_text, trial_line
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER, Cost, Search, Study
-from voxelocity.tuning.task import MeasureTask
+from voxelocity.tuning.task import USUAL_SCALE, MeasureTask, TrialScale
 from voxelocity.tuning.trial import TrialLimits
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
-from voxelocity_observe.core.environment import python_path
 from voxelocity_observe.core.errors import ConfigError
-from voxelocity_observe.core.host import cpu_budget, default_cache_folder
+from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.request import context_of, documents
 
 Tuning = TuneResult | DiceTuning | RateResult
 """What a tuning came to, by its goal; all have a folder, the keys of the plan that change, and where these are kept."""
 
-_DICE_BUDGET_S = 600.0
 # A trial that has not ended after this long hangs.
 _TRIAL_LIMIT_S = 900.0
 # The other ranks wait for the one that tunes. In milliseconds, it is still an int32.
@@ -71,22 +66,6 @@ _NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialScale:
-    """How much a trial measures.
-
-    Attributes:
-        window_s: of each window of training steps. `num_windows` are measured.
-        num_cases: that a trial prepares and trains on.
-        validation_s: after which a validation is cut off and its time estimated.
-    """
-
-    window_s: float = 2.0
-    num_windows: int = 4
-    num_cases: int = 8
-    validation_s: float = 20.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneContext:
     """What a program hands to a tuning besides the user's request."""
 
@@ -94,7 +73,7 @@ class TuneContext:
     """The plan of a run, to begin with it instead of a new one."""
     run: RunFacts | None = None
     """What is known of that run, whose curves the page then shows."""
-    scale: TrialScale = TrialScale()
+    scale: TrialScale = USUAL_SCALE
     """How much a trial measures."""
     console: Console | None = None
     """Where progress is shown; the terminal if not given."""
@@ -143,39 +122,22 @@ def run_tuning(cases: Cases, request: TuneRequest, context: TuneContext) -> Tuni
 
 def _tune_alone(cases: Cases, request: TuneRequest, context: TuneContext, folder: Path) -> Tuning:
     """The tuning on the one rank that does it; later plans find in `folder` what it found."""
-    console = context.console or PlainConsole()
     planned = plan_to_tune(cases, request, base=context.base)
-    limits = trial_limits(planned.machine, request.memory_limit_bytes, request.limit_s)
-    if request.is_range_test:
-        return find_learning_rate(
-            measure_task(planned, context.scale), request.out, limits=limits, environ=trial_environ(),
-            keep_in=folder if request.keep else None,
-        )  # fmt: skip
-    keep_in = None if request.keep is False else folder
-    if request.goal == "time-to-dice":
-        return tune_by_dice(
-            planned, request, Length(seconds=request.limit_s or _DICE_BUDGET_S), limits=limits, environ=trial_environ(),
-            keep_in=keep_in, say=lambda text: console.print(text, highlight=False),
-        )  # fmt: skip
-    result = _search(planned, request, replace(context, console=console), limits)
-    if keep_in is not None and result.study.winner is not None:
-        result = _kept(result, keep_in)
-    if request.train_s and result.values:
-        if request.overwrite:
-            shutil.rmtree(result.folder / RUNS_FOLDER, ignore_errors=True)
-        result = replace(result, runs=_both_trained(result, limits, request.train_s))
-    elif context.run is not None:
-        result = replace(result, runs=(context.run,))
-    write_tuning_page(result)
-    return result
+    limits = trial_limits(planned.machine, request.memory_limit_bytes)
+    console = context.console or PlainConsole()
+    job = TuneJob(
+        planned=planned, request=request, limits=limits, cache=folder, run=context.run, scale=context.scale,
+        console=console, clock=context.clock,
+    )  # fmt: skip
+    return _MODES[LEARNING_RATE if request.is_range_test else request.goal](job)
 
 
-def trial_limits(machine: Machine, memory_limit_bytes: int, time_budget_s: float) -> TrialLimits:
+def trial_limits(machine: Machine, memory_limit_bytes: int) -> TrialLimits:
     """The user's limit or, without one, what is free: a trial must not push other programs out."""
     on_device = machine.device == "cuda"
     memory_limit_bytes = memory_limit_bytes or (machine.device_free_bytes if on_device else machine.memory_bytes)
     return TrialLimits(
-        seconds=min(_TRIAL_LIMIT_S, time_budget_s or math.inf),
+        seconds=_TRIAL_LIMIT_S,
         host_bytes=0 if on_device else memory_limit_bytes,
         device_bytes=memory_limit_bytes if on_device else 0,
     )
@@ -193,11 +155,12 @@ def plan_to_tune(cases: Cases, request: TuneRequest, *, base: Plan | None) -> Pl
     return plan_cases(cases, replace(wanted, cache_folder=request.cache_folder))
 
 
-def _search(planned: Planned, request: TuneRequest, context: TuneContext, limits: TrialLimits) -> TuneResult:
+def _search(job: TuneJob) -> TuneResult:
+    """Settings that change no results, by trials of a few seconds."""
+    planned, request = job.planned, job.request
     knobs = run_knobs(planned, fixed=read_overrides(request.overrides), names=request.only)
     if not knobs:
         raise ConfigError("tune: your configuration fixes everything that could be searched; leave some keys out")
-    console, scale = context.console or PlainConsole(), context.scale
     on_device = planned.machine.device == "cuda"
     time_of_run = RunTime.of(planned)
     cost: Cost = (
@@ -205,97 +168,65 @@ def _search(planned: Planned, request: TuneRequest, context: TuneContext, limits
         if request.goal == "throughput"
         else PeakMemory(time=time_of_run, margin=_MEMORY_MARGIN, on_device=on_device)
     )
-    task = measure_task(planned, scale)
     search = Search(
         knobs=knobs,
-        limits=limits,
+        limits=job.limits,
         num_trials=request.trials,
         time_budget_s=request.limit_s,
         seed=request.seed_or_0,
-        about=_about(planned, request.goal, request.memory_limit_bytes, scale),
+        about=_about(job),
     )
     with tempfile.TemporaryDirectory(prefix="voxelocity-tune-") as private:
         study = Study(
             request.out,
             search,
-            command=_command(task, Path(private)),
+            command=_command(job.measure_task(), Path(private)),
             cost=cost,
-            environ=trial_environ(),
             overwrite=request.overwrite,
-            on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
-            clock=context.clock,
+            on_trial=lambda record: job.say(trial_line(record, knobs, on_device=on_device)),
+            clock=job.clock,
         )
         found = study.run()
     changed = {} if found.winner is None else changed_values(found.winner, knobs)
-    return TuneResult(
+    result = TuneResult(
         folder=request.out, goal=request.goal, planned=planned, subject=planned.cases.name,
         where=machine_text(planned.machine), owner="the plan", smaller=_SMALLER, note=_NOTE, knobs=knobs, study=found,
         time=time_of_run, memory_limit_bytes=request.memory_limit_bytes, on_device=on_device, values=changed, kept=None,
     )  # fmt: skip
+    if job.keeps and found.winner is not None:
+        peaks = [peak_bytes(trial.outcome, on_device=on_device) for trial in found.winner_trials]
+        kept = keep_settings(
+            planned, changed, searched=[knob.name for knob in knobs], goal=request.goal, ratios=result.time_ratios,
+            peak_bytes=max(peaks), cache=job.cache,
+        )  # fmt: skip
+        result = replace(result, kept=kept)
+    runs = _train_both(job, changed) if request.train_s and changed else () if job.run is None else (job.run,)
+    result = replace(result, runs=runs)
+    write_tuning_page(result)
+    return result
 
 
-def _kept(result: TuneResult, cache: Path) -> TuneResult:
-    """The result, after later plans were made to take it."""
-    peaks = [peak_bytes(trial.outcome, on_device=result.on_device) for trial in result.study.winner_trials]
-    kept = keep_settings(
-        result.planned, result.values, searched=[knob.name for knob in result.knobs], goal=result.goal,
-        ratios=result.time_ratios, peak_bytes=max(peaks), cache=cache,
-    )  # fmt: skip
-    return replace(result, kept=kept)
-
-
-def _both_trained(result: TuneResult, limits: TrialLimits, seconds: float) -> tuple[RunFacts, ...]:
+def _train_both(job: TuneJob, changed: Settings) -> tuple[RunFacts, ...]:
     """A training with the plan's own settings and one with the tuned ones; fewer if one failed."""
-    trainer = TrialTrainer(result.planned, result.folder, limits, trial_environ(), lambda training: None)
-    seed, length = result.planned.plan.seed, Length(seconds=seconds)
-    made = [trainer.train(0, settings, seed, length, is_pair=True) for settings in ({}, result.values)]
+    if job.request.overwrite:
+        shutil.rmtree(job.request.out / RUNS_FOLDER, ignore_errors=True)
+    trainer = TrialTrainer(job.planned, job.request.out, job.limits)
+    seed, length = job.planned.plan.seed, Length(seconds=job.request.train_s)
+    made = [trainer.train(0, settings, seed, length, is_pair=True) for settings in ({}, changed)]
     return tuple(training.run for training in made if training.run is not None)
 
 
-def _about(planned: Planned, goal: Goal, memory_limit_bytes: int, scale: TrialScale) -> dict[str, Any]:
+def _about(job: TuneJob) -> dict[str, Any]:
     """What must be the same for a study to continue. Not the whole plan: parts of it follow the memory that is free."""
-    plan = planned.plan
+    planned, plan = job.planned, job.planned.plan
     return {
-        "goal": goal,
+        "goal": job.request.goal,
         "tuned for": tuned_key(plan.to_plain(), planned.fingerprint, planned.machine),
         "batch size": plan.data.batch_size,
         "number format": plan.precision.compute,
-        "memory limit": memory_limit_bytes,
-        "scale": vars(scale),
+        "memory limit": job.request.memory_limit_bytes,
+        "scale": vars(job.scale),
     }
-
-
-def measure_task(planned: Planned, scale: TrialScale) -> MeasureTask:
-    """What every trial measures: some training cases, evenly chosen, and the largest case of the validation."""
-    split = planned.cases.split(planned.fold)
-    training, held = list(split.training), list(split.validation)
-    both = [*training, *(held if split.held_out else ())]
-    # Nothing is prepared here: only headers are read.
-    sized = PreparedCases(
-        both,
-        label_values=planned.cases.stored_values,
-        prepare=planned.plan.data.prepare,
-        cache=CacheConfig(tier="none"),
-        warn=lambda text: None,
-    )
-    num_bytes = {ref.case_id: sized.most_bytes(index) for index, ref in enumerate(both)}
-
-    def size(ref: VolumeRef) -> int:
-        return num_bytes[ref.case_id]
-
-    count = min(scale.num_cases, len(training))
-    chosen = [training[number * len(training) // count] for number in range(count)]
-    validated = max(held or training, key=size)
-    used = {ref.case_id for ref in (*chosen, validated)}
-    return MeasureTask(
-        planned=planned,
-        training=tuple(chosen),
-        validated=validated,
-        window_s=scale.window_s,
-        num_windows=scale.num_windows,
-        validation_s=scale.validation_s,
-        rest_bytes=sum(size for case_id, size in num_bytes.items() if case_id not in used),
-    )
 
 
 def _command(task: MeasureTask, private: Path) -> Callable[..., Sequence[str]]:
@@ -309,14 +240,9 @@ def _command(task: MeasureTask, private: Path) -> Callable[..., Sequence[str]]:
     return command
 
 
-def trial_environ() -> dict[str, str]:
-    """Variables of a trial: it finds this package, and its threads wait as those of the command line do."""
-    # As many as a rank has, to which torchrun gives one.
-    threads = {} if read_place().is_alone else {"OMP_NUM_THREADS": str(cpu_budget())}
-    return {
-        **threads,
-        "PYTHONPATH": python_path(),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-        "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-    }
+_MODES: Mapping[str, Callable[[TuneJob], Tuning]] = {
+    "throughput": _search,
+    "memory": _search,
+    "time-to-dice": tune_by_dice,
+    LEARNING_RATE: find_learning_rate,
+}

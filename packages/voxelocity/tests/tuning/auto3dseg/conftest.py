@@ -120,7 +120,7 @@ LINES
 
 
 @pytest.fixture
-def trials(monkeypatch):
+def trials(monkeypatch, quick_commits):
     """Replaces the process of a trial: Python lines that see `patches` and `windows` and call `write`."""
 
     def plant(lines="write({'images_per_s': [float(patches)], 'validation_s': [1.0 / windows]})", own="pass"):

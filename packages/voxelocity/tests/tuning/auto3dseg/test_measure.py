@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,22 +16,18 @@ from shared.forked import run_python
 from voxelocity.tuning.auto3dseg.measure import _Quickened
 from voxelocity.tuning.auto3dseg.steps import AlgorithmTask
 from voxelocity.tuning.auto3dseg.templates import DATA_ON, PATCHES, WINDOWS, OwnSettings, written_keys
-from voxelocity.tuning.tune import TrialScale, trial_environ
+from voxelocity.tuning.task import TrialScale
+from voxelocity.tuning.trial import trial_variables
 
 SHAPE = (48, 44, 40)
 SETTINGS = {PATCHES: 3, WINDOWS: 2, DATA_ON: "cpu"}
 
 
-def run(task, folder, *, forked=False):
+def run(task, folder):
     file, answer = folder / "task", folder / "answer"
     file.write_text(task.to_json())
-    environment = {**trial_environ(), "PATH": ""}
-    if forked:
-        code = "import runpy\nrunpy.run_module('voxelocity.tuning.auto3dseg.measure', run_name='__main__')"
-        done = run_python(code, [file, answer], environment)
-    else:
-        command = [sys.executable, "-m", "voxelocity.tuning.auto3dseg.measure", file, answer]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    code = "import runpy\nrunpy.run_module('voxelocity.tuning.auto3dseg.measure', run_name='__main__')"
+    done = run_python(code, [file, answer], {**trial_variables(), "PATH": ""})
     assert done.returncode == 0, done.stderr
     return json.loads(answer.read_text())
 
@@ -60,7 +54,7 @@ def test_each_template_says_its_own_settings_and_measures_others(work, tmp_path,
     assert own.data_on == "cpu"
     # What dints takes without a GPU, for which it assumes 16 GB; what swinunetr was filled with for one of 16 GB.
     assert own.patches == {"segresnet": 1, "segresnet2d": 1, "dints": 5, "swinunetr": 2}[name]
-    answer = run(replace(task, settings=SETTINGS, own=own), tmp_path, forked=True)
+    answer = run(replace(task, settings=SETTINGS, own=own), tmp_path)
     # What the process of a validation's loader keeps a copy of.
     assert (answer["about"]["unseen_host_bytes"] > 2**24) == name.startswith("segresnet")
     found = answer["measurements"]

@@ -52,9 +52,10 @@ from voxelocity.tuning.costs import RunTime
 from voxelocity.tuning.page import before_and_after, verdict, write_tuning_page
 from voxelocity.tuning.result import MeasuredTuning, machine_text, trial_line
 from voxelocity.tuning.space import Knob, Settings
-from voxelocity.tuning.study import Search, Study, StudyResult, locked
+from voxelocity.tuning.study import Search, Study, StudyResult, lock_folder
+from voxelocity.tuning.task import TrialScale
 from voxelocity.tuning.trial import TrialLimits, run_trial
-from voxelocity.tuning.tune import TrialScale, trial_environ, trial_limits
+from voxelocity.tuning.tune import trial_limits
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InputError
@@ -136,7 +137,7 @@ def customize_folder(
     specs = parse_specs(request.specs)
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that BundleGen.generate wrote into")
-    with locked(work, written=_WRITTEN, cure="tune a copy of the folder"):
+    with lock_folder(work, written=_WRITTEN, cure="tune a copy of the folder"):
         chosen = chosen_algorithms(work, request.algos, say=lambda text: shown.print(text, highlight=False))
         machine = survey(request.device, cache_folder=default_cache_folder())
         for algorithm in chosen:
@@ -153,8 +154,8 @@ def customize_folder(
         groups = alike(algorithm for algorithm in algorithms_in(work) if algorithm.id in ids)
         return {
             members[0].id: _GroupSearch(
-                members=members, specs=specs[members[0].name], machine=machine,
-                request=request, scale=context.scale, console=shown, clock=context.clock,
+                members=members, specs=specs[members[0].name], machine=machine, request=request,
+                context=replace(context, console=shown),
             ).run()
             for members in groups
         }  # fmt: skip
@@ -170,7 +171,7 @@ def undo(work_dir: Path | str, algos: Algos = None, *, console: Console | None =
     work, shown = Path(work_dir).absolute(), console or PlainConsole()
     if not holds_algorithms(work):
         raise InputError(f"tune: {work} holds no algorithms; give the folder that was customized")
-    with locked(work, written=_WRITTEN, cure="try again later"):
+    with lock_folder(work, written=_WRITTEN, cure="try again later"):
         kept = customized_in(work, algos)
         if not kept:
             raise InputError(f"tune: nothing in {work} was customized, so there is nothing to undo")
@@ -254,9 +255,7 @@ class _GroupSearch:
     specs: AlgorithmSpecs
     machine: Machine
     request: CustomizeRequest
-    scale: TrialScale
-    console: Console
-    clock: Clock
+    context: CustomizeContext
 
     @property
     def first(self) -> WorkAlgorithm:
@@ -269,17 +268,18 @@ class _GroupSearch:
 
     def run(self) -> MeasuredTuning:
         """Searches, confirms, writes and shows."""
-        first, console, on_device = self.first, self.console, self.machine.device == "cuda"
-        limits = trial_limits(self.machine, self.request.memory_limit_bytes, self.request.time_budget_s)
+        first, on_device = self.first, self.machine.device == "cuda"
+        console, scale = self.context.console or PlainConsole(), self.context.scale
+        limits = trial_limits(self.machine, self.request.memory_limit_bytes)
         digest = configuration_digest(first.folder)
         task = AlgorithmTask(
             name=first.name,
             folder=str(first.folder),
             device=f"cuda:{self.machine.device_index or 0}" if on_device else "cpu",
             case_shape=largest_case(first, read_parameters(first.folder, first.name)),
-            window_s=self.scale.window_s,
-            num_windows=self.scale.num_windows,
-            validation_s=self.scale.validation_s,
+            window_s=scale.window_s,
+            num_windows=scale.num_windows,
+            validation_s=scale.validation_s,
         )
         own = self._own_settings(task, digest, TrialLimits(seconds=limits.seconds))
         knobs = algorithm_knobs(self.specs, own, has_gpu=on_device)
@@ -295,10 +295,9 @@ class _GroupSearch:
             self._search(knobs, limits, digest),
             command=command,
             cost=cost,
-            environ=trial_environ(),
             overwrite=self.request.overwrite,
             on_trial=lambda record: console.print(trial_line(record, knobs, on_device=on_device), highlight=False),
-            clock=self.clock,
+            clock=self.context.clock,
         ).run()
         keys = _keys(first.name, own, study, has_gpu=on_device)
         for algorithm in self.members if keys else ():
@@ -328,7 +327,7 @@ class _GroupSearch:
                 "configuration": digest,
                 "device": self.machine.device_name,
                 "memory limit": self.request.memory_limit_bytes,
-                "scale": vars(self.scale),
+                "scale": vars(self.context.scale),
             },
         )
 
@@ -341,7 +340,7 @@ class _GroupSearch:
                 return OwnSettings(**before["own"])
         process = _process(write_whole(self.folder / "own.task", task.to_json().encode()), answer)
         log = self.folder / "own.log"
-        outcome = run_trial(process, answer=answer, log=log, limits=limits, environ=trial_environ())
+        outcome = run_trial(process, answer=answer, log=log, limits=limits)
         if not outcome.is_finished:
             raise InputError(
                 f"tune: {self.first.folder} cannot be measured: {outcome.kind.replace('_', ' ')}, {outcome.reason}\n"

@@ -101,13 +101,13 @@ from voxelocity.parallel import join_world
 def hang_here():
     time.sleep(300)
 def work():
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + 7.0
     while time.monotonic() < until:
         pass
 with join_world() as world:
     world.set_silence(20.0)
     if len(sys.argv) > 2:
-        with world.limit_waiting(60.0, idle_limit_s=8.0):
+        with world.limit_waiting(60.0, idle_limit_s=5.0):
             if world.place.rank == 1:
                 work() if sys.argv[1] == "work" else hang_here()
             world.gather(0)
@@ -127,7 +127,7 @@ with join_world() as world:
     ("kind", "status", "message"),
     [
         ("hang", 1, r"waited for rank 1 for 8 s; rank 1 is at .*:\d+ \(hang_here\); check its disk"),
-        ("hang idly", 1, r"waited for rank 1 for 8 s; rank 1 is at .*:\d+ \(hang_here\); check its disk"),
+        ("hang idly", 1, r"waited for rank 1 for 5 s; rank 1 is at .*:\d+ \(hang_here\); check its disk"),
         ("stop", -signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 20 s; check its machine"),
     ],
 )

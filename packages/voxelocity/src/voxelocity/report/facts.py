@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from voxelocity.core.records import CaseScore, Choice, Measured
+from voxelocity.core.records import MEASURES, CaseScore, Choice, Measured
 from voxelocity.report.pictures import PLANES
 from voxelocity.report.records import (
     CheckpointRecord,
@@ -284,7 +284,8 @@ def _score(case: Mapping[str, Any]) -> CaseScore:
     fields = {key: value for key, value in case.items() if key in CaseScore.__dataclass_fields__}
     measures = {
         key: {str(name): None if value is None else _finite(value) for name, value in _mapping(case, key).items()}
-        for key in ("hd95_mm", "nsd", "truth_ml", "prediction_ml")
+        for key in MEASURES
+        if key != "dice"
     }
     estimated = tuple(map(str, case.get("hd95_estimated", ())))
     return CaseScore(**{**fields, **measures, "dice": dice, "hd95_estimated": estimated})

@@ -130,6 +130,7 @@ def paired_parity(
     if not common:
         return None
     pairs = [(firsts[case_id], seconds[case_id]) for case_id in common]
+    margins: dict[Measure, float] = {"dice": margin_dice, "hd95_mm": margin_mm}
     names = list(dict.fromkeys(name for pair in pairs for score in pair for name in score.dice))
     whole = {case_id: _both(a.mean_dice, b.mean_dice) for case_id, (a, b) in zip(common, pairs, strict=True)}
     changes = {case_id: pair[1] - pair[0] for case_id, pair in whole.items() if pair is not None}
@@ -138,15 +139,15 @@ def paired_parity(
         num_only_first=len(firsts) - len(common),
         num_only_second=len(seconds) - len(common),
         overall=_difference(FOREGROUND, "dice", whole.values(), margin_dice),
-        structures=(
-            *(
-                _difference(n, "dice", (_both(a.dice.get(n), b.dice.get(n)) for a, b in pairs), margin_dice)
-                for n in names
-            ),
-            *(
-                _difference(n, "hd95_mm", (_both(a.hd95_mm.get(n), b.hd95_mm.get(n)) for a, b in pairs), margin_mm)
-                for n in names
-            ),
+        structures=tuple(
+            _difference(
+                name,
+                measure,
+                (_both(getattr(a, measure).get(name), getattr(b, measure).get(name)) for a, b in pairs),
+                margin,
+            )
+            for measure, margin in margins.items()
+            for name in names
         ),
         num_better=sum(change > 0.0 for change in changes.values()),
         num_worse=sum(change < 0.0 for change in changes.values()),

@@ -54,7 +54,9 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         InputError: cases may be left out, but are not all prepared before the training.
     """
     world = session.world
-    filled = world.run_on_all(lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken))
+    filled = world.run_on_all(
+        lambda: _fill_own(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+    )
     # Ranks may prepare different cases.
     broken = {case_id: error for of_rank in world.gather(filled.broken) for case_id, error in of_rank.items()}
     classes = {case_id: found for of_rank in world.gather(filled.classes) for case_id, found in of_rank.items()}
@@ -101,7 +103,7 @@ class _Filled:
     load_s: float | None
 
 
-def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> _Filled:
+def _fill_own(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> _Filled:
     """Fills the cache with what this rank needs before training. Arguments and errors as `fill_caches`."""
     cache, place = session.plan.data.cache, session.world.place
     if skip_broken and not cache.holds_every_case:

@@ -51,7 +51,7 @@ class RunAhead:
         self._queued: deque[Any] = deque()
         self._free: list[Any] = []
 
-    def step_queued(self) -> None:
+    def wait_for_earlier(self) -> None:
         """To be called after each step: waits, without holding Python's lock, for the step before the last four."""
         if self._device.type != "cuda":
             return

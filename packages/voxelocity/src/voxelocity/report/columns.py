@@ -42,7 +42,7 @@ def page_table(caption: str, columns: Sequence[Column[T]], records: Iterable[T],
     """The columns as a table of a page; `named` is what their heads name."""
     return Table(
         caption=caption,
-        heads=[column.head.format(**named) for column in columns],
+        heads=[column.head.format(**named) if named else column.head for column in columns],
         rows=[[column.text(column.value(record)) for column in columns] for record in records],
         text_columns=frozenset(place for place, column in enumerate(columns) if column.is_words),
     )
@@ -130,52 +130,35 @@ def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
     return sorted(scores, key=lambda score: (0.0 if score.mean_dice is None else score.mean_dice, score.case_id))
 
 
-def _percent_text(share: float | None) -> str:
-    return NOT_AVAILABLE if share is None else f"{signed_text(100.0 * share, digits=1)} %"
-
-
-_CLASS: Column[ClassScores] = Column(head="Class", short="class", value=lambda of_class: of_class.name)
+_CLASS: Column[ClassScores] = Column(head="Class", short="class", value=lambda found: found.name)
 CLASS_COLUMNS: tuple[Column[ClassScores], ...] = (
     _CLASS,
     Column(
-        key="mean_dice",
-        head="Mean Dice",
-        short="mean Dice",
-        value=lambda of_class: of_class.mean("dice"),
-        text=dice_text,
+        key="mean_dice", head="Mean Dice", short="mean Dice", value=lambda found: found.mean("dice"), text=dice_text
     ),
     Column(
         key="median_dice",
         head="Median",
         short="median",
-        value=lambda of_class: median(of_class.figures("dice")) if of_class.present else None,
+        value=lambda found: median(found.figures("dice")) if found.present else None,
         text=dice_text,
     ),
-    Column(
-        head="Worst",
-        short="worst",
-        value=lambda of_class: min(of_class.figures("dice"), default=None),
-        text=dice_text,
-    ),
-    Column(
-        head="Worst case",
-        value=lambda of_class: of_class.worst.case_id if of_class.worst else "",
-        is_words=True,
-    ),
+    Column(head="Worst", short="worst", value=lambda found: min(found.figures("dice"), default=None), text=dice_text),
+    Column(head="Worst case", value=lambda found: found.worst.case_id if found.worst else "", is_words=True),
     Column(
         key="mean_hd95_mm",
         head="Mean HD95 (mm)",
         short="HD95 mm",
-        value=lambda of_class: of_class.mean("hd95_mm"),
+        value=lambda found: found.mean("hd95_mm"),
         text=mm_text,
         help="HD95 is the 95th percentile of the distance between the surfaces; it does not exist where a class is "
         "missing from truth or prediction, which the column Without HD95 counts.",
     ),
-    Column(key="num_without_hd95", head="Without HD95", value=lambda of_class: of_class.num_without_surface),
+    Column(key="num_without_hd95", head="Without HD95", value=lambda found: found.num_without_surface),
     Column(
         key="num_absent",
         head="Absent",
-        value=lambda of_class: of_class.num_absent,
+        value=lambda found: found.num_absent,
         help="A class in neither has no score and counts in no mean, as in nnU-Net; the column Absent counts these "
         "cases.",
     ),
@@ -187,7 +170,7 @@ VOLUME_COLUMNS: tuple[Column[ClassScores], ...] = (
     Column(
         key="mean_nsd",
         head="Mean NSD ({tolerance_mm:g} mm)",
-        value=lambda of_class: of_class.mean("nsd"),
+        value=lambda found: found.mean("nsd"),
         text=dice_text,
         help="NSD is the share of both surfaces that lies within the tolerance of the other; it is 0 where a class is "
         "in only one of the two.",
@@ -195,15 +178,15 @@ VOLUME_COLUMNS: tuple[Column[ClassScores], ...] = (
     Column(
         key="mean_difference_ml",
         head="Volume difference (ml)",
-        value=lambda of_class: of_class.mean("difference_ml"),
+        value=lambda found: found.mean("difference_ml"),
         text=partial(signed_text, digits=2),
         help="The volume difference is predicted minus true.",
     ),
     Column(
         key="mean_difference_share",
         head="Relative",
-        value=lambda of_class: of_class.mean("difference_share"),
-        text=_percent_text,
+        value=lambda found: found.mean("difference_share"),
+        text=lambda share: NOT_AVAILABLE if share is None else f"{signed_text(100.0 * share, digits=1)} %",
     ),
 )
 """Of the table of surfaces and volumes by class in an evaluation."""
@@ -220,8 +203,7 @@ def case_columns(scores: Sequence[CaseScore], *, most_classes: int) -> list[Colu
         ]
     else:
         inner = [
-            Column(head=name.replace("{", "{{").replace("}", "}}"), value=partial(_dice_of, name=name), text=dice_text)
-            for name in (names if mean else ())
+            Column(head=name, value=partial(_dice_of, name=name), text=dice_text) for name in (names if mean else ())
         ]
     return [
         Column(head="Case", short="cases", value=lambda score: score.case_id),

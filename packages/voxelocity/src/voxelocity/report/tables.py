@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report.columns import (
@@ -154,33 +153,31 @@ def _is_spread(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == set(_SPREAD)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChoiceGroup:
-    """Choices whose change means the same.
-
-    Attributes:
-        title: what another value would change.
-        hint: what that means.
-        choices: in the order of the plan, at least one.
-    """
+class ChoiceGroup(NamedTuple):
+    """Choices of which another value would change the same, and what that means; at least one."""
 
     title: str
     hint: str
-    choices: tuple[Choice, ...]
+    choices: Sequence[Choice]
 
 
 def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
     """Those that change the results first, those that change nothing but speed and memory last; no empty group."""
-    results = tuple(choice for choice in choices if choice.changes_results)
-    roundings = tuple(choice for choice in choices if choice.changes_roundings and not choice.changes_results)
-    safe = tuple(choice for choice in choices if not choice.changes_results and not choice.changes_roundings)
     groups = [
-        ChoiceGroup(title="Changes the results", hint="another value trains or predicts differently", choices=results),
         ChoiceGroup(
-            title="Changes only rounding",
-            hint="the same sums in another order, as on another machine; chosen for speed",
-            choices=roundings,
+            "Changes the results",
+            "another value trains or predicts differently",
+            [choice for choice in choices if choice.changes_results],
         ),
-        ChoiceGroup(title="Changes only speed and memory", hint="results stay the same", choices=safe),
+        ChoiceGroup(
+            "Changes only rounding",
+            "the same sums in another order, as on another machine; chosen for speed",
+            [choice for choice in choices if choice.changes_roundings and not choice.changes_results],
+        ),
+        ChoiceGroup(
+            "Changes only speed and memory",
+            "results stay the same",
+            [choice for choice in choices if not choice.changes_results and not choice.changes_roundings],
+        ),
     ]
     return [group for group in groups if group.choices]

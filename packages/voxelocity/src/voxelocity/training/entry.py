@@ -161,7 +161,13 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         with session.stage("network"):
             training, state = _restore(session, checkpoints)
         report_s = _REPORT_S * slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
-        validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
+        validation = Validation(
+            session,
+            cases.held,
+            cases.intermediate(session.plan.train.validation_cases),
+            is_full=is_full_validation,
+            report_s=report_s,
+        )
         budget = _plan_budget(session, training, state, validation, load_s=cases.load_s)
         if not _train_steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.log_interruption(state.step)

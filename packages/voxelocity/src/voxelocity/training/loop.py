@@ -15,11 +15,10 @@ from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.losses import AskedLosses, RunAhead
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
+from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
-from voxelocity.training.step_parts import StepParts
 from voxelocity.training.validation import Validation
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span

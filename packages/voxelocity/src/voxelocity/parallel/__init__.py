@@ -6,7 +6,7 @@ world of one, which exchanges nothing.
 - `world`: what ranks exchange, and which one failed; `observe.place` says which rank this is.
 - `watchdog`: ranks that stop or hang, noticed by signs of life. `balance`: work divided, as pure functions.
 - `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
-- `sharding`, `distributed`: where the tensors of a network are while ranks train it.
+- `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.
 - `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, and the best cuts.
 - `footprint`, `fit`, `heap`: what each segment takes, the simplest way in which a model fits, what glibc keeps.
 """
@@ -20,8 +20,9 @@ from voxelocity_observe.core.place import Place, launcher_job, read_place
 if TYPE_CHECKING:
     from voxelocity.parallel.distributed import Pipelined
     from voxelocity.parallel.fit import auto_parallelize_model, decide_by_measurement
+    from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
-    from voxelocity.parallel.sharding import Mode, Sharding, shard
+    from voxelocity.parallel.sharding import Sharding
     from voxelocity.parallel.world import ALONE, World, join_world, one_group
 
 __all__ = [
@@ -51,7 +52,8 @@ __getattr__ = first_use(
         "distributed": ("Pipelined",),
         "fit": ("auto_parallelize_model", "decide_by_measurement"),
         "pipeline": ("PipelineParallelModule",),
-        "sharding": ("Mode", "Sharding", "shard"),
+        "modes": ("Mode", "shard"),
+        "sharding": ("Sharding",),
         "world": ("ALONE", "World", "join_world", "one_group"),
     },
 )

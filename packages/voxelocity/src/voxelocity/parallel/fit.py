@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from voxelocity.parallel.footprint import SegmentCost, backward, free_bytes, measure_segments, peak_bytes
+from voxelocity.parallel.modes import Mode, shard
 from voxelocity.parallel.pipeline import PipelineParallelModule, cheapest_cuts
 from voxelocity.parallel.segments import Segment, segments_of
-from voxelocity.parallel.sharding import Mode, shard
 from voxelocity.parallel.world import ALONE, World
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.quantities import bytes_text

@@ -2,17 +2,15 @@ import pytest
 
 from voxelocity.core.records import CaseScore
 from voxelocity.report import read_run
+from voxelocity.report.columns import CLASS_COLUMNS, classes_of, mean_hd95_mm, page_table, worst_first
 from voxelocity.report.summary import (
     absent_text,
     mean_dice,
-    mean_hd95_mm,
     part_shares,
     stage_shares,
-    summarize_classes,
     throughput,
     verdict,
     without_surface_text,
-    worst_first,
 )
 
 SCORES = (
@@ -53,11 +51,10 @@ def test_a_run_without_scores_takes_the_dice_it_finished_with(write, events):
 
 
 def test_classes_are_summed_up_with_their_worst_case():
-    liver, tumour = summarize_classes(SCORES)
-    assert (liver.name, liver.mean_dice, liver.median_dice) == ("liver", pytest.approx(0.9), 0.9)
-    assert (liver.worst_dice, liver.worst_case_id, liver.mean_hd95_mm, liver.num_without_surface) == (0.8, "b", 2.0, 0)
-    assert (tumour.mean_dice, tumour.median_dice, tumour.worst_dice) == (pytest.approx(0.4), 0.5, 0.0)
-    assert (tumour.mean_hd95_mm, tumour.num_without_surface) == (5.0, 1)
+    assert page_table("", CLASS_COLUMNS, classes_of(SCORES)).rows == [
+        ["liver", "0.900", "0.900", "0.800", "b", "2.00", "0", "0"],
+        ["tumour", "0.400", "0.500", "0.000", "b", "5.00", "1", "0"],
+    ]
 
 
 def test_absent_classes_count_in_no_mean_and_missed_ones_stay_in_sight(write, events):
@@ -68,11 +65,11 @@ def test_absent_classes_count_in_no_mean_and_missed_ones_stay_in_sight(write, ev
     ]
     for score in scores:
         score.hd95_mm["cyst"] = None
-    liver, jaw, cyst = summarize_classes(scores)
-    assert (liver.num_absent, jaw.num_absent, cyst.num_absent) == (0, 1, 3)
-    assert (liver.num_without_surface, jaw.num_without_surface, cyst.num_without_surface) == (0, 2, 0)
-    assert (jaw.mean_dice, jaw.worst_dice, jaw.worst_case_id) == (0.0, 0.0, "a")
-    assert (cyst.mean_dice, cyst.median_dice, cyst.worst_dice, cyst.worst_case_id) == (None, None, None, "")
+    assert page_table("", CLASS_COLUMNS, classes_of(scores)).rows == [
+        ["liver", "0.700", "0.700", "0.500", "c", "4.00", "0", "0"],
+        ["jaw", "0.000", "0.000", "0.000", "a", "n/a", "2", "1"],
+        ["cyst", "n/a", "n/a", "n/a", "", "n/a", "0", "3"],
+    ]
     assert without_surface_text(scores).startswith("2 of 5 structures left out")
     assert absent_text(scores) == "1 of 3 classes in no case, counted in no mean"
     run = read_run(write(events=events, scores=[vars(score) for score in scores]))
@@ -84,7 +81,7 @@ def test_absent_classes_count_in_no_mean_and_missed_ones_stay_in_sight(write, ev
 def test_surface_distances_that_do_not_exist_are_left_out_of_the_mean():
     assert mean_hd95_mm(SCORES) == pytest.approx((2 + 4 + 3 + 1 + 6) / 5)
     assert mean_hd95_mm([CaseScore(case_id="x", dice={"liver": 0.0}, hd95_mm={"liver": None})]) is None
-    assert summarize_classes(()) == ()
+    assert classes_of(()) == []
 
 
 def test_cases_come_worst_first_and_equal_ones_by_name():

@@ -163,7 +163,8 @@ def test_broken_cases_are_not_left_out_where_none_would_be_left(run_on, tiny_msd
 
 def test_broken_cases_are_not_looked_for_where_cases_are_prepared_while_training(run_on):
     with pytest.raises(
-        InputError, match=r"--skip-broken .* the tier none does not do; add --set data\.cache\.tier=disk"
+        InputError,
+        match=r"skip_broken=True .* the tier none does not do; add overrides={\"data\.cache\.tier\": \"disk\"}",
     ):
         run_on({"data.cache.tier": "none"}, skip_broken=True)
 

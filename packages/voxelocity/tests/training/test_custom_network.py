@@ -46,7 +46,9 @@ def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tm
     assert done.path.exists()
     others = {key: value for key, value in tiny_plan.items() if not key.startswith("network.")}
     start = {"device": "cpu", "overrides": others, "start_from": tmp_path / "run"}
-    with pytest.raises(InputError, match=f"if you trust that code, give --set network.factory={own_module}"):
+    with pytest.raises(
+        InputError, match=f'if you trust that code, give overrides={{"network.factory": "{own_module}"}}'
+    ):
         voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "tuned", **start)
     start["overrides"] = others | {"network.factory": own_module}
     assert voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "tuned", **start).step > 0

@@ -10,8 +10,7 @@ from voxelocity.step import TrainingStep
 from voxelocity.training import loop as loop_module
 from voxelocity.training import train
 from voxelocity.training.loop import Loop
-from voxelocity.training.losses import AskedLosses
-from voxelocity.training.step_parts import PART_OF_SPAN, StepParts, part_seconds
+from voxelocity.training.readings import PART_OF_SPAN, AskedLosses, StepParts, part_seconds
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.core.time_parts import EXCHANGE, GRAPH
 from voxelocity_observe.spans import SpanRecord

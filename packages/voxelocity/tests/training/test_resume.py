@@ -138,7 +138,7 @@ def test_three_steps_and_three_more_are_six_steps_whatever_feeds_them(
     plan["data.feed.num_threads"] = num_threads
     error = stop_after(tmp_path / "run", 3, plan)
     assert "at step 3" in str(error)
-    assert "--resume" in str(error)
+    assert "resume=True" in str(error)
     assert error.signal_number == signal.SIGTERM
     assert steps_saved(tmp_path / "run") == [3]
     assert run_in(tmp_path / "run", plan, resume=True).step == 6
@@ -208,7 +208,9 @@ def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_
     run = tmp_path / "run"
     stop_after(run, 3)
     before = steps_saved(run)
-    with pytest.raises(InputError, match=r"another plan \(optimizer.learning_rate: 0.008 -> 0.1\).*--resume.*--overwr"):
+    with pytest.raises(
+        InputError, match=r"another plan \(optimizer.learning_rate: 0.008 -> 0.1\).*resume=True.*overwrite=True"
+    ):
         run_in(run, {"optimizer.learning_rate": 0.1})
     with pytest.raises(InputError, match=r"fold: 0 -> 1"):
         run_in(run, fold=1)
@@ -273,7 +275,7 @@ def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tm
     shutil.copytree(whole_run, run)
     (run / "report.html").unlink()
     for options in ({}, {"resume": True}):
-        with pytest.raises(InputError, match=r"already holds a finished run \(`voxelocity report .*--overwrite"):
+        with pytest.raises(InputError, match=r"already holds a finished run \(`voxelocity report .*overwrite=True"):
             run_in(run, **options)
     assert len(events(run, "run_started")) == 1
     (run / "notes.txt").write_text("a person's own")
@@ -302,7 +304,7 @@ def test_another_data_set_is_refused_with_and_without_resume(run_in, stop_after,
     before = steps_saved(run)
     for options in ({}, {"resume": True}):
         with pytest.raises(
-            InputError, match=r"another data set \(path: .*Task99_Tiny -> .*data\).*-o.*--overwrite.*moved"
+            InputError, match=r"another data set \(path: .*Task99_Tiny -> .*data\).*out=.*overwrite=True.*moved"
         ):
             run_in(run, cases=voxelocity.open(own_msd), **options)
     assert steps_saved(run) == before
@@ -313,7 +315,7 @@ def test_a_data_set_that_changed_in_place_is_refused(run_in, stop_after, own_msd
     run, path = tmp_path / "run", own_msd / "dataset.json"
     stop_after(run, 3, cases=voxelocity.open(own_msd))
     path.write_text(path.read_text().replace('"core"', '"stone"'))
-    text = r"unfinished run on another data set \(labels.2: core -> stone\); choose another .*--overwrite$"
+    text = r"unfinished run on another data set \(labels.2: core -> stone\); choose another .*overwrite=True$"
     for options in ({}, {"resume": True}):
         with pytest.raises(InputError, match=text):
             run_in(run, cases=voxelocity.open(own_msd), **options)
@@ -360,7 +362,7 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_i
         run_in(run, stop=stop)
     text = str(caught.value)
     assert "stopped by Ctrl-C before the first training step, so there was nothing to save and nothing is lost" in text
-    assert f"the same command with --resume trains the run in {run}" in text
+    assert f"the same call with resume=True trains the run in {run}" in text
     assert "everything is saved" not in text
     run_in(run, resume=True)
     assert_same_weights(run, whole_run)
@@ -442,7 +444,7 @@ def test_a_finished_run_stays_finished_if_its_second_validation_is_stopped(whole
         run_in(run, resume=True, full_validation=True, stop=stop)
     before, after = read_run(whole_run), read_run(run)
     assert (after.status, after.scores, after.step) == ("finished", before.scores, 6)
-    with pytest.raises(InputError, match="already holds a finished run"):
+    with pytest.raises(InputError, match=r"already holds a finished run; .* another run with start_from=... and"):
         run_in(run, resume=True)
     assert run_in(run, resume=True, full_validation=True).step == 6
 

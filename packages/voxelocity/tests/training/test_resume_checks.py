@@ -18,7 +18,7 @@ from voxelocity.training.resume import (
     resumed_keys,
     saved_run_record,
 )
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.errors import ConfigError, InterruptedRunError, OutputError
 
 
 def conflicts(saved, **given):
@@ -180,3 +180,24 @@ def test_damaged_case_ids_are_told_apart_from_the_true_ones(saved, cases):
 def test_many_lines_are_cut_short():
     assert in_short(["a", "b", "c"]) == "a; b; c"
     assert in_short(["a", "b", "c", "d"]) == "a; b; c; ..."
+
+
+@pytest.mark.parametrize(
+    ("said", "in_python"),
+    [
+        (
+            "folder x; choose another with -o, or --overwrite it",
+            "folder x; choose another with out=..., or overwrite=True it",
+        ),
+        ("give --fold 1, --fold all, or leave out --from", "give fold=1, fold='all', or leave out start_from=..."),
+        ("add --set data.cache.tier=disk.", 'add overrides={"data.cache.tier": "disk"}.'),
+        ("`voxelocity train --resume a` or --no-such b--set-c", "`voxelocity train --resume a` or --no-such b--set-c"),
+    ],
+)
+def test_python_users_read_keywords_where_others_read_options(said, in_python):
+    with pytest.raises(OutputError) as caught, TrainRequest.of_call({}, out="run").errors_as_written():
+        raise OutputError(f"train: {said}")
+    assert str(caught.value) == f"vx.train: {in_python}"
+    with pytest.raises(InterruptedRunError) as caught, TrainRequest(out="run").errors_as_written():
+        raise InterruptedRunError(f"train: {said}", signal_number=2)
+    assert (str(caught.value), caught.value.signal_number) == (f"train: {said}", 2)

@@ -148,21 +148,19 @@ def test_impossible_settings_are_refused(keys, expected, voxelocity, tiny_msd, t
     assert re.search(expected, ended.err), ended.err
 
 
-def test_what_does_not_go_with_a_mode_is_refused_once(tiny_msd, tiny_sets, tmp_path):
-    sets = ["--set", "parallel.mode=pipeline", "--set", "precision.compute=float16"]
-    ended = train(2, tiny_msd, tmp_path / "run", [*tiny_sets, *sets], tmp_path)
-    assert [status for status, _, _ in ended] == [2, 1]
-    assert "parallel.mode=pipeline cannot be combined with precision.compute=float16" in ended[0][2]
-    assert "Traceback" not in ended[0][2] + ended[1][2]
-
-
-def test_fsdp_is_refused_for_optimizers_that_need_whole_parameters_and_a_pipeline_for_a_cache_in_parts():
+def test_what_does_not_go_with_a_mode_is_refused():
     plan = SimpleNamespace(
         precision=SimpleNamespace(compute="float32"),
         optimizer=SimpleNamespace(name=""),
         parallel=SimpleNamespace(mode="pipeline", max_bytes=()),
         data=SimpleNamespace(batch_size=2, cache=SimpleNamespace(num_parts=2)),
     )
+    plan.precision.compute = "float16"
+    with pytest.raises(
+        ConfigError, match=r"parallel\.mode=pipeline cannot be combined with precision\.compute=float16"
+    ):
+        _check_mode("pipeline", plan)
+    plan.precision.compute = "float32"
     for plan.optimizer.name, kind in OPTIMIZERS.items():
         refused = rf"parallel\.mode=fsdp cannot be combined with optimizer\.name={plan.optimizer.name}"
         with pytest.raises(ConfigError, match=refused) if kind.needs_whole else nullcontext():

@@ -118,7 +118,7 @@ def test_channels_and_outputs_that_mean_something_else_are_pointed_out(source):
 
 
 def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(tune, source, tiny_msd, tmp_path):
-    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give --fold 0"):
+    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give fold=0,"):
         tune(fold=1)
     assert not (tmp_path / "tuned" / "events.jsonl").exists()
     first, second = tune(fold=0), tmp_path / "second"
@@ -155,7 +155,7 @@ def test_a_model_that_does_not_keep_its_cases_is_judged_by_its_record(tune, sour
     shutil.copytree(source, old)
     spec = json.loads((old / "model.json").read_text())
     (old / "model.json").write_text(json.dumps({**spec, "division": None}))
-    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give --fold 0"):
+    with pytest.raises(InputError, match=r"was trained on 2 of the 2 cases that would be held out .*give fold=0,"):
         tune(fold=1, start_from=old)
     with pytest.warns(UserWarning, match=r"cases with the names of 2 of the 2 cases that are held out"):
         tune(own_msd, fold=1, start_from=old)
@@ -198,7 +198,7 @@ def test_what_cannot_be_combined_is_refused_before_anything_is_written(tune, sou
         tune(overrides={**HARDLY, "network.widths": [8, 16]})
     with pytest.raises(InputError, match=r"holds no model.json, so no model was finished there"):
         tune(start_from=tmp_path)
-    with pytest.raises(InputError, match=r"--from and -o both name .*source"):
+    with pytest.raises(InputError, match=r"start_from=... and out=... both name .*source"):
         tune(out=source, overwrite=True)
     assert not (tmp_path / "tuned").exists()
     assert (source / "model.json").exists()

@@ -42,7 +42,7 @@ def test_validations_on_the_way_count_more_than_the_rehearsal_and_the_last_three
     assert cost.seconds(FULL) == 66.0
     margin = cost.margin
     for seconds in (800.0, 4.0, 8.0, 12.0):
-        cost.measured(seconds, num_passes=16)
+        cost.take_measurement(seconds, num_passes=16)
     # Half as long for a window, so for all else too.
     assert cost.seconds(FULL) == pytest.approx(33.0)
     assert cost.margin < margin, "what was measured is more certain"
@@ -65,7 +65,7 @@ def test_surface_distances_are_left_out_before_cases_are():
     assert cost.largest(FULL, 17.0).surface
     size = cost.largest(FULL, 16.0)
     assert (size.surface, size.num_cases, size.seconds) == (False, 2, 7.0)
-    cost.measured(32.0, num_passes=16)
+    cost.take_measurement(32.0, num_passes=16)
     assert cost.surface_s == 10.0
 
 

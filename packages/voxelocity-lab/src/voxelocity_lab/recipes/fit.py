@@ -31,7 +31,7 @@ from voxelocity.step import (
     learning_rate_at,
     set_backend,
 )
-from voxelocity.training.balancing import measured_shares
+from voxelocity.training.balancing import measure_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity_lab.recipes.run import Run
@@ -175,7 +175,7 @@ def _own_share(run: Run, job: FitJob) -> slice:
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else str(cpu_budget())
     if min(shares) > 0 and len(set(world.gather(kind))) > 1:
         item_shape = tuple(job.make_batch(0, slice(0, 1)).image.shape[1:])
-        shares, _, reason = measured_shares(world, job.step, shares, item_shape, clock=run.clock)
+        shares, _, reason = measure_shares(world, job.step, shares, item_shape, clock=run.clock)
         run.log.write("balance", shares=shares, reason=reason)
         if world.is_leader and reason:
             run.console.print(f"items of a batch by rank: {', '.join(map(str, shares))}, {reason}", highlight=False)

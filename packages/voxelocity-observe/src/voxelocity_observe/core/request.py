@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -10,12 +11,12 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, ParamSpec, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from voxelocity_observe.core.errors import ConfigError, did_you_mean
+from voxelocity_observe.core.errors import ConfigError, VoxelocityError, did_you_mean
 from voxelocity_observe.core.plain import shortened
 
 P = ParamSpec("P")
@@ -24,6 +25,11 @@ _UNGIVEN = dataclasses.MISSING
 # A class, or a field over one or more lines and its text. With Python's own parser, `--help` takes 20 ms longer.
 _FIELD = re.compile(
     r'^class (\w+)|^    (\w+): .*\n(?: {8}.*\n| {4}[\])}].*\n)*    """((?:[^"]|"(?!""))*)"""', re.MULTILINE
+)
+# How messages write options. A whole command is one for Python users too.
+_WRITTEN = re.compile(
+    r"`?voxelocity [a-z]+ [^`;,]*|--set (?P<key>[\w.]+)=(?P<value>[^\s;,)]*[^\s;,).])"
+    r"|(?<!\S)(?P<flag>--?[a-z][a-z-]*)(?: (?:(?P<number>\d+)|(?P<word>all))\b)?"
 )
 
 
@@ -147,6 +153,40 @@ class UserRequest:
         """The error that names these fields as the user wrote them, and the reason."""
         origin = self.origin or Origin(where=type(self).__name__, is_call=True)
         return origin.refusal({name: self.spelled(name) for name in names}, reason)
+
+    @contextlib.contextmanager
+    def errors_as_written(self, *, without: str = "") -> Iterator[None]:
+        """Errors from within the block name keywords in place of options, if the request was written in Python.
+
+        Args:
+            without: words to leave out then, about a keyword that the call does not have.
+        """
+        try:
+            yield
+        except VoxelocityError as error:
+            if self.origin is not None and self.origin.is_call:
+                text = str(error).removeprefix(f"{self.CALL.rpartition('.')[2]}: ")
+                where = "" if text == str(error) else f"{self.origin.where}: "
+                text = self._in_keywords(text).replace("the same command", "the same call")
+                error.args = (where + text.replace(without, ""),)
+            raise
+
+    def _in_keywords(self, text: str) -> str:
+        """A message that names options of the command line, with the keywords of a call in their place."""
+        by_flag = {flag: known for known in request_fields(type(self)).values() for flag in known.flags}
+
+        def keyword(found: re.Match[str]) -> str:
+            if found["key"]:
+                return f'overrides={{"{found["key"]}": "{found["value"]}"}}'
+            known = by_flag.get(found["flag"] or "")
+            if known is None:
+                return found[0]
+            if isinstance(known.default, bool):
+                return f"{known.name}={not known.default}"
+            word = f"'{found['word']}'" if found["word"] else "..."
+            return f"{known.name}={found['number'] or word}"
+
+        return _WRITTEN.sub(keyword, text)
 
     def check_number(self, name: str, cure: str, *, least: float = 0.0, is_whole: bool = False) -> None:
         """Returns if the field is a finite number of at least `least`.

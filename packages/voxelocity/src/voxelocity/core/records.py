@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 PREDICTIONS_TABLE, PREDICTIONS_PAGE = "predictions.csv", "predictions.html"
@@ -88,3 +88,7 @@ class CaseScore:
         """Mean over the classes that are in truth or prediction; None if there are none."""
         present = [dice for dice in self.dice.values() if dice is not None]
         return sum(present) / len(present) if present else None
+
+
+MEASURES = tuple(known.name for known in fields(CaseScore) if str(known.type).startswith("Mapping"))
+"""The fields of `CaseScore` with a figure for each class."""

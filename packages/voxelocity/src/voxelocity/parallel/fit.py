@@ -132,17 +132,14 @@ def decide_by_measurement(
     *,
     world: World,
     limit_bytes: int | None,
-    model_size_mb: float | None = None,
-    mode: Mode | Literal["auto"] = "auto",
-    optimizer_bytes: float = _ADAM_BYTES,
-    num_microbatches: int = _NUM_MICROBATCHES,
+    **options: Unpack[FitOptions],
 ) -> ParallelDecision:
     """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
 
     Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank. The model is left unchanged.
     """
     segments = world.run_on_all(lambda: segments_of(model))
-    costs = [_scaled(cost, model, model_size_mb) for cost in _measured_on(segments, sample)]
+    costs = [_scaled(cost, model, options.get("model_size_mb")) for cost in _measure_on(segments, sample)]
     limit_bytes = free_bytes(sample.device) if limit_bytes is None else limit_bytes
     gathered = world.gather((costs, limit_bytes))
     return world.run_on_leader(
@@ -150,9 +147,9 @@ def decide_by_measurement(
             [of_rank for of_rank, _ in gathered],
             [limit for _, limit in gathered],
             num_patches=len(sample),
-            mode=mode,
-            optimizer_bytes=optimizer_bytes,
-            num_pieces=min(num_microbatches, len(sample)),
+            mode=options.get("mode", "auto"),
+            optimizer_bytes=options.get("optimizer_bytes", _ADAM_BYTES),
+            num_pieces=min(options.get("num_microbatches", _NUM_MICROBATCHES), len(sample)),
         )
     )
 
@@ -196,11 +193,11 @@ def auto_parallelize_model(
     ).module
     if not verify:
         return result, decision
-    measured = tuple(world.gather(_tried(result, sample, world, options.get("optimizer_bytes", _ADAM_BYTES))))
+    measured = tuple(world.gather(_try_step(result, sample, world, options.get("optimizer_bytes", _ADAM_BYTES))))
     return result, replace(decision, measured_bytes=measured)
 
 
-def _measured_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
+def _measure_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
     """One patch at a time, as a batch may not fit; what it takes grows with the patches."""
     # The first pass also pays for what happens once.
     measure_segments(segments, sample[:1])
@@ -275,7 +272,7 @@ def _too_much(mode: Mode, needed: Sequence[int], limits: Sequence[int]) -> str:
     return f"{mode} would take {bytes_text(needed[rank])} on rank {rank}, which has {bytes_text(limits[rank])}"
 
 
-def _tried(model: nn.Module, sample: torch.Tensor, world: World, optimizer_bytes: float) -> int:
+def _try_step(model: nn.Module, sample: torch.Tensor, world: World, optimizer_bytes: float) -> int:
     """Bytes of a step on this rank; those of the optimizer's state are computed."""
     size, rank = world.place.size, world.place.rank
     parameters = list(model.parameters())

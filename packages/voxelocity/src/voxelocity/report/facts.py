@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from voxelocity.core.records import CaseScore, Choice, Measured
+from voxelocity.core.records import MEASURES, CaseScore, Choice, Measured
 from voxelocity.report.pictures import PLANES
 from voxelocity.report.records import (
     CheckpointRecord,
@@ -145,11 +145,9 @@ class _Events:
             case "stage":
                 self.stages.append(_record(StageRecord, event, time_s))
             case "steps":
-                parts = {str(name): _finite(seconds) for name, seconds in (event.get("parts") or {}).items()}
-                self._add_steps(_record(StepRecord, event, time_s, parts=parts))
+                self._add_steps(step_record(event))
             case "validation":
-                dice = {str(name): _number(value) for name, value in event["dice"].items()}
-                self._add_validation(_record(ValidationRecord, event, time_s, dice=dice))
+                self._add_validation(validation_record(event))
             case "checkpoint":
                 self.checkpoints.append(_record(CheckpointRecord, event, time_s))
             case "warning":
@@ -179,6 +177,18 @@ class _Events:
         while self.validations and self.validations[-1].step > first_step:
             self.lost_s += self.validations.pop().seconds
         self.steps.append(record)
+
+
+def step_record(event: Mapping[str, Any]) -> StepRecord:
+    """An event "steps"; ValueError, KeyError or TypeError if it is damaged, as for `validation_record`."""
+    parts = {str(name): _finite(seconds) for name, seconds in (event.get("parts") or {}).items()}
+    return _record(StepRecord, event, float(event["time_s"]), parts=parts)
+
+
+def validation_record(event: Mapping[str, Any]) -> ValidationRecord:
+    """An event "validation"."""
+    dice = {str(name): _number(value) for name, value in event["dice"].items()}
+    return _record(ValidationRecord, event, float(event["time_s"]), dice=dice)
 
 
 def _record(kind: type[_Record], event: Mapping[str, Any], time_s: float, **others: Any) -> _Record:
@@ -284,7 +294,8 @@ def _score(case: Mapping[str, Any]) -> CaseScore:
     fields = {key: value for key, value in case.items() if key in CaseScore.__dataclass_fields__}
     measures = {
         key: {str(name): None if value is None else _finite(value) for name, value in _mapping(case, key).items()}
-        for key in ("hd95_mm", "nsd", "truth_ml", "prediction_ml")
+        for key in MEASURES
+        if key != "dice"
     }
     estimated = tuple(map(str, case.get("hd95_estimated", ())))
     return CaseScore(**{**fields, **measures, "dice": dice, "hd95_estimated": estimated})

@@ -201,17 +201,18 @@ def pair_runs(
     target, reason = _target(first, second, target_dice)
     labels = labels_of([first.folder, second.folder])
     parity, why_not = _parity(first, second, labels, margin_dice, margin_mm)
-    runs = tuple(label_run(run, label, target_dice=target) for run, label in zip((first, second), labels, strict=True))
+    labeled = {labels[0]: first, labels[1]: second}
+    one, other = (label_run(run, label, target_dice=target) for label, run in labeled.items())
     return PairedRuns(
-        runs=(runs[0], runs[1]),
+        runs=(one, other),
         target_dice=target,
         target_reason=reason,
         parity=parity,
         notices=(
             *_data_notices(first, second, labels),
-            *_status_notices(first, second, labels),
-            *_validation_notices(first, second, labels, target),
-            *_load_notices(first, second, labels),
+            *_status_notices(labeled),
+            *_validation_notices(labeled, target),
+            *_load_notices(labeled),
             *why_not,
         ),
     )
@@ -282,11 +283,10 @@ def _parity(
     first: RunFacts, second: RunFacts, labels: Sequence[str], margin_dice: float, margin_mm: float
 ) -> tuple[Parity | None, list[str]]:
     """The parity, or a notice that says why there is none."""
-    short = [(label, run) for run, label in zip((first, second), labels, strict=True) if run.unlearned]
-    if short:
-        reasons = "; ".join(f"{label} has no score: {run.unlearned}" for label, run in short)
-        return None, [f"Accuracy is not compared: {reasons}."]
-    without = [label for run, label in zip((first, second), labels, strict=True) if not run.scores]
+    runs = {labels[0]: first, labels[1]: second}
+    if short := "; ".join(f"{label} has no score: {run.unlearned}" for label, run in runs.items() if run.unlearned):
+        return None, [f"Accuracy is not compared: {short}."]
+    without = [label for label, run in runs.items() if not run.scores]
     if without:
         return None, [
             f"Accuracy is not compared: {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no "
@@ -331,19 +331,19 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
     return notices
 
 
-def _status_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
+def _status_notices(runs: Mapping[str, RunFacts]) -> list[str]:
     ends = {"unfinished": "has not finished", "interrupted": "was interrupted"}
     return [
         f"{label} {ends[run.status]}: its figures cover what it has done so far, not a whole training."
-        for run, label in zip((first, second), labels, strict=True)
+        for label, run in runs.items()
         if run.status in ends
     ]
 
 
-def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str], target: float | None) -> list[str]:
+def _validation_notices(runs: Mapping[str, RunFacts], target: float | None) -> list[str]:
     few = [
         f"{label} {count_text(len(run.validations), 'time')}"
-        for run, label in zip((first, second), labels, strict=True)
+        for label, run in runs.items()
         if len(run.validations) < _FEWEST_VALIDATIONS
     ]
     if target is not None or not few:
@@ -354,15 +354,14 @@ def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]
     ]
 
 
-def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
+def _load_notices(runs: Mapping[str, RunFacts]) -> list[str]:
     """Says where other programs had more of the machine in one of the runs."""
-    loads = [run.finish.load_average if run.finish else None for run in (first, second)]
-    if loads[0] is None or loads[1] is None:
+    found = {label: run.finish.load_average if run.finish else None for label, run in runs.items()}
+    loads = {label: load for label, load in found.items() if load is not None}
+    low, high = min(loads.values(), default=0.0), max(loads.values(), default=0.0)
+    if len(loads) < len(runs) or high - low < 1.0 or high < _LOAD_FACTOR * low:
         return []
-    low, high = sorted((loads[0], loads[1]))
-    if high - low < 1.0 or high < _LOAD_FACTOR * low:
-        return []
-    texts = [f"{load:.1f} in {label}" for load, label in zip(loads, labels, strict=True)]
+    texts = [f"{load:.1f} in {label}" for label, load in loads.items()]
     return [
         f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs are "
         "not directly comparable."

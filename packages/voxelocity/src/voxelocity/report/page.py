@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from voxelocity.report.columns import CLASS_COLUMNS, help_text, worst_first
 from voxelocity.report.differences import factor_table
 from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.pictures import dice_series, loss_series
@@ -13,18 +14,15 @@ from voxelocity.report.summary import (
     absent_text,
     judged_text,
     mean_dice,
-    mean_hd95_mm,
     part_shares,
     rank_words,
     stage_shares,
     throughput,
     verdict,
-    without_surface_text,
-    worst_first,
 )
 from voxelocity.report.tables import (
     HOW_TO_CHANGE,
-    case_table,
+    case_blocks,
     choice_groups,
     class_table,
     dataset_table,
@@ -32,13 +30,14 @@ from voxelocity.report.tables import (
     settings_table,
     spread_table,
     statistics_table,
+    surface_card,
     validation_table,
 )
 from voxelocity_observe.core.quantities import (
     count_text,
     dice_text,
     duration_text,
-    mm_text,
+    joined,
     rate_text,
     share_text,
     value_text,
@@ -64,7 +63,6 @@ from voxelocity_observe.document.charts import time_chart
 from voxelocity_observe.document.html import write_page
 from voxelocity_observe.document.settings import machine_table
 
-_NUM_WORST_CASES = 10
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
@@ -84,12 +82,7 @@ _ABOUT_KEPT = (
     "cases that are scored here, so scores with it are somewhat higher than those of new scans:"
 )
 _HOW_TO_SWITCH_OFF = "`voxelocity predict --no-postprocess` keeps all components, as the slices above show them."
-_ABOUT_SCORES = (
-    "Each case on its own grid, against the unchanged label file. HD95 is the 95th percentile of the distance between "
-    "the surfaces; it does not exist where a class is missing from truth or prediction, which the column Without HD95 "
-    "counts. Where a class is in neither it has no Dice and counts in no mean, as in nnU-Net; the column Absent counts "
-    "these cases."
-)
+_ABOUT_SCORES = f"Each case on its own grid, against the unchanged label file. {help_text(CLASS_COLUMNS)}"
 
 
 def render_page(run: RunFacts, path: str | Path, *, baseline: LabeledRun | None = None) -> Path:
@@ -184,7 +177,6 @@ def _cards(run: RunFacts) -> list[Card]:
     speed = throughput(run)
     # A network that has not learned has no headline.
     scores = () if run.unlearned else run.scores
-    hd95_mm = mean_hd95_mm(scores)
     budget = "no time budget" if run.budget_s is None else f"of a budget of {duration_text(run.budget_s)}"
     final, best = mean_dice(run), run.best_validation
     worst = worst_first(scores)[:1]
@@ -196,15 +188,11 @@ def _cards(run: RunFacts) -> list[Card]:
         lowest = worst[0].mean_dice if worst else None
         note = "mean over the foreground" if lowest is None else f"lowest case {dice_text(lowest)}"
         part = f"{judged_text(run)} only" if 0 < len(scores) < run.dataset.num_validation else ""
-        note = "; ".join(filter(None, (part, note, absent_text(scores))))
+        note = joined((part, note, absent_text(scores)), "; ")
         dice = Card(name="Mean Dice", value=dice_text(final), note=note)
     return [
         dice,
-        Card(
-            name="Surface distance",
-            value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
-            note="; ".join(filter(None, ("HD95, mean over cases and classes", without_surface_text(scores)))),
-        ),
+        surface_card(scores),
         Card(
             name="Images per second", value=rate_text(speed.images_per_s), note=f"over {count_text(run.step, 'step')}"
         ),
@@ -270,12 +258,8 @@ def _slices(run: RunFacts) -> list[Block]:
 
 
 def _scores(run: RunFacts) -> list[Block]:
-    ordered = worst_first(run.scores)
-    if not ordered:
+    if not run.scores:
         return []
-    worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
-    caption = f"The {_NUM_WORST_CASES} worst cases" if rest else "All cases, worst first"
-    others = [case_table(rest, "The other cases, worst first")] if rest else []
     kept = ", ".join(
         f"{name} ({dice_text(old)} without it, {dice_text(new)} with it)"
         for name, (old, new) in run.keep_largest.items()
@@ -285,8 +269,7 @@ def _scores(run: RunFacts) -> list[Block]:
         Text(text=_ABOUT_SCORES, is_hint=True),
         *about_kept,
         class_table(run.scores),
-        case_table(worst, caption),
-        *(Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[table]) for table in others),
+        *case_blocks(run.scores),
     ]
 
 

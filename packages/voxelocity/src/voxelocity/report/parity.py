@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from voxelocity.core.records import CaseScore
+from voxelocity.report.columns import Column, page_table
 from voxelocity_observe.core.quantities import (
     NOT_AVAILABLE,
     count_text,
@@ -130,6 +131,7 @@ def paired_parity(
     if not common:
         return None
     pairs = [(firsts[case_id], seconds[case_id]) for case_id in common]
+    margins: dict[Measure, float] = {"dice": margin_dice, "hd95_mm": margin_mm}
     names = list(dict.fromkeys(name for pair in pairs for score in pair for name in score.dice))
     whole = {case_id: _both(a.mean_dice, b.mean_dice) for case_id, (a, b) in zip(common, pairs, strict=True)}
     changes = {case_id: pair[1] - pair[0] for case_id, pair in whole.items() if pair is not None}
@@ -138,15 +140,15 @@ def paired_parity(
         num_only_first=len(firsts) - len(common),
         num_only_second=len(seconds) - len(common),
         overall=_difference(FOREGROUND, "dice", whole.values(), margin_dice),
-        structures=(
-            *(
-                _difference(n, "dice", (_both(a.dice.get(n), b.dice.get(n)) for a, b in pairs), margin_dice)
-                for n in names
-            ),
-            *(
-                _difference(n, "hd95_mm", (_both(a.hd95_mm.get(n), b.hd95_mm.get(n)) for a, b in pairs), margin_mm)
-                for n in names
-            ),
+        structures=tuple(
+            _difference(
+                name,
+                measure,
+                (_both(getattr(a, measure).get(name), getattr(b, measure).get(name)) for a, b in pairs),
+                margin,
+            )
+            for measure, margin in margins.items()
+            for name in names
         ),
         num_better=sum(change > 0.0 for change in changes.values()),
         num_worse=sum(change < 0.0 for change in changes.values()),
@@ -321,35 +323,30 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
         if measure == "dice" and len(rows) > 1:
             rows = [parity.overall, *rows]
         if any(row.n for row in rows):
-            units = f"{parity.unit.title()}s"
-            within = f"Within {rows[0].margin:.3g}{'' if measure == 'dice' else ' mm'}"
-            tables.append(
-                Table(
-                    caption=f"{name} by structure, paired by {parity.unit}",
-                    heads=[
-                        "Structure",
-                        first,
-                        second,
-                        "Difference",
-                        "95 % interval",
-                        units,
-                        within,
-                    ],
-                    rows=[_cells(row) for row in rows],
-                    text_columns=frozenset({6}),
-                    marked_columns=frozenset({3}),
-                )
-            )
+            caption = f"{name} by structure, paired by {parity.unit}"
+            columns = _columns(measure, rows[0].margin, parity.unit, first, second)
+            tables.append(replace(page_table(caption, columns, rows), marked_columns=frozenset({3})))
     return tables
 
 
-def _cells(row: PairedDifference) -> list[str]:
-    """Name, both means, difference, interval, units that make a pair, and whether it is within the margin."""
-    text = dice_text if row.measure == "dice" else mm_text
-    units = str(row.n) if not row.num_unpaired else f"{row.n} of {row.n + row.num_unpaired}"
-    judgment = _ANSWERS[row.judgment] if row.n else NOT_AVAILABLE
-    means = text(row.first), text(row.second)
-    return [row.name, *means, _signed(row, row.difference), _interval_text(row), units, judgment]
+def _columns(measure: Measure, margin: float, unit: Unit, first: str, second: str) -> list[Column[PairedDifference]]:
+    text, ending = (dice_text, "") if measure == "dice" else (mm_text, " mm")
+    return [
+        Column(head="Structure", value=lambda row: row.name),
+        Column(head=first, value=lambda row: row.first, text=text),
+        Column(head=second, value=lambda row: row.second, text=text),
+        Column(head="Difference", value=lambda row: _signed(row, row.difference)),
+        Column(head="95 % interval", value=_interval_text),
+        Column(
+            head=f"{unit.title()}s",
+            value=lambda row: f"{row.n} of {row.n + row.num_unpaired}" if row.num_unpaired else row.n,
+        ),
+        Column(
+            head=f"Within {margin:.3g}{ending}",
+            value=lambda row: _ANSWERS[row.judgment] if row.n else NOT_AVAILABLE,
+            is_words=True,
+        ),
+    ]
 
 
 def _interval_text(row: PairedDifference) -> str:

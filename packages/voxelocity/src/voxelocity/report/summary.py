@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import math
 import signal
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voxelocity.core.records import CaseScore, mean_where_known
+from voxelocity.core.records import CaseScore
+from voxelocity.report.columns import classes_of, mean_over_classes
 from voxelocity.report.records import RankRecord, RunFacts, StepRecord
 from voxelocity_observe.core.command import signal_name
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity_observe.core.time_parts import OTHER, TimeShare, part_label
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassSummary:
-    """How well one class was segmented over the cases where it is in truth or prediction; None where it is in none.
-
-    Attributes:
-        worst_case_id: "" where the class is in no case.
-        mean_hd95_mm: over the cases that have a surface in truth and prediction; None where none has.
-        num_without_surface: cases left out of it although the class is in truth or prediction alone: missed, or found
-            where it is not.
-        num_absent: cases where the class is in neither, which are left out of all means.
-        mean_nsd: of the normalized surface distance, where it was measured.
-        mean_difference_ml: predicted volume minus true volume.
-        mean_difference_share: the same relative to the true volume, over the cases whose truth has the class.
-    """
-
-    name: str
-    mean_dice: float | None
-    median_dice: float | None
-    worst_dice: float | None
-    worst_case_id: str
-    mean_hd95_mm: float | None
-    num_without_surface: int
-    num_absent: int
-    mean_nsd: float | None
-    mean_difference_ml: float | None
-    mean_difference_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,19 +81,13 @@ def mean_dice(run: RunFacts) -> float | None:
     if run.unlearned:
         return None
     if run.scores:
-        # Over cases first and then over classes, as nnU-Net; with absent classes the other order is another number.
-        return mean_where_known(summary.mean_dice for summary in summarize_classes(run.scores))
+        return mean_over_classes(run.scores, "dice")
     return run.finish.mean_dice if run.finish and math.isfinite(run.finish.mean_dice) else None
-
-
-def mean_hd95_mm(scores: Sequence[CaseScore]) -> float | None:
-    """Mean 95th percentile surface distance over all cases and classes that have one."""
-    return mean_where_known(value for score in scores for value in score.hd95_mm.values())
 
 
 def without_surface_text(scores: Sequence[CaseScore]) -> str:
     """What the mean surface distance says nothing about: classes of cases in truth or prediction alone; "" if none."""
-    num_left_out = sum(summary.num_without_surface for summary in summarize_classes(scores))
+    num_left_out = sum(of_class.num_without_surface for of_class in classes_of(scores))
     if not num_left_out:
         return ""
     num_measured = sum(value is not None for score in scores for value in score.hd95_mm.values())
@@ -133,37 +99,13 @@ def without_surface_text(scores: Sequence[CaseScore]) -> str:
 
 def absent_text(scores: Sequence[CaseScore]) -> str:
     """How many classes are in no case and so in no mean; "" where each is in one."""
-    classes = summarize_classes(scores)
-    num_absent = sum(summary.num_absent == len(scores) for summary in classes)
+    classes = classes_of(scores)
+    num_absent = sum(of_class.num_absent == len(scores) for of_class in classes)
     return (
         f"{num_absent} of {count_text(len(classes), 'class', 'classes')} in no case, counted in no mean"
         if num_absent
         else ""
     )
-
-
-def summarize_classes(scores: Sequence[CaseScore]) -> tuple[ClassSummary, ...]:
-    """One summary per class, in the order in which the scores name them."""
-    names = dict.fromkeys(name for score in scores for name in score.dice)
-    return tuple(_summarize_class(name, [score for score in scores if name in score.dice]) for name in names)
-
-
-def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
-    """The scores by mean Dice, lowest first; equal ones by case id."""
-    return sorted(scores, key=lambda score: (0.0 if score.mean_dice is None else score.mean_dice, score.case_id))
-
-
-def volume_difference_ml(score: CaseScore, name: str) -> float | None:
-    """Predicted volume of a class minus its true volume; None where volumes were not stored."""
-    if name not in score.truth_ml or name not in score.prediction_ml:
-        return None
-    return score.prediction_ml[name] - score.truth_ml[name]
-
-
-def volume_difference_share(score: CaseScore, name: str) -> float | None:
-    """The same relative to the true volume; None where the truth does not have the class."""
-    difference_ml = volume_difference_ml(score, name)
-    return None if difference_ml is None or not score.truth_ml[name] else difference_ml / score.truth_ml[name]
 
 
 def throughput(run: RunFacts) -> Throughput:
@@ -256,26 +198,6 @@ def _signal(run: RunFacts) -> str:
     if run.signal_number == signal.SIGINT:
         return "Ctrl-C"
     return signal_name(run.signal_number or 0)
-
-
-def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:
-    present = [(dice, score) for score in scores if (dice := score.dice[name]) is not None]
-    values = [dice for dice, _ in present]
-    worst, worst_score = min(present, key=lambda pair: pair[0], default=(None, None))
-    distances = [score.hd95_mm[name] for _, score in present if name in score.hd95_mm]
-    return ClassSummary(
-        name=name,
-        mean_dice=mean_where_known(values),
-        median_dice=statistics.median(values) if values else None,
-        worst_dice=worst,
-        worst_case_id="" if worst_score is None else worst_score.case_id,
-        mean_hd95_mm=mean_where_known(distances),
-        num_without_surface=sum(distance is None for distance in distances),
-        num_absent=len(scores) - len(present),
-        mean_nsd=mean_where_known(score.nsd.get(name) for _, score in present),
-        mean_difference_ml=mean_where_known(volume_difference_ml(score, name) for _, score in present),
-        mean_difference_share=mean_where_known(volume_difference_share(score, name) for _, score in present),
-    )
 
 
 def _shares(seconds: dict[str, float], whole_s: float) -> tuple[TimeShare, ...]:

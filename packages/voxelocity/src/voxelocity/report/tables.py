@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.report.records import RankRecord, RunFacts
-from voxelocity.report.summary import mean_hd95_mm, summarize_classes
-from voxelocity_observe.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
+from voxelocity.report.columns import (
+    CLASS_COLUMNS,
+    Column,
+    case_columns,
+    classes_of,
+    mean_hd95_mm,
+    page_table,
+    worst_first,
+)
+from voxelocity.report.records import RankRecord, RunFacts, ValidationRecord
+from voxelocity.report.summary import without_surface_text
+from voxelocity_observe.core.quantities import (
+    count_text,
+    dice_text,
+    dotted,
+    duration_text,
+    joined,
+    mm_text,
+    share_text,
+    value_text,
+)
 from voxelocity_observe.core.time_parts import part_label
-from voxelocity_observe.document.blocks import Table, fact_table
+from voxelocity_observe.document.blocks import Block, Card, Folded, Table, fact_table
 from voxelocity_observe.document.settings import in_words, key_value_table
 
 # More columns than this do not fit on a laptop's screen next to the rest.
 _MAX_CLASS_COLUMNS = 4
 _MAX_VALIDATIONS = 200
+_NUM_WORST_CASES = 10
+_VALIDATION_COLUMNS: tuple[Column[ValidationRecord], ...] = (
+    Column(head="Step", value=lambda record: record.step, text="{:,}".format),
+    Column(head="At", value=lambda record: record.time_s, text=duration_text),
+    Column(head="Mean Dice", value=lambda record: record.mean_dice, text=dice_text),
+    Column(head="Took", value=lambda record: record.seconds, text=duration_text),
+)
 _SPREAD = ("low", "median", "high")
 
 HOW_TO_CHANGE = (
@@ -40,37 +64,35 @@ def rank_table(ranks: Sequence[RankRecord]) -> Table:
 
 
 def class_table(scores: Sequence[CaseScore]) -> Table:
-    """Mean, median and worst Dice and mean HD95 per class, with the numbers of cases that these leave out."""
-    rows = [
-        (
-            summary.name,
-            dice_text(summary.mean_dice),
-            dice_text(summary.median_dice),
-            dice_text(summary.worst_dice),
-            summary.worst_case_id,
-            mm_text(summary.mean_hd95_mm),
-            str(summary.num_without_surface),
-            str(summary.num_absent),
-        )
-        for summary in summarize_classes(scores)
-    ]
-    heads = ("Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95", "Absent")
-    return Table(caption="Scores by class", heads=heads, rows=rows, text_columns=frozenset({4}))
+    """Scores by class, with the numbers of cases that the means leave out."""
+    return page_table("Scores by class", CLASS_COLUMNS, classes_of(scores))
 
 
 def case_table(scores: Sequence[CaseScore], caption: str) -> Table:
     """One row per case in the order given; classes have their own columns where they are few."""
-    names = list(dict.fromkeys(name for score in scores for name in score.dice))
-    if 1 < len(names) <= _MAX_CLASS_COLUMNS:
-        heads = ["Case", "Mean Dice", *names, "Mean HD95 (mm)"]
-        rows = [[*_case(score), *(dice_text(score.dice.get(n)) for n in names), _hd95(score)] for score in scores]
-        return Table(caption=caption, heads=heads, rows=rows)
-    if len(names) <= 1:
-        rows = [[*_case(score), _hd95(score)] for score in scores]
-        return Table(caption=caption, heads=["Case", "Dice", "HD95 (mm)"], rows=rows)
-    rows = [[*_case(score), *_worst_class(score), _hd95(score)] for score in scores]
-    heads = ["Case", "Mean Dice", "Worst class", "Its Dice", "Mean HD95 (mm)"]
-    return Table(caption=caption, heads=heads, rows=rows, text_columns=frozenset({2}))
+    return page_table(caption, case_columns(scores, most_classes=_MAX_CLASS_COLUMNS), scores)
+
+
+def case_blocks(scores: Sequence[CaseScore], *, hides_caption: bool = False) -> list[Block]:
+    """The worst cases as a table, and the others folded."""
+    ordered = worst_first(scores)
+    worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
+    table = case_table(worst, f"The {len(worst)} worst cases" if rest else "All cases, worst first")
+    blocks: list[Block] = [table.without_caption() if hides_caption else table]
+    if rest:
+        others = case_table(rest, "The other cases, worst first").without_caption()
+        blocks.append(Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[others]))
+    return blocks
+
+
+def surface_card(scores: Sequence[CaseScore]) -> Card:
+    """The mean surface distance, with what it leaves out."""
+    hd95_mm = mean_hd95_mm(scores)
+    return Card(
+        name="Surface distance",
+        value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
+        note=joined(("HD95, mean over cases and classes", without_surface_text(scores)), "; "),
+    )
 
 
 def validation_table(run: RunFacts) -> Table:
@@ -78,13 +100,9 @@ def validation_table(run: RunFacts) -> Table:
     count, best = len(run.validations), run.best_validation
     few = min(count, _MAX_VALIDATIONS)
     chosen = {count - 1, *(i * count // few for i in range(few))}
-    rows = [
-        (f"{r.step:,}", duration_text(r.time_s), dice_text(r.mean_dice), duration_text(r.seconds))
-        for i, r in enumerate(run.validations)
-        if i in chosen or r is best
-    ]
-    part = f", {len(rows):,} of {count:,} (all of them in metrics.csv)" if len(rows) < count else ""
-    return Table(caption=f"Validations on the way{part}", heads=("Step", "At", "Mean Dice", "Took"), rows=rows)
+    shown = [record for i, record in enumerate(run.validations) if i in chosen or record is best]
+    part = f", {len(shown):,} of {count:,} (all of them in metrics.csv)" if len(shown) < count else ""
+    return page_table(f"Validations on the way{part}", _VALIDATION_COLUMNS, shown)
 
 
 def dataset_table(run: RunFacts) -> Table:
@@ -131,51 +149,35 @@ def settings_table(run: RunFacts) -> Table:
     return key_value_table("Every setting", {**run.plan, **seed})
 
 
-def _case(score: CaseScore) -> tuple[str, str]:
-    return score.case_id, dice_text(score.mean_dice)
-
-
-def _hd95(score: CaseScore) -> str:
-    return mm_text(mean_hd95_mm([score]))
-
-
-def _worst_class(score: CaseScore) -> tuple[str, str]:
-    present = {name: dice for name, dice in score.dice.items() if dice is not None}
-    name = min(present, key=lambda name: present[name], default="")
-    return name, dice_text(present.get(name))
-
-
 def _is_spread(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == set(_SPREAD)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChoiceGroup:
-    """Choices whose change means the same.
-
-    Attributes:
-        title: what another value would change.
-        hint: what that means.
-        choices: in the order of the plan, at least one.
-    """
+class ChoiceGroup(NamedTuple):
+    """Choices of which another value would change the same, and what that means; at least one."""
 
     title: str
     hint: str
-    choices: tuple[Choice, ...]
+    choices: Sequence[Choice]
 
 
 def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
     """Those that change the results first, those that change nothing but speed and memory last; no empty group."""
-    results = tuple(choice for choice in choices if choice.changes_results)
-    roundings = tuple(choice for choice in choices if choice.changes_roundings and not choice.changes_results)
-    safe = tuple(choice for choice in choices if not choice.changes_results and not choice.changes_roundings)
     groups = [
-        ChoiceGroup(title="Changes the results", hint="another value trains or predicts differently", choices=results),
         ChoiceGroup(
-            title="Changes only rounding",
-            hint="the same sums in another order, as on another machine; chosen for speed",
-            choices=roundings,
+            "Changes the results",
+            "another value trains or predicts differently",
+            [choice for choice in choices if choice.changes_results],
         ),
-        ChoiceGroup(title="Changes only speed and memory", hint="results stay the same", choices=safe),
+        ChoiceGroup(
+            "Changes only rounding",
+            "the same sums in another order, as on another machine; chosen for speed",
+            [choice for choice in choices if choice.changes_roundings and not choice.changes_results],
+        ),
+        ChoiceGroup(
+            "Changes only speed and memory",
+            "results stay the same",
+            [choice for choice in choices if not choice.changes_results and not choice.changes_roundings],
+        ),
     ]
     return [group for group in groups if group.choices]

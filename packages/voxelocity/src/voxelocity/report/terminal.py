@@ -5,7 +5,7 @@ Meaning is never in color alone, and text from data is never read as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
+from voxelocity.report.columns import CLASS_COLUMNS, Column, T, case_columns, classes_of, worst_first
+from voxelocity.report.summary import absent_text, without_surface_text
 from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups, regions_text
-from voxelocity_observe.core.quantities import count_text, dice_text, ml_text, mm_text, value_text
+from voxelocity_observe.core.quantities import count_text, ml_text, value_text
 from voxelocity_observe.document.terminal import Wrapped, indented, open_table
 
 # Three columns with reasons of two lines each need about this much.
@@ -53,26 +54,25 @@ def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) ->
 
 def score_table(scores: Sequence[CaseScore]) -> RenderableType:
     """Scores by class, what their means leave out, and below them the worst cases."""
-    table = open_table()
-    table.add_column("class", overflow="fold")
-    for head in ("mean Dice", "median", "worst", "HD95 mm"):
-        table.add_column(head, justify="right")
-    for summary in summarize_classes(scores):
-        dice = (dice_text(d) for d in (summary.mean_dice, summary.median_dice, summary.worst_dice))
-        table.add_row(Text(summary.name), *dice, mm_text(summary.mean_hd95_mm))
     left_out = without_surface_text(scores)
     notes = [text for text in (absent_text(scores), left_out and f"HD95: {left_out}") if text]
-    classes = Group(table, *(Wrapped(note, style="dim") for note in notes))
-    shown = worst_first(scores)[:_NUM_WORST_CASES]
+    classes = Group(_table(CLASS_COLUMNS, classes_of(scores)), *(Wrapped(note, style="dim") for note in notes))
     if len(scores) < 2:
         return classes
-    worst = open_table()
-    worst.add_column("worst cases" if len(shown) < len(scores) else "cases", overflow="fold")
-    worst.add_column("Dice", justify="right")
-    worst.add_column("HD95 mm", justify="right")
-    for score in shown:
-        worst.add_row(Text(score.case_id), dice_text(score.mean_dice), mm_text(mean_hd95_mm([score])))
+    worst = _table(case_columns(scores, most_classes=0), worst_first(scores)[:_NUM_WORST_CASES])
+    if worst.row_count < len(scores):
+        worst.columns[0].header = "worst cases"
     return Group(classes, "", worst)
+
+
+def _table(columns: Iterable[Column[T]], records: Iterable[T]) -> Table:
+    """The columns that have a head for a terminal."""
+    table, shown = open_table(), [column for column in columns if column.short]
+    for number, column in enumerate(shown):
+        table.add_column(column.short, justify="right" if number else "left", overflow="ellipsis" if number else "fold")
+    for record in records:
+        table.add_row(*(Text(column.text(column.value(record))) for column in shown))
+    return table
 
 
 def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:

@@ -50,7 +50,7 @@ class Balance:
             self.is_measured = True
             with session.stage("balance"):
                 item_shape = (len(session.spec.channels), *session.plan.data.patch.shape_voxel)
-                shares, self._most, reason = measured_shares(
+                shares, self._most, reason = measure_shares(
                     session.world, training, equal, item_shape, clock=session.clock
                 )
         else:
@@ -88,7 +88,7 @@ def _slowest_s(shares: Sequence[int], item_s: Sequence[float], base_s: Sequence[
     return float(max(base + share * item for base, share, item in zip(base_s, shares, item_s, strict=True)))
 
 
-def measured_shares(
+def measure_shares(
     world: World, training: TrainingStep, equal: tuple[int, ...], item_shape: tuple[int, ...], *, clock: Clock
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """The shares with which the slowest rank ends earliest, if that is clearly earlier than with equal ones.
@@ -109,7 +109,7 @@ def measured_shares(
     item_s = max(1e-9, (many_s - few_s) / (many - few))
     most, item_bytes = sum(equal), (many_bytes - few_bytes) / (many - few)
     if item_bytes > 0:
-        most = few + int((_MOST_OF_FREE * _room_bytes(training.device) - few_bytes) / item_bytes)
+        most = few + int((_MOST_OF_FREE * _usable_bytes(training.device) - few_bytes) / item_bytes)
     found = world.gather((max(0.0, few_s - few * item_s), item_s, max(1, most)))
     base_s, items_s, limits = zip(*found, strict=True)
     shares = shares_by_time(sum(equal), base_s=base_s, item_s=items_s, most=limits)
@@ -123,6 +123,6 @@ def measured_shares(
     return shares, limits, f"as a step then takes {gain:.0%} less time on the slowest rank"
 
 
-def _room_bytes(device: torch.device) -> int:
+def _usable_bytes(device: torch.device) -> int:
     """Memory of a CUDA device that is free or already held by this process."""
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.console import Console
@@ -23,19 +23,32 @@ SKIPPED = "skipped"
 
 @dataclass(frozen=True, kw_only=True)
 class FilledCases:
-    """The prepared cases of a run.
+    """The prepared cases of a run, with what this rank found while it prepared them.
 
     Attributes:
         training: the training cases.
         held: the cases of the final validation.
-        intermediate: those of `held` that intermediate validations use.
+        num_cases: of the run.
+        num_first: of them, those that this rank needs before training.
+        classes: indices of the classes that each of these has, without the background, by case id.
+        broken: those that cannot be used.
         load_s: wall-clock seconds to decode and prepare one case with all threads; None if all were found.
     """
 
     training: PreparedCases
     held: PreparedCases
-    intermediate: PreparedCases
+    num_cases: int
+    num_first: int
+    classes: Mapping[str, tuple[int, ...]]
+    broken: Mapping[str, ScanError]
     load_s: float | None
+
+    def intermediate(self, most: int) -> PreparedCases:
+        """Those of the final validation that intermediate ones use, always the same; `most` of them, or all for 0."""
+        # Evenly chosen, so that intermediate validations stay quick.
+        count = len(self.held)
+        chosen = min(count, most or count)
+        return self.held.part([i * count // chosen for i in range(chosen)])
 
 
 def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> FilledCases:
@@ -54,7 +67,9 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         InputError: cases may be left out, but are not all prepared before the training.
     """
     world = session.world
-    filled = world.run_on_all(lambda: _filled(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken))
+    filled = world.run_on_all(
+        lambda: _fill_own(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+    )
     # Ranks may prepare different cases.
     broken = {case_id: error for of_rank in world.gather(filled.broken) for case_id, error in of_rank.items()}
     classes = {case_id: found for of_rank in world.gather(filled.classes) for case_id, found in of_rank.items()}
@@ -71,37 +86,10 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
     if len(classes) + len(broken) == filled.num_cases:
         for text in absent_classes(session.planned.cases, session.planned.fold, classes):
             session.warn(f"train: {text}")
-    # Evenly chosen, so that intermediate validations stay quick; always the same ones.
-    count = len(held)
-    most = min(count, session.plan.train.validation_cases or count)
-    intermediate = held.part([i * count // most for i in range(most)])
-    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=filled.load_s)
+    return replace(filled, training=training, held=held)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Filled:
-    """What this rank has prepared.
-
-    Attributes:
-        training: the training cases.
-        held: those of the final validation.
-        num_cases: of the run.
-        num_first: of them, those that this rank needs before training.
-        classes: indices of the classes that each of these has, without the background, by case id.
-        broken: those that cannot be used.
-        load_s: as in `FilledCases`.
-    """
-
-    training: PreparedCases
-    held: PreparedCases
-    num_cases: int
-    num_first: int
-    classes: Mapping[str, tuple[int, ...]]
-    broken: dict[str, ScanError]
-    load_s: float | None
-
-
-def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> _Filled:
+def _fill_own(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> FilledCases:
     """Fills the cache with what this rank needs before training. Arguments and errors as `fill_caches`."""
     cache, place = session.plan.data.cache, session.world.place
     if skip_broken and not cache.holds_every_case:
@@ -128,7 +116,7 @@ def _filled(session: Session, *, first_step: int, skipped: Collection[str], skip
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
             classes = dict(facts.classes)
     session.stop.check()
-    return _Filled(
+    return FilledCases(
         training=training,
         held=held,
         num_cases=len(both),

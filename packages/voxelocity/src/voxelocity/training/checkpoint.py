@@ -17,8 +17,6 @@ from voxelocity_observe.core.errors import CheckpointError, OutputError
 from voxelocity_observe.core.whole_file import is_out_of_space, remove_abandoned, whole_file, with_causes
 
 _NAME = re.compile(r"step_\d{9}\.pt$")
-# Releases up to 0.9 named temporary files by their process; those of killed processes are as large as a checkpoint.
-_ABANDONED = re.compile(r"\.step_\d{9}\.pt\.\d+$")
 
 
 class Checkpoints:
@@ -54,10 +52,6 @@ class Checkpoints:
     def remove_abandoned(self) -> None:
         """Removes what killed writers left. Only for the one process that may write here."""
         remove_abandoned(self._folder, names=("step_",))
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                if _ABANDONED.match(path.name):
-                    path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
         """Checkpoint files, oldest first."""

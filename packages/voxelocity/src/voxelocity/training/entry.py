@@ -38,7 +38,7 @@ from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
-from voxelocity.training.sharding import FeedOfLeader, sharded
+from voxelocity.training.sharding import FeedOfLeader, shard_network
 from voxelocity.training.validation import Validation, full_command
 from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
@@ -106,7 +106,9 @@ def train(cases: Cases, out: Path | str, **options: Unpack[RunOptions]) -> RunRe
         NonFiniteLossError: the loss became NaN or infinite.
     """
     context, asked = context_of(RunContext, options)
-    return run_training(cases, TrainRequest.of_call(asked, out=out), context)
+    request = TrainRequest.of_call(asked, out=out)
+    with request.errors_as_written():
+        return run_training(cases, request, context)
 
 
 def run_training(cases: Cases, request: TrainRequest, context: RunContext) -> RunResult:
@@ -114,7 +116,7 @@ def run_training(cases: Cases, request: TrainRequest, context: RunContext) -> Ru
     began_s = context.clock() - context.spent_s
     context = replace(context, sinks=[*context.sinks, *choose_sinks(request.log)])
     with join_world(uses_gpu=request.device != "cpu" and torch.cuda.is_available()) as world:
-        request = _repeated(request, world)
+        request = _adapt_to_restart(request, world)
         session_plan = world.run_on_leader(lambda: plan_session(cases, request, context, began_s=began_s))
         with open_session(session_plan, request, world, context, began_s=began_s) as session:
             if session_plan.is_finished:
@@ -127,7 +129,7 @@ def run_training(cases: Cases, request: TrainRequest, context: RunContext) -> Ru
             )
 
 
-def _repeated(request: TrainRequest, world: World) -> TrainRequest:
+def _adapt_to_restart(request: TrainRequest, world: World) -> TrainRequest:
     """The request as a launcher means it that repeats the command after a rank was lost.
 
     There may be fewer ranks now, and so another plan: the run continues with its own. A run that the launcher's job has
@@ -153,26 +155,32 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
     checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
     world = session.world
     try:
-        first_step = world.run_on_leader(lambda: _first_step(checkpoints))
+        first_step = world.run_on_leader(lambda: _find_first_step(checkpoints))
         cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
         begin_s, begin_cpu_s = session.clock(), time.process_time()
         with session.stage("network"):
             training, state = _restore(session, checkpoints)
         report_s = _REPORT_S * slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
-        validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
-        budget = _budget(session, training, state, validation, load_s=cases.load_s)
-        if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
-            raise session.interrupted(state.step)
+        validation = Validation(
+            session,
+            cases.held,
+            cases.intermediate(session.plan.train.validation_cases),
+            is_full=is_full_validation,
+            report_s=report_s,
+        )
+        budget = _plan_budget(session, training, state, validation, load_s=cases.load_s)
+        if not _train_steps(session, cases.training, training, state, budget, validation, checkpoints):
+            raise session.log_interruption(state.step)
         with session.stage("report"):
             learned = {"num_steps": state.step, "unlearned": unlearned_text(session, state.step)}
             trained, averaged = session.spec.model_copy(update=learned), training.averaged()
             world.run_on_leader(lambda: save_model(session.folder.path, averaged, trained))
         return _finish(session, training, state, validation)
     except StopAskedError:
-        raise session.interrupted(checkpoints.latest_step()) from None
+        raise session.log_interruption(checkpoints.latest_step()) from None
 
 
-def _first_step(checkpoints: Checkpoints) -> int:
+def _find_first_step(checkpoints: Checkpoints) -> int:
     checkpoints.remove_abandoned()
     return checkpoints.latest_step()
 
@@ -186,7 +194,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
         session.source_run.copy_into(
             network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
         )
-    sharding = sharded(session, network)
+    sharding = shard_network(session, network)
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone
     regions = [*spec.regions.values()]
@@ -214,7 +222,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     return training, LoopState(**saved["loop"])
 
 
-def _budget(
+def _plan_budget(
     session: Session, training: TrainingStep, state: LoopState, validation: Validation, *, load_s: float | None
 ) -> Budget:
     """When the training ends. In a time budget, what follows is measured first, so that it fits."""
@@ -224,12 +232,12 @@ def _budget(
 
     averaged = training.averaged()
 
-    def rehearsed() -> Allotment:
+    def rehearse_and_allot() -> Allotment:
         validation.rehearse(averaged, load_s=load_s)
         return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
 
     with session.stage("rehearse validation"):
-        allotted = session.world.run_on_leader(rehearsed)
+        allotted = session.world.run_on_leader(rehearse_and_allot)
     if planned := validation.differences():
         session.warn(
             f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
@@ -248,7 +256,7 @@ def _budget(
     return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
 
 
-def _steps(
+def _train_steps(
     session: Session,
     cases: PreparedCases,
     training: TrainingStep,
@@ -262,7 +270,7 @@ def _steps(
     training.set_training_mode()
     balance = Balance(session, training)
 
-    def made(rank: int, world_size: int, shares: Sequence[int]) -> Feed:
+    def open_feed(rank: int, world_size: int, shares: Sequence[int]) -> Feed:
         return Feed(
             cases,
             plan.data,
@@ -280,9 +288,9 @@ def _steps(
 
     feed: Feed | FeedOfLeader
     if training.takes_shares:
-        feed = made(place.rank, place.size, balance.shares)
+        feed = open_feed(place.rank, place.size, balance.shares)
     else:
-        own = made(0, 1, ()) if session.world.is_leader else None
+        own = open_feed(0, 1, ()) if session.world.is_leader else None
         feed = FeedOfLeader(own, cases, session, start_step=state.step)
     with session.stage("train"), feed:
         return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
@@ -363,4 +371,4 @@ def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
             session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)
         )
     except StopAskedError:
-        raise session.interrupted(state.step) from None
+        raise session.log_interruption(state.step) from None

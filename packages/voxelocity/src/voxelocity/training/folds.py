@@ -87,7 +87,8 @@ def train_folds(cases: Cases, out: Path | str, **options: Unpack[FoldsCallOption
     make_sinks = keywords.pop("make_sinks", None)
     context, asked = context_of(RunContext, keywords)
     request = TrainRequest.of_call(asked, call="vx.train_folds", out=out)
-    return run_folds(cases, request, context, make_sinks=make_sinks or (lambda: ()))
+    with request.errors_as_written(without=" with resume=True"):
+        return run_folds(cases, request, context, make_sinks=make_sinks or (lambda: ()))
 
 
 def run_folds(
@@ -126,13 +127,13 @@ def run_folds(
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
             of_fold = RunContext(console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), shared=shared)
-            if reason := _failure(cases, requests[fold], of_fold, is_alone=place.is_alone):
+            if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
                 failed[fold] = reason
                 console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
             if stop.signal_number is not None and fold != chosen[-1]:
                 # It came when only the fold's report was left to write.
                 raise InterruptedRunError(
-                    f"train: stopped after fold {fold}; the same command with --resume trains the other folds",
+                    f"train: stopped after fold {fold}; the same command trains the other folds",
                     signal_number=stop.signal_number,
                 )
             spent_s = 0.0
@@ -157,7 +158,7 @@ def _of_fold(request: TrainRequest, fold: int, folder: RunFolder, *, is_begun: b
     )
 
 
-def _failure(cases: Cases, request: TrainRequest, context: RunContext, *, is_alone: bool) -> str:
+def _train_fold(cases: Cases, request: TrainRequest, context: RunContext, *, is_alone: bool) -> str:
     """Trains a fold; why it failed, or "".
 
     Raises:

@@ -15,11 +15,10 @@ from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.losses import AskedLosses, RunAhead
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
+from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
-from voxelocity.training.step_parts import StepParts
 from voxelocity.training.validation import Validation
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span
@@ -118,7 +117,7 @@ class Loop:
             NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before that.
         """
         with (
-            self._drawn() as self._picture,
+            self._open_picture() as self._picture,
             self._bar,
             SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as recorder,
         ):
@@ -128,7 +127,7 @@ class Loop:
             finally:
                 self._epochs.end()
 
-    def _drawn(self) -> AbstractContextManager[ProgressPicture | None]:
+    def _open_picture(self) -> AbstractContextManager[ProgressPicture | None]:
         session = self.session
         if not session.world.is_leader:
             return nullcontext()
@@ -142,7 +141,7 @@ class Loop:
         self._saved_at_s = self.clock()
         window = _Window(start_s=self._saved_at_s)
         while True:
-            progress, is_full, stop = self._agreed(window)
+            progress, is_full, stop = self._agree(window)
             done = progress >= 1.0
             if window.losses and (done or stop or is_full):
                 window = _Window(start_s=self._close(window, progress))
@@ -150,7 +149,7 @@ class Loop:
                 self._save()
                 return not stop
             if not window.losses:
-                is_due, saves_before, saves = self._due()
+                is_due, saves_before, saves = self._agree_on_due()
                 if is_due:
                     if saves_before:
                         # A kill during a long validation must not lose the steps before it.
@@ -181,15 +180,15 @@ class Loop:
         if self.balance.after_epoch():
             self.feed.share_soon(self.state.step, self.balance.shares)
 
-    def _agreed(self, window: _Window) -> tuple[float, bool, bool]:
+    def _agree(self, window: _Window) -> tuple[float, bool, bool]:
         """The progress, whether the window is full, and whether any rank was asked to stop: the same on all ranks."""
         progress = self.budget.progress(self.state.step)
         is_full = bool(window.losses) and self._is_full(window)
-        with self._limited():
+        with self._limit_waiting():
             (progress, full), stop = self.session.world.agree([progress, float(is_full)], flag=bool(self.session.stop))
         return progress, bool(full), stop
 
-    def _due(self) -> tuple[bool, bool, bool]:
+    def _agree_on_due(self) -> tuple[bool, bool, bool]:
         """Whether a validation is due, whether the state is saved before it, and after it: the same on all ranks."""
         is_due = self._validation_is_due()
         saves_before = is_due and self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S
@@ -203,19 +202,19 @@ class Loop:
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
         )
         start_s = self.clock()
-        with span("step"), self._limited():
+        with span("step"), self._limit_waiting():
             with span("wait", color="red"):
                 batch = next(self.feed)
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
             self.session.world.advance()
             window.losses.append(self.training(batch, window.learning_rate))
-        self._ahead.step_queued()
+        self._ahead.wait_for_earlier()
         self._step_s.append(self.clock() - start_s)
         window.case_ids.append(batch.case_ids)
         window.num_images += len(batch.image) if self.session.world.is_alone else self.plan.data.batch_size
         self.state.step += 1
 
-    def _limited(self, usual_s: float | None = None) -> AbstractContextManager[None]:
+    def _limit_waiting(self, usual_s: float | None = None) -> AbstractContextManager[None]:
         """Within the block, a rank that takes much longer than the last steps, or than this, counts as hanging."""
         world, silence_s = self.session.world, self.plan.parallel.silence_s
         if usual_s is not None:
@@ -351,7 +350,7 @@ class Loop:
         self._read_all()
         self.training.make_room()
         start = self.clock()
-        with phase("validation", color="gold"), self._limited(self._expected_validation_s()):
+        with phase("validation", color="gold"), self._limit_waiting(self._expected_validation_s()):
             mean_dice, dice = self.validation.intermediate(self.training.averaged())
         seconds = self.clock() - start
         state = self.state
@@ -365,8 +364,8 @@ class Loop:
             "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best
         )
         num_absent = sum(math.isnan(value) for value in dice.values())
-        self._bar.validated(state.step, mean_dice, is_best, num_absent=num_absent)
-        self.validation.was_measured(seconds)
+        self._bar.show_validation(state.step, mean_dice, is_best, num_absent=num_absent)
+        self.validation.take_duration(seconds)
         if self.plan.train.time_budget_s:
             self.budget.end_at(
                 self.session.world.run_on_leader(
@@ -379,7 +378,7 @@ class Loop:
     def _save(self) -> None:
         self._read_all()
         start = self.clock()
-        with phase("checkpoint", color="grey"), self._limited(self._longest_save_s):
+        with phase("checkpoint", color="grey"), self._limit_waiting(self._longest_save_s):
             # All ranks put it together, but only the leader may write.
             state = {"loop": dict(vars(self.state)), "training": self.training.state()}
             path = self.session.world.run_on_leader(lambda: self.checkpoints.save(self.state.step, state))

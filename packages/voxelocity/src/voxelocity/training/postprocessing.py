@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
-from voxelocity.core.records import CaseScore
+from voxelocity.core.records import MEASURES, CaseScore
 from voxelocity.core.volume import Volume
 from voxelocity.infer import ClassIndices, PredictionSpec, keep_largest
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score, summarize
 
 # A smaller gain would not show in the three decimals of a Dice, and new scans may need what is removed.
 _LEAST_GAIN = 5e-4
-
-_Figure = TypeVar("_Figure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +75,9 @@ def settle(pairs: Sequence[ScorePair]) -> FinalScores:
 def _merged(score: CaseScore, other: CaseScore, names: Sequence[str]) -> CaseScore:
     """The score with the figures of the other for these classes."""
 
-    def merged(figures: Mapping[str, _Figure], others: Mapping[str, _Figure]) -> dict[str, _Figure]:
+    def merged(figures: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
         return {name: others[name] if name in names else value for name, value in figures.items()}
 
+    figures: dict[str, Any] = {key: merged(getattr(score, key), getattr(other, key)) for key in MEASURES}
     estimated = {*score.hd95_estimated} - {*names} | {*other.hd95_estimated} & {*names}
-    return replace(
-        score,
-        dice=merged(score.dice, other.dice),
-        hd95_mm=merged(score.hd95_mm, other.hd95_mm),
-        nsd=merged(score.nsd, other.nsd),
-        truth_ml=merged(score.truth_ml, other.truth_ml),
-        prediction_ml=merged(score.prediction_ml, other.prediction_ml),
-        hd95_estimated=tuple(name for name in score.dice if name in estimated),
-    )
+    return replace(score, **figures, hd95_estimated=tuple(name for name in score.dice if name in estimated))

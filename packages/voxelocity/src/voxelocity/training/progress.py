@@ -13,7 +13,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from voxelocity.report import RunFacts, StepRecord, ValidationRecord, render_progress_png
+from voxelocity.report import RunFacts, render_progress_png
+from voxelocity.report.facts import step_record, validation_record
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
@@ -24,9 +25,6 @@ _LINE_PERIOD_S = 10.0
 _PICTURE_PERIOD_S = 60.0
 _MOST_POINTS = 2000
 _SHORTEST_EPOCH_S = 1.0
-# What the picture shows of an event.
-_STEP_FIELDS = ("time_s", "step", "epoch", "loss", "learning_rate", "num_steps", "num_images", "seconds", "wait_s")
-_VALIDATION_FIELDS = ("time_s", "step", "seconds", "mean_dice", "is_best")
 
 
 class TerminalProgress:
@@ -66,7 +64,7 @@ class TerminalProgress:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
-    def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int) -> None:
+    def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int) -> None:
         """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
         self._dice = f"  Dice {mean_dice:.3f} at step {step}"
         if not self._console.is_terminal:
@@ -135,13 +133,12 @@ class ProgressPicture:
     def _add(self, event: Mapping[str, Any]) -> None:
         with self._lock:
             if event["event"] == "steps":
-                self._steps.append(StepRecord(**_shown(event, _STEP_FIELDS)))
+                self._steps.append(step_record(event))
                 if len(self._steps) > _MOST_POINTS:
                     # The picture is narrower than this, and a run may last weeks.
                     del self._steps[1:-1:2]
             elif event["event"] == "validation":
-                dice = {name: _number(value) for name, value in event["dice"].items()}
-                self._validations.append(ValidationRecord(**_shown(event, _VALIDATION_FIELDS), dice=dice))
+                self._validations.append(validation_record(event))
                 if len(self._validations) > _MOST_POINTS:
                     best = max(
                         (v for v in self._validations if math.isfinite(v.mean_dice)),
@@ -149,15 +146,6 @@ class ProgressPicture:
                         default=None,
                     )
                     self._validations = [v for i, v in enumerate(self._validations) if i % 2 == 0 or v is best]
-
-
-def _shown(event: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: _number(event[name]) for name in names}
-
-
-def _number(value: Any) -> Any:
-    """The number; NaN for None, because the event log writes null for a number that is not finite."""
-    return math.nan if value is None else value
 
 
 class EpochPhases:

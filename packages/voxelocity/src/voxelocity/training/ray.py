@@ -96,7 +96,8 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
     folder = RunFolder(request.out)
     # Rank 0's answer counts. The number of ranks may be another one than before.
     request = replace(request, resume=folder.holds_run and not folder.is_finished())
-    result = run_training(open_cases(config["dataset"]), request, RunContext())
+    with request.errors_as_written():
+        result = run_training(open_cases(config["dataset"]), request, RunContext())
     return {"mean_dice": result.mean_dice, "step": result.step, "seconds": result.seconds}
 
 

@@ -64,9 +64,9 @@ class SavedRun:
             record = parse_yaml(path.read_text(encoding="utf-8"))
         # Text that is not UTF-8 raises ValueError too.
         except (ValueError, OSError) as error:
-            raise ConfigError(f"train: {path} cannot be read ({error}); start again with --overwrite") from None
+            raise _damage(path, f"cannot be read ({error})") from None
         if not isinstance(record, dict):
-            raise ConfigError(f"train: {path} holds no run, but {shortened(record)}; start again with --overwrite")
+            raise _damage(path, f"holds no run, but {shortened(record)}")
         return cls.parse(record, where=str(path))
 
     @classmethod
@@ -75,10 +75,10 @@ class SavedRun:
         dataset = _mapping(record, "dataset", where=where)
         fold = dataset.get("fold")
         if fold != "all" and not isinstance(fold, int):
-            raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
+            raise _damage(where, f"names no fold ({shortened(fold)})")
         case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
         if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in case_ids.values()):
-            raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
+            raise _damage(f"{where}:", "'cases' is damaged")
         try:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
         except ConfigError as error:
@@ -132,9 +132,11 @@ def run_to_resume(folder: RunFolder, request: TrainRequest) -> SavedRun | None:
     if is_finished and not (request.resume and request.full_validation):
         has_page = folder.report.is_file()
         page = "" if has_page else f" (`voxelocity report {shown}` renders its page, which is missing)"
+        cure = "choose another folder with -o"
+        if request.resume:
+            cure = "to train its network for longer, start another run with --from and another folder with -o"
         raise OutputError(
-            f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
-            "or replace it with --overwrite"
+            f"train: {folder.path} already holds a finished run{page}; {cure}, or replace it with --overwrite"
         )
     if is_finished and not Checkpoints(folder.checkpoints, keep=1).paths():
         # A new network would be validated, and its scores would replace those of the run.
@@ -289,13 +291,15 @@ def in_short(texts: Sequence[str]) -> str:
 
 def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
     if key not in record:
-        raise ConfigError(f"train: {where} lacks '{key}'; start again with --overwrite")
+        raise _damage(where, f"lacks '{key}'")
     if not isinstance(record[key], dict):
-        raise ConfigError(
-            f"train: {where}: '{key}' is {shortened(record[key])}, not keys and values; start again with --overwrite"
-        )
+        raise _damage(f"{where}:", f"'{key}' is {shortened(record[key])}, not keys and values")
     values: dict[str, Any] = record[key]
     return values
+
+
+def _damage(where: Path | str, what: str) -> ConfigError:
+    return ConfigError(f"train: {where} {what}; start again with --overwrite")
 
 
 def _stored(saved: SavedRun, now: dict[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class Session:
         # Those of other ranks are mostly the leader's again.
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
-    def interrupted(self, step: int) -> InterruptedRunError:
+    def log_interruption(self, step: int) -> InterruptedRunError:
         """Logs that the run was stopped with its state of `step` saved; returns the error that says so."""
         number = self.stop.signal_number
         names: dict[int | None, str] = {

@@ -22,7 +22,7 @@ from voxelocity_observe.core.errors import ConfigError, InputError, RankLostErro
 _FLOAT32_BYTES = 4.0
 
 
-def sharded(session: Session, network: torch.nn.Module) -> Sharding:
+def shard_network(session: Session, network: torch.nn.Module) -> Sharding:
     """The network on the devices of the ranks, as `parallel.mode` says. Called by all ranks.
 
     Raises:
@@ -30,7 +30,7 @@ def sharded(session: Session, network: torch.nn.Module) -> Sharding:
         ConfigError: other settings do not go with the mode.
     """
     plan, world = session.plan, session.world
-    mode, cuts, pieces = _mode(session, network)
+    mode, cuts, pieces = _choose_mode(session, network)
     world.run_on_leader(lambda: _check_mode(mode, plan))
     if mode in ("fsdp", "pipeline", "checkpointing"):
         if plan.precision.compile != "none":
@@ -60,7 +60,7 @@ def _warn_of_balance(session: Session, mode: Mode) -> None:
     session.warn(f"train: parallel.balance={shown} is not used with parallel.mode={mode}, where batches {instead}")
 
 
-def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, ...], int]:
+def _choose_mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, ...], int]:
     """How, the cuts of a pipeline, and into how many pieces it divides a batch."""
     plan, world = session.plan, session.world
     config = plan.parallel
@@ -68,7 +68,7 @@ def _mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tuple[int, 
     # One process has nothing to share.
     wanted = config.mode if not world.is_alone or config.mode == "checkpointing" else "auto"
     pieces = min(config.num_microbatches, plan.data.batch_size)
-    if wanted == "ddp" or (wanted == "auto" and not config.max_bytes and _is_expected_to_fit(session)):
+    if wanted == "ddp" or (wanted == "auto" and not config.max_bytes and _expect_to_fit(session)):
         return copies, (), pieces
     # It takes seconds.
     from voxelocity.parallel import decide_by_measurement
@@ -118,7 +118,7 @@ def _check_mode(mode: Mode, plan: Plan) -> None:
         )
 
 
-def _is_expected_to_fit(session: Session) -> bool:
+def _expect_to_fit(session: Session) -> bool:
     """Whether a copy on each GPU fits, as the plan counts it. CPUs share the machine's memory and are not checked."""
     plan, machine = session.plan, session.planned.machine
     if machine.device == "cpu":

@@ -237,7 +237,8 @@ def _check_seen(place: Path, seen: Sequence[str], names: Sequence[str], *, num_h
         own = "" if fold == "all" else f"--fold {fold}, which it held out too, "
         raise InputError(
             f"train: {place} was trained on {len(seen)} of the {num_held_out} cases that would be held out "
-            f"({listed(seen, 3)}), so the scores would be too high; give {own}--fold all, or --from a run of this fold"
+            f"({listed(seen, 3)}), so the scores would be too high; give {own}--fold all, or start from "
+            "a run of this fold"
         )
     if 2 * len(names) > num_held_out:
         warnings.warn(

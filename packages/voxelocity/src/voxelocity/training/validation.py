@@ -150,13 +150,13 @@ class Validation:
             StopAskedError: any rank was asked to stop.
         """
 
-        def scored() -> _T | None:
+        def score_unless_stopped() -> _T | None:
             try:
                 return score()
             except StopAskedError:
                 return None
 
-        results = self._session.world.together(scored)
+        results = self._session.world.together(score_unless_stopped)
         found = [result for result in results if result is not None]
         if len(found) < len(results):
             raise StopAskedError
@@ -169,10 +169,10 @@ class Validation:
             return 1.0
         return self._cost.window_s * self._num_intermediate_passes() / self._session.world.place.size
 
-    def was_measured(self, seconds: float) -> None:
+    def take_duration(self, seconds: float) -> None:
         """Takes into account that an intermediate validation took this long."""
         if self._cost is not None:
-            self._cost.measured(seconds, num_passes=self._last_passes or self._num_intermediate_passes())
+            self._cost.take_measurement(seconds, num_passes=self._last_passes or self._num_intermediate_passes())
 
     def _num_intermediate_passes(self) -> int:
         """Of the next one: with both kinds of windows if the target is near."""

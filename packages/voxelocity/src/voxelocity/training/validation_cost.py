@@ -116,7 +116,7 @@ class ValidationCost:
         share = (1.0 if num_cases is None else num_cases / self.num_cases) / self._num_ranks
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
-    def measured(self, seconds: float, *, num_passes: int) -> None:
+    def take_measurement(self, seconds: float, *, num_passes: int) -> None:
         """Takes the time of an intermediate validation with this many windows; it replaces that of the rehearsal."""
         window_s = seconds * self._num_ranks / max(1, num_passes)
         self._measured = [*self._measured[1 - _NUM_MEASURED :], window_s]

@@ -12,36 +12,33 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from voxelocity.core.records import CaseScore, mean_where_known
+from voxelocity.core.records import CaseScore
 from voxelocity.infer.evaluation.evaluate import Evaluation
 from voxelocity.infer.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
 from voxelocity.report import score_table
-from voxelocity.report.summary import (
-    absent_text,
+from voxelocity.report.columns import (
+    CLASS_COLUMNS,
+    FIGURES,
+    VOLUME_COLUMNS,
+    classes_of,
+    help_text,
     mean_hd95_mm,
-    summarize_classes,
-    volume_difference_ml,
-    volume_difference_share,
-    without_surface_text,
+    mean_over_classes,
+    page_table,
     worst_first,
 )
-from voxelocity.report.tables import case_table, class_table
+from voxelocity.report.summary import absent_text
+from voxelocity.report.tables import case_blocks, class_table, surface_card
 from voxelocity_observe.core.plain import table_cell
-from voxelocity_observe.core.quantities import NOT_AVAILABLE, count_text, dice_text, listed, mm_text, signed_text
+from voxelocity_observe.core.quantities import count_text, dice_text, joined, listed, mm_text
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document import Document, document_view, write_figures, write_page
 from voxelocity_observe.document.blocks import Block, Card, Folded, Lines, Section, Table, Text, fact_table
 
-PAGE, FIGURES, TABLE = EVALUATION_FILES
-_NUM_WORST_CASES = 10
-_ABOUT_SCORES = (
-    "Each case on its own grid. HD95 is the 95th percentile of the distance between the surfaces; it does not exist "
-    "where a class is missing from truth or prediction, which the column Without HD95 counts. NSD is the share of both "
-    "surfaces that lies within the tolerance of the other; it is 0 where a class is in only one of the two. The volume "
-    "difference is predicted minus true. A class in neither has no score and counts in no mean, as in nnU-Net; the "
-    "column Absent counts these cases."
-)
+PAGE, JSON, TABLE = EVALUATION_FILES
+_ABOUT_SCORES = f"Each case on its own grid. {help_text(CLASS_COLUMNS)}"
+_CLASS_COLUMNS = (*CLASS_COLUMNS, *VOLUME_COLUMNS)
 _LEFT_OUT = {
     "missing": "Without a prediction",
     "extra": "Predicted, without a truth",
@@ -58,7 +55,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path | str) -> Document:
         OutputError: a file cannot be written.
     """
     document, folder = evaluation_document(evaluation), Path(folder)
-    write_figures(document, folder / FIGURES)
+    write_figures(document, folder / JSON)
     write_whole(folder / TABLE, _csv(evaluation).encode())
     write_page(document, folder / PAGE)
     return document
@@ -69,9 +66,6 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     scores, tolerance_mm = evaluation.scores, evaluation.tolerance_mm
     # A network that has not learned has no headline.
     mean_dice = None if evaluation.unlearned else summarize(scores).mean_dice
-    ordered = worst_first(_marked(evaluation))
-    worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
-    others = case_table(rest, "The other cases, worst first").without_caption() if rest else None
     return Document(
         kind="evaluation",
         title="Predictions and truth" if evaluation.truth else "Final validations, pooled",
@@ -84,21 +78,26 @@ def evaluation_document(evaluation: Evaluation) -> Document:
                 blocks=[class_table(scores).without_caption(), Text(text=_ABOUT_SCORES, is_hint=True)],
                 is_detail=True,
             ),
-            Section(title="Surfaces and volumes by class", blocks=[_surfaces_and_volumes(scores, tolerance_mm)]),
+            Section(
+                title="Surfaces and volumes by class",
+                blocks=[
+                    page_table(
+                        "Surfaces and volumes by class", VOLUME_COLUMNS, classes_of(scores), tolerance_mm=tolerance_mm
+                    ).without_caption(),
+                    Text(text=help_text(VOLUME_COLUMNS), is_hint=True),
+                ],
+            ),
             Section(title="Scores by folder", blocks=_by_folder(evaluation)),
             Section(title="Trained on, and not", blocks=_by_division(evaluation)),
             Section(
                 title="Cases, worst first",
                 is_detail=True,
-                blocks=[
-                    case_table(worst, "The worst cases" if rest else "All cases").without_caption(),
-                    *([Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[others])] if others else []),
-                ],
+                blocks=case_blocks(_marked(evaluation), hides_caption=True),
             ),
             Section(title="What could not be compared", blocks=_left_out(evaluation), is_detail=True),
             Section(title="What was compared", blocks=[_sources(evaluation)], is_detail=True),
         ],
-        footer=f"All figures are in `{FIGURES}`, and with a row for each class of each case in `{TABLE}`.",
+        footer=f"All figures are in `{JSON}`, and with a row for each class of each case in `{TABLE}`.",
         values=_values(evaluation, mean_dice),
     )
 
@@ -174,36 +173,20 @@ def _notices(evaluation: Evaluation) -> list[str]:
 
 def _cards(evaluation: Evaluation, mean_dice: float | None) -> list[Card]:
     scores = () if evaluation.unlearned else evaluation.scores
-    hd95_mm, nsd = mean_hd95_mm(scores), _mean_nsd(scores)
     lowest = [f"lowest case {dice_text(worst.mean_dice)}" for worst in worst_first(scores)[:1]]
     dice_notes = (*lowest, absent_text(scores)) if lowest else ("too few training steps",)
-    hd95_notes = ("HD95, mean over cases and classes", without_surface_text(scores))
     return [
-        Card(name="Mean Dice", value=dice_text(mean_dice), note="; ".join(filter(None, dice_notes))),
-        Card(
-            name="Surface distance",
-            value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
-            note="; ".join(filter(None, hd95_notes)),
-        ),
+        Card(name="Mean Dice", value=dice_text(mean_dice), note=joined(dice_notes, "; ")),
+        surface_card(scores),
         Card(
             name="Surface within tolerance",
-            value=dice_text(nsd),
+            value=dice_text(mean_over_classes(scores, "nsd")),
             note=f"NSD at {evaluation.tolerance_mm:g} mm, mean over classes",
         ),
         Card(
             name="Cases", value=f"{len(evaluation.scores):,}", note=f"{len(evaluation.refused)} could not be compared"
         ),
     ]
-
-
-def _surfaces_and_volumes(scores: Sequence[CaseScore], tolerance_mm: float) -> Table:
-    rows = []
-    for summary in summarize_classes(scores):
-        difference_ml, share = summary.mean_difference_ml, summary.mean_difference_share
-        relative = NOT_AVAILABLE if share is None else f"{signed_text(100.0 * share, digits=1)} %"
-        rows.append((summary.name, dice_text(summary.mean_nsd), signed_text(difference_ml, digits=2), relative))
-    heads = ("Class", f"Mean NSD ({tolerance_mm:g} mm)", "Volume difference (ml)", "Relative")
-    return Table(caption="Surfaces and volumes by class", heads=heads, rows=rows, hides_caption=True)
 
 
 def _by_folder(evaluation: Evaluation) -> list[Block]:
@@ -260,10 +243,6 @@ def _sources(evaluation: Evaluation) -> Table:
     return fact_table("What was compared", rows).without_caption()
 
 
-def _mean_nsd(scores: Sequence[CaseScore]) -> float | None:
-    return mean_where_known(summary.mean_nsd for summary in summarize_classes(scores))
-
-
 def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     scores = evaluation.scores
     return {
@@ -275,20 +254,11 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
         "num_trained_on": len(evaluation.trained_on),
         "mean_dice_not_trained_on": _unseen_dice(evaluation),
         "mean_hd95_mm": None if evaluation.unlearned else mean_hd95_mm(scores),
-        "mean_nsd": None if evaluation.unlearned else _mean_nsd(scores),
+        "mean_nsd": None if evaluation.unlearned else mean_over_classes(scores, "nsd"),
         "nsd_tolerance_mm": evaluation.tolerance_mm,
         "classes": {
-            summary.name: {
-                "mean_dice": summary.mean_dice,
-                "median_dice": summary.median_dice,
-                "mean_hd95_mm": summary.mean_hd95_mm,
-                "mean_nsd": summary.mean_nsd,
-                "mean_difference_ml": summary.mean_difference_ml,
-                "mean_difference_share": summary.mean_difference_share,
-                "num_without_hd95": summary.num_without_surface,
-                "num_absent": summary.num_absent,
-            }
-            for summary in summarize_classes(scores)
+            of_class.name: {column.key: column.value(of_class) for column in _CLASS_COLUMNS if column.key}
+            for of_class in classes_of(scores)
         },
         "cases": [
             {
@@ -309,18 +279,8 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
     }
 
 
-def _figures(score: CaseScore, name: str) -> Mapping[str, Any]:
-    """What is known of a class in a case."""
-    return {
-        "dice": score.dice[name],
-        "hd95_mm": score.hd95_mm.get(name),
-        "hd95_estimated": name in score.hd95_estimated,
-        "nsd": score.nsd.get(name),
-        "truth_ml": score.truth_ml.get(name),
-        "prediction_ml": score.prediction_ml.get(name),
-        "difference_ml": volume_difference_ml(score, name),
-        "difference_share": volume_difference_share(score, name),
-    }
+def _figures(score: CaseScore, name: str) -> dict[str, Any]:
+    return {key: figure(score, name) for key, figure in FIGURES.items()}
 
 
 def _csv(evaluation: Evaluation) -> str:

@@ -1,4 +1,4 @@
-"""An earlier commit and this one side by side: the feed, a step, the cache, filling it, and MONAI's data sets under our names.
+"""An earlier commit and this one side by side: feed, step, cache, filling it, and MONAI's data sets under our names.
 
     python benchmarks/commits.py c1b6f27 [--rounds 7]
 

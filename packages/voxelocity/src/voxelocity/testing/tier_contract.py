@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
+from voxelocity.data.cache import TIERS, CacheConfig, TierName
+from voxelocity.data.cache.entry import Format
 
 KEY = "0123abcd"
 _DTYPES = ("int16", "float16", "float32", "uint8", "uint16", "int32", "bool")
@@ -320,6 +322,13 @@ class PersistentTierContract(TierContract):
             assert_same(again.get(key), _numbered(int(key)))
         again.put("0", example_volume())
         assert_same(again.get("0"), example_volume())
+
+
+def open_folder_tier(name: TierName, format: Format, folder: Path) -> Any:
+    """The tier of the table in this folder; a function that other processes can import."""
+    open_tier = TIERS[name].open
+    assert open_tier is not None, f"the {name} tier has no folder"
+    return open_tier(folder, "", CacheConfig(tier=name, folder=str(folder), format=format), lambda _: None)
 
 
 def _numbered(number: int) -> Volume:

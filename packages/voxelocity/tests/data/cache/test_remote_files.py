@@ -152,7 +152,10 @@ def test_the_configuration_takes_a_url(tmp_path, monkeypatch):
 
 def test_what_cannot_be_a_cache_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"LMDB file cannot be on a server \(s3://a/b\); choose data.cache.tier disk"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the one file of the lmdb tier cannot be on a server \(s3://a/b\); choose data.cache.tier disk",
+    ):
         open_cache(CacheConfig(tier="lmdb", folder="s3://a/b"), print).get(KEY)
     with pytest.raises(InputError, match=r"nosuch://a/b cannot be opened .*voxelocity\[remote\]"):
         open_cache(CacheConfig(tier="disk", folder="nosuch://a/b"), print).get(KEY)

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shared.raising import raising
 from voxelocity.data.cache import CacheConfig, DiskTier, disk_bytes_in, open_cache, remote_files
-from voxelocity.data.source.remote import mirrored
+from voxelocity.data.source.remote import open_mirror
 from voxelocity.testing.tier_contract import KEY, PersistentTierContract, assert_same, example_volume
 from voxelocity_observe.core.errors import CacheError, CacheFullError, ConfigError, InputError
 
@@ -167,7 +167,7 @@ def test_a_cache_and_a_data_set_of_one_url_have_folders_of_their_own(monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with fsspec.filesystem("memory").open("memory://both/dataset.json", "w") as file:
         file.write("{}")
-    cases = mirrored("memory://both")
+    cases = open_mirror("memory://both")
     cache = open_cache(CacheConfig(tier="disk", folder="memory://both"), print)
     cache.put(KEY, example_volume())
     entries = {path.parent for path in tmp_path.rglob(f"{KEY}*")}

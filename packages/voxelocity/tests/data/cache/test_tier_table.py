@@ -53,22 +53,17 @@ def test_a_configuration_takes_the_tiers_of_the_table_and_the_page_has_the_row_o
 
 
 @pytest.mark.parametrize(
-    ("file_system", "is_installed", "tiers"),
-    [
-        ("ext4", True, ("disk", "lmdb")),
-        ("", True, ("disk", "lmdb")),
-        ("nfs4", True, ("disk",)),
-        ("lustre", True, ("disk",)),
-        ("ext4", False, ("disk",)),
-    ],
+    ("file_system", "is_installed", "works"),
+    [("ext4", True, True), ("", True, True), ("nfs4", True, False), ("lustre", True, False), ("ext4", False, False)],
 )
 def test_lmdb_works_where_it_is_installed_and_the_disk_is_of_this_machine(
-    tmp_path, monkeypatch, file_system, is_installed, tiers
+    tmp_path, monkeypatch, file_system, is_installed, works
 ):
     monkeypatch.setattr(tier_table, "file_system_of", lambda folder: file_system)
     if not is_installed:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert tiers_in(tmp_path) == tiers
+    assert ("lmdb" in tiers_in(tmp_path)) is works
+    assert "disk" in tiers_in(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from shared.examples import is_thorough
 from voxelocity.data.cache import (
     FOLDER_TIERS,
     DiskTier,
@@ -31,13 +32,21 @@ class TestMemoryFirstWithAllBehind(TierContract):
         return lambda folder: TieredCache(lambda: MemoryTier(0), lambda: DiskTier(folder), warn=lambda _: None)
 
 
+OF_PROCESSES = (
+    "test_two_processes_filling_one_cache_do_each_piece_of_work_once",
+    "test_reader_never_sees_part_of_an_entry_and_a_killed_writer_leaves_none",
+)
+
+
 @pytest.mark.parametrize(("name", "format"), [(name, format) for name in FOLDER_TIERS for format in get_args(Format)])
 class TestFolderTiers(PersistentTierContract):
     """Every tier of the table whose entries outlive a run, in each format."""
 
     @pytest.fixture(autouse=True)
-    def _tier(self, name, format):
+    def _tier(self, request, name, format):
         self.name, self.format = name, format
+        if format != "raw" and request.node.originalname in OF_PROCESSES and not is_thorough:
+            pytest.skip("make test-all tries several processes in every format")
 
     def maker(self):
         return partial(open_folder_tier, self.name, self.format)

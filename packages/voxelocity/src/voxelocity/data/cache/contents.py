@@ -76,14 +76,14 @@ class CacheContents:
         self.folder = Path(folder).absolute()
         _check_is_cache(self.folder)
         self._stores: dict[TierName, Store] = {"disk": EntryFiles(self.folder)}
-        self._damaged: dict[TierName, KeptEntry] = {}
+        self._damaged: list[KeptEntry] = []
         for tier, file in _FILES.items():
             path = self._path(tier)
             if path.is_file():
                 try:
                     self._stores[tier] = file.open(path)
                 except DamagedFileError as error:
-                    self._damaged[tier] = self._damaged_file(tier, error)
+                    self._damaged.append(self._damaged_file(tier, error))
                 except OSError as error:
                     raise OutputError(f"cache: {path} cannot be opened ({error.strerror}); make it writable") from error
 
@@ -97,27 +97,23 @@ class CacheContents:
             CacheError: an entry may not be read.
         """
         for tier, store in self._stores.items():
-            for key in self._keys(tier, store):
-                try:
-                    with store.reading(key) as content:
-                        found = None if content is None else _look(tier, key, content, full=full)
-                except OSError as error:
-                    raise CacheError(
-                        f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable "
-                        "or remove it"
-                    ) from error
-                except DamagedFileError as error:
-                    found = self._damaged_file(tier, error)
-                if found is not None:
-                    yield found
-        yield from self._damaged.values()
+            try:
+                for key in store.keys():  # noqa: SIM118
+                    found = self._look(tier, key, full=full)
+                    if found is not None:
+                        yield found
+            except DamagedFileError as error:
+                yield self._damaged_file(tier, error)
+        yield from self._damaged
 
-    def _keys(self, tier: TierName, store: Store) -> list[str]:
+    def _look(self, tier: TierName, key: str, *, full: bool) -> KeptEntry | None:
         try:
-            return store.keys()
-        except DamagedFileError as error:
-            self._damaged[tier] = self._damaged_file(tier, error)
-            return []
+            with self._stores[tier].reading(key) as content:
+                return None if content is None else _describe(tier, key, content, full=full)
+        except OSError as error:
+            raise CacheError(
+                f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable or remove it"
+            ) from error
 
     def _damaged_file(self, tier: TierName, error: DamagedFileError) -> KeptEntry:
         path = self._path(tier)
@@ -167,7 +163,7 @@ def _check_is_cache(folder: Path) -> None:
         )
 
 
-def _look(tier: TierName, key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:
+def _describe(tier: TierName, key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:
     """The entry in these bytes; None if the file is not one of ours."""
     try:
         header = read_header(key, content)

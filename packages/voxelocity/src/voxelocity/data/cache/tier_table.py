@@ -128,9 +128,7 @@ class TierKind:
     """A tier of the cache, as far as others need to know it.
 
     Attributes:
-        kept: where it keeps cases, for documentation, as the next two.
-        shared_by: who has them in common.
-        survives: how long they stay.
+        kept: where it keeps cases, for documentation.
         is_in_memory: whether `max_bytes` limits it.
         rotates: whether it holds some cases at a time, which changes results.
         open: opens a tier in a folder; the text is the URL of an object store that holds all entries, or "". Its
@@ -141,8 +139,6 @@ class TierKind:
     """
 
     kept: str
-    shared_by: str = ""
-    survives: str = ""
     is_in_memory: bool = False
     rotates: bool = False
     open: Callable[[Path, str, CacheConfig, Warn], EntryTier[Store]] | None = None
@@ -173,21 +169,15 @@ TIERS: Mapping[TierName, TierKind] = {
     "none": TierKind(kept="nowhere: a case is prepared each time it is used"),
     "memory": TierKind(
         kept="in main memory (`/dev/shm`), up to `data.cache.max_bytes`",
-        shared_by="all processes of a user on the machine",
-        survives="while one of them uses it",
         is_in_memory=True,
     ),
     "disk": TierKind(
         kept="a file for each case in `data.cache.folder`",
-        shared_by="processes and runs",
-        survives="yes",
         open=open_disk,
         mapped=("raw",),
     ),
     "lmdb": TierKind(
         kept=f"all cases in one file, `{LMDB_NAME}`, in `data.cache.folder`",
-        shared_by="processes and runs",
-        survives="yes",
         open=_open_lmdb,
         file=OneFile(name=LMDB_NAME, open=open_lmdb_file, remove=remove_lmdb_file),
         niche=Niche(
@@ -202,8 +192,6 @@ TIERS: Mapping[TierName, TierKind] = {
     ),
     "rotating": TierKind(
         kept="like `memory`, but only `data.cache.num_cases` at a time; some are replaced after each epoch",
-        shared_by="like `memory`",
-        survives="like `memory`",
         is_in_memory=True,
         rotates=True,
     ),

@@ -2,6 +2,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -14,16 +15,22 @@ from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
 from voxelocity_observe.core.errors import CacheError, CacheFullError, EntryTooLargeError
 
 
-@pytest.fixture
-def put_elsewhere(tmp_path):
-    """The path of the file of a folder into which another process has put one entry."""
+@pytest.fixture(scope="module")
+def filled_elsewhere(tmp_path_factory):
     code = (
         "import sys; from pathlib import Path; from voxelocity.data.cache import LmdbTier; "
         "from voxelocity.testing.tier_contract import KEY, example_volume; "
         "LmdbTier(Path(sys.argv[1])).put(KEY, example_volume())"
     )
-    run_python(code, [tmp_path]).check_returncode()
-    return tmp_path / "entries.lmdb"
+    folder = tmp_path_factory.mktemp("elsewhere")
+    run_python(code, [folder]).check_returncode()
+    return folder / "entries.lmdb"
+
+
+@pytest.fixture
+def put_elsewhere(tmp_path, filled_elsewhere):
+    """The path of the file of a folder into which another process has put one entry."""
+    return Path(shutil.copy(filled_elsewhere, tmp_path))
 
 
 class Failing:

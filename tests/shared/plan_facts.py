@@ -48,7 +48,6 @@ def machine(device="cpu", **changes):
         "memory_bytes": 32 * GIB,
         "shared_bytes": 16 * GIB,
         "disk_bytes": 500 * GIB,
-        "has_lmdb": True,
     }
     return Machine(**{**values, **changes})
 

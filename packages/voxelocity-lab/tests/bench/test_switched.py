@@ -30,9 +30,7 @@ def machine(device, name, *, fast_bfloat16=True):
     sizes = dict.fromkeys(
         ("device_memory_bytes", "device_free_bytes", "memory_bytes", "shared_bytes", "disk_bytes"), 2**33
     )
-    return Machine(
-        device=device, device_name=name, fast_bfloat16=fast_bfloat16, num_cpus=2, has_lmdb=False, **sizes
-    )  # fmt: skip
+    return Machine(device=device, device_name=name, fast_bfloat16=fast_bfloat16, num_cpus=2, **sizes)
 
 
 CPU, GPU = machine("cpu", "CPU"), machine("cuda", "H100")

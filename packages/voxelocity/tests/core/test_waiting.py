@@ -30,6 +30,10 @@ from voxelocity.core.waiting import without_waiting
 def compiler():
     return [thread for thread in threading.enumerate() if thread.name == "voxelocity-compile"]
 
+def finish():
+    for thread in compiler():
+        thread.join()
+
 def made(kernel=some_loops.twice, dtype=np.float32):
     values = np.ones(3, dtype)
     return without_waiting(lambda: (kernel(values), "kernel")[1], lambda: "plain")
@@ -57,39 +61,30 @@ def test_plain_code_works_until_the_thread_has_compiled_and_the_next_process_fin
     lines = """
     before = sys.getswitchinterval()
     print(made())
-    for thread in compiler():
-        thread.join()
+    finish()
     print(made(), len(some_loops.twice.signatures), sys.getswitchinterval() == before)
     """
     assert says(lines) == ["plain", "kernel", "1", "True"]
     assert says("print(made(), len(compiler()))") == ["kernel", "0"]
 
 
-def test_outside_of_it_a_kernel_is_compiled_when_it_is_called_for_each_kind_of_argument_by_itself(says):
-    assert says("""
+def test_kinds_of_arguments_and_errors_are_kept_apart(says):
+    printed = says("""
+    # Outside of it, a kernel is compiled when it is called.
     some_loops.twice(np.ones(3, np.float32))
-    print(len(some_loops.twice.signatures), len(compiler()))
-    print(made(), made(dtype=np.int16))
-    """) == ["1", "0", "kernel", "plain"]
-
-
-def test_a_caller_waits_neither_for_another_kernel_that_is_being_compiled(says):
-    assert says("""
+    print(len(some_loops.twice.signatures), len(compiler()), made())
+    # A caller waits neither for its own kernel nor for another one that is being compiled.
     with waiting._behind._compiles:
-        print(made(), made(dtype=np.int16), len(waiting._behind._asked))
-    """) == ["plain", "plain", "1"]
-
-
-def test_the_error_of_a_kernel_that_cannot_be_compiled_reaches_the_caller(says):
-    assert says("""
+        print(made(dtype=np.int16), made(dtype=np.int32), len(waiting._behind._asked))
+    finish()
     print(made(some_loops.wrong))
-    for thread in compiler():
-        thread.join()
+    finish()
     try:
         made(some_loops.wrong)
     except Exception as error:
-        print(type(error).__name__, made())
-    """) == ["plain", "TypingError", "plain"]
+        print(type(error).__name__, made(dtype=np.int8))
+    """)
+    assert printed == ["1", "0", "kernel", "plain", "plain", "1", "plain", "TypingError", "plain"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
@@ -104,8 +99,7 @@ def test_a_forked_child_compiles_by_itself_while_the_parent_does(says):
         some_loops.twice(np.ones(3))
         print(made(dtype=np.int16), len(compiler()))
         sys.stdout.flush()
-        for thread in compiler():
-            thread.join()
+        finish()
         os._exit(0)
     print(os.waitpid(child, 0)[1])
     """) == ["plain", "1", "0"]

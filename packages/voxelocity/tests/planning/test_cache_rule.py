@@ -113,7 +113,7 @@ def test_the_reason_of_one_file_is_the_number_of_files_it_saves():
 
 
 def test_one_file_that_cannot_be_had_here_is_named_with_its_needs():
-    choice = planned(40_000, SMALL, build_s=100.0, has_lmdb=False)["tier"]
+    choice = planned(40_000, SMALL, build_s=100.0, cache_tiers=("disk",))["tier"]
     assert choice.value == "disk"
     assert choice.reason.endswith(
         "40,000 cases of 0.75 MiB are better kept in one file (tier lmdb), but that needs the package lmdb and a cache "

@@ -114,6 +114,8 @@ def clear(
     if memory:
         _clear_memory(folder, older_than, yes=yes)
         return
+    from voxelocity.data.cache import TIERS
+
     min_age_s = 0.0 if older_than is None else parse_duration_s(older_than)
     contents = _open(folder)
     # An entry of unknown age is unusable.
@@ -125,8 +127,8 @@ def clear(
     if not yes:
         _ask(f"Remove {_count_text(entries)}, {total}, from {contents.folder}?")
     freed = bytes_text(contents.remove(entries))
-    keeps_size = any(entry.tier == "lmdb" for entry in entries)
-    note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
+    files = {file.name: None for entry in entries if (file := TIERS[entry.tier].file) is not None}
+    note = f" ({', '.join(files)} keeps its size; new entries use the room)" if files else ""
     _say(f"removed {_count_text(entries)}, freed {freed}{note}")
 
 

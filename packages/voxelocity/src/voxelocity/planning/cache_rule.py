@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.data.cache import FOLDER_TIERS, TIERS, TierName
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.machine import Machine
-
-Tier = Literal["none", "memory", "disk", "lmdb", "rotating"]
 
 # Shares of the free memory: what cases may take if all of them, or a window of them, are kept there. The budget is a
 # little larger, so that a wrong estimate of their size does not push cases out.
@@ -34,9 +32,6 @@ _BLOSC2_SHARE = 0.6
 # first case and gains 14 ms in the second, so it pays once more than 3.6 % of the patches come from the disk itself.
 _PAGE_CACHE_SHARE = 0.8
 _COLD_SHARE = 0.036
-# Each case takes a file and its lock, which count in file quotas, backups and deletion. docs/cache.md has the cost.
-_MANY_CASES = 20_000
-_SMALL_CASE_BYTES = 2**20
 # With fewer, a network would learn from a handful of cases at a time.
 _USEFUL_CASES = 16
 _REPLACE_RATE = 0.1
@@ -80,10 +75,6 @@ class _Sizes:
         return self.machine.disk_bytes + self.machine.cache_bytes
 
     @property
-    def are_many_and_small(self) -> bool:
-        return self.num_cases > _MANY_CASES and self.case_bytes < _SMALL_CASE_BYTES
-
-    @property
     def text(self) -> str:
         memory_gib, disk_gib = self.machine.memory_bytes / _GIB, self.machine.disk_bytes / _GIB
         return (
@@ -112,7 +103,7 @@ def settle_cache(facts: PlanFacts) -> None:
     held = f"one folder for all runs, which holds {sizes.machine.cache_bytes / _GIB:.2f} GiB now"
     facts.settle("data.cache.folder", facts.cache_folder, held, changes_results=False)
     facts.settle("data.cache.folder_max_bytes", *_folder_limit(sizes), changes_results=False)
-    if tier in ("disk", "lmdb"):
+    if TIERS[tier].open is not None:
         facts.settle("data.cache.format", *_format(sizes), changes_results=False)
     facts.settle("data.cache.max_bytes", *_budget(sizes, tier), changes_results=False)
     if tier == "rotating":
@@ -136,22 +127,14 @@ def resident_bytes(facts: PlanFacts) -> int:
     return int(_DEVICE_SPARE * case_bytes * facts.num_training)
 
 
-def _tier(sizes: _Sizes) -> tuple[Tier, str]:
+def _tier(sizes: _Sizes) -> tuple[TierName, str]:
     machine, text = sizes.machine, sizes.text
     fits_memory = sizes.total_bytes < _MEMORY_SHARE * machine.memory_bytes
     if fits_memory and sizes.build_s < _QUICK_BUILD_S:
         return "memory", f"{text} and about {sizes.build_s:.0f} s to make again in the next run"
     if _BLOSC2_SHARE * sizes.total_bytes < _DISK_SHARE * sizes.disk_free_bytes:
         kept = f"{text} and about {sizes.build_s:.0f} s to make, so they are kept for the next run"
-        if not sizes.are_many_and_small:
-            return "disk", kept
-        small = f"{sizes.num_cases:,} cases of {sizes.case_bytes / 2**20:.2f} MiB"
-        if machine.has_lmdb:
-            return "lmdb", f"{kept}; {small} go into one file instead of two each, since quotas and backups count files"
-        return "disk", (
-            f"{kept}; {small} are better kept in one file (tier lmdb), but that needs the package lmdb and a cache "
-            "folder on a local disk"
-        )
+        return _folder_tier(sizes, kept)
     if fits_memory:
         return "memory", f"{text}; the disk is too full to keep them"
     full = f"{text}; neither memory nor disk holds them"
@@ -167,6 +150,18 @@ def _tier(sizes: _Sizes) -> tuple[Tier, str]:
         f"{full}, and fewer than {_USEFUL_CASES} at a time fit into memory, so cases are prepared each time they are "
         "used"
     )
+
+
+def _folder_tier(sizes: _Sizes, kept: str) -> tuple[TierName, str]:
+    """The tier for which these cases are made, the disk otherwise; and why."""
+    for name in FOLDER_TIERS:
+        niche = TIERS[name].niche
+        if niche is not None and niche.suits(sizes.num_cases, sizes.case_bytes):
+            cases = f"{sizes.num_cases:,} cases of {sizes.case_bytes / 2**20:.2f} MiB"
+            if name in sizes.machine.cache_tiers:
+                return name, f"{kept}; {cases} {niche.benefit}"
+            return "disk", (f"{kept}; {cases} are better kept {niche.form} (tier {name}), but that needs {niche.needs}")
+    return "disk", kept
 
 
 def _format(sizes: _Sizes) -> tuple[str, str]:
@@ -200,12 +195,12 @@ def _folder_limit(sizes: _Sizes) -> tuple[int, str]:
     )
 
 
-def _budget(sizes: _Sizes, tier: Tier) -> tuple[int, str]:
+def _budget(sizes: _Sizes, tier: TierName) -> tuple[int, str]:
     """The limit in bytes for the tiers in memory, and why."""
     half, shared = int(_BUDGET_SHARE * sizes.machine.memory_bytes), sizes.machine.shared_bytes
-    if half <= shared or tier not in ("memory", "rotating"):
+    if half <= shared or not TIERS[tier].is_in_memory:
         return half, "at most half of the free memory"
-    needed = sizes.total_bytes if tier == "memory" else _MEMORY_SHARE * sizes.machine.memory_bytes
+    needed = sizes.total_bytes if TIERS[tier].holds_every_case else _MEMORY_SHARE * sizes.machine.memory_bytes
     if needed <= shared:
         return shared, "all that is free in /dev/shm, less than half of the free memory: processes share one copy"
     return half, (

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config, check_key, flatten, set_value
 from voxelocity.data.augment import BUILT_IN_EFFECTS
+from voxelocity.data.cache import FOLDER_TIERS
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
 from voxelocity.parallel.config import ParallelConfig
@@ -164,7 +165,7 @@ def without_places(keys: Mapping[str, Any], given: Mapping[str, Any], *, where: 
         where: the file, for messages.
     """
     folder = keys.get("data.cache.folder", "")
-    is_used = keys.get("data.cache.tier") in ("disk", "lmdb") and folder != str(default_cache_folder())
+    is_used = keys.get("data.cache.tier") in FOLDER_TIERS and folder != str(default_cache_folder())
     if is_used and "data.cache.folder" not in flatten(Plan, given):
         warnings.warn(
             f"plan: {where} keeps prepared cases in {shortened(folder)}. The file may come from someone else, so they "

@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 
 from voxelocity.core.requests.plan import DeviceChoice
-from voxelocity.data.cache import disk_bytes_in, shared_free_bytes
+from voxelocity.data.cache import FOLDER_TIERS, TierName, disk_bytes_in, shared_free_bytes, tiers_in
 from voxelocity.parallel import read_place
 from voxelocity_observe.core.device import freest_gpu
 from voxelocity_observe.core.errors import ConfigError
@@ -18,9 +18,7 @@ from voxelocity_observe.core.host import (
     available_memory_bytes,
     cpu_budget,
     cpu_has_fast_bfloat16,
-    file_system_of,
     free_disk_bytes,
-    is_on_network,
 )
 
 
@@ -42,7 +40,7 @@ class Machine:
         shared_bytes: the part of it that files shared by processes can take (`/dev/shm`); 0 if there is no such place.
         disk_bytes: free space where the cache would be.
         cache_bytes: what entries of the tier disk already take there.
-        has_lmdb: whether the LMDB tier works here: its package is installed, and the cache is on a local disk.
+        cache_tiers: tiers in a folder that work where the cache would be.
         has_triton: whether batches can be augmented on a CUDA device: the package triton is installed.
     """
 
@@ -55,7 +53,7 @@ class Machine:
     memory_bytes: int
     shared_bytes: int
     disk_bytes: int
-    has_lmdb: bool
+    cache_tiers: tuple[TierName, ...] = FOLDER_TIERS
     cache_bytes: int = 0
     capability: tuple[int, int] | None = None
     num_ranks: int = 1
@@ -101,14 +99,9 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         memory_bytes=available_memory_bytes(),
         shared_bytes=shared_free_bytes(),
         disk_bytes=free_disk_bytes(cache_folder),
-        has_lmdb=_has_lmdb(cache_folder),
+        cache_tiers=tiers_in(cache_folder),
         cache_bytes=disk_bytes_in(cache_folder),
         num_ranks=place.size,
         device_index=index,
         has_triton=importlib.util.find_spec("triton") is not None,
     )
-
-
-def _has_lmdb(cache_folder: Path) -> bool:
-    is_local = not is_on_network(file_system_of(cache_folder))
-    return is_local and importlib.util.find_spec("lmdb") is not None

@@ -239,8 +239,7 @@ def _cache_bytes(planned: Planned, scans: _Scans) -> int:
     cache = planned.plan.data.cache
     if cache.tier == "rotating":
         return sum(sorted(scans.case_bytes)[-cache.num_cases :])
-    is_mapped = cache.tier == "memory" or (cache.tier == "disk" and cache.format == "raw")
-    return sum(scans.case_bytes) if is_mapped else 0
+    return sum(scans.case_bytes) if cache.kind.is_in_memory or cache.format in cache.kind.mapped else 0
 
 
 def _num_batches(planned: Planned) -> int:

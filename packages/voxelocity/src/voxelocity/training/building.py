@@ -10,6 +10,7 @@ from rich.console import Console
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.cache import FOLDER_TIERS
 from voxelocity.data.pipeline import CachingFacts, DataConfig, PreparedCases
 from voxelocity.planning import DeviceChoice, make_plan
 from voxelocity.training.caching import CacheProgress
@@ -58,10 +59,10 @@ def cache_job(cases: Cases, *, device: DeviceChoice = "auto", overrides: Mapping
     """
     planned = make_plan(cases, device=device, overrides={"data.cache.tier": "disk", **(overrides or {})})
     data = planned.plan.data
-    if data.cache.tier not in ("disk", "lmdb"):
+    if data.cache.tier not in FOLDER_TIERS:
         raise ConfigError(
-            f"cache build: data.cache.tier={data.cache.tier} keeps nothing that a later run could find; choose disk or "
-            "lmdb, or leave the key out"
+            f"cache build: data.cache.tier={data.cache.tier} keeps nothing that a later run could find; choose "
+            f"{' or '.join(FOLDER_TIERS)}, or leave the key out"
         )
     return CacheJob(
         refs=tuple(planned.cases.split("all").training),

@@ -116,9 +116,10 @@ def build_cache(job: CacheJob, *, address: str, console: Console) -> CachingFact
         ScanError: a case cannot be used; those that are ready stay in the folder.
         CacheError: the folder of this machine does not hold all of them.
     """
-    if job.data.cache.tier != "disk":
+    if (file := job.data.cache.kind.file) is not None:
         raise ConfigError(
-            "cache build: several machines cannot write one LMDB file; leave data.cache.tier out, or set it to disk"
+            f"cache build: several machines cannot write one file, {file.name}; leave data.cache.tier out, or set it "
+            "to disk"
         )
     ray, start_s = _ray(), time.perf_counter()
     with _cluster(ray, address), CacheProgress(console, "disk", len(job.refs)) as progress:

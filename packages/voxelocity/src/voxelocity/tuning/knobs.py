@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from voxelocity.core.config import flatten
+from voxelocity.data.cache import TIERS
 from voxelocity.planning import CHANGE_RESULTS, Machine, Plan, Planned
 from voxelocity.tuning.space import Knob, only, sizes
 from voxelocity_observe.core.errors import ConfigError
@@ -90,6 +91,6 @@ def _windows(planned: int, machine: Machine) -> tuple[int, ...]:
 def _tiers(values: Mapping[str, Any], machine: Machine) -> list[str]:
     """Tiers that keep every case, between which nothing but speed differs."""
     tier = values["data.cache.tier"]
-    if tier not in ("memory", "disk", "lmdb") or "://" in values["data.cache.folder"] or machine.num_ranks > 1:
+    if not TIERS[tier].holds_every_case or "://" in values["data.cache.folder"] or machine.num_ranks > 1:
         return [tier]
     return ["memory", "disk"] if values["data.cache.max_bytes"] else ["disk"]

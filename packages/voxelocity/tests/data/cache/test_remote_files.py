@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shared.raising import raising
 from voxelocity.data.cache import CacheConfig, DiskTier, disk_bytes_in, open_cache, remote_files
-from voxelocity.data.source.remote import mirrored
+from voxelocity.data.source.remote import open_mirror
 from voxelocity.testing.tier_contract import KEY, PersistentTierContract, assert_same, example_volume
 from voxelocity_observe.core.errors import CacheError, CacheFullError, ConfigError, InputError
 
@@ -152,7 +152,10 @@ def test_the_configuration_takes_a_url(tmp_path, monkeypatch):
 
 def test_what_cannot_be_a_cache_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"LMDB file cannot be on a server \(s3://a/b\); choose data.cache.tier disk"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the one file of the lmdb tier cannot be on a server \(s3://a/b\); choose data.cache.tier disk",
+    ):
         open_cache(CacheConfig(tier="lmdb", folder="s3://a/b"), print).get(KEY)
     with pytest.raises(InputError, match=r"nosuch://a/b cannot be opened .*voxelocity\[remote\]"):
         open_cache(CacheConfig(tier="disk", folder="nosuch://a/b"), print).get(KEY)
@@ -164,7 +167,7 @@ def test_a_cache_and_a_data_set_of_one_url_have_folders_of_their_own(monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with fsspec.filesystem("memory").open("memory://both/dataset.json", "w") as file:
         file.write("{}")
-    cases = mirrored("memory://both")
+    cases = open_mirror("memory://both")
     cache = open_cache(CacheConfig(tier="disk", folder="memory://both"), print)
     cache.put(KEY, example_volume())
     entries = {path.parent for path in tmp_path.rglob(f"{KEY}*")}

@@ -6,8 +6,10 @@ Not on the number of threads or processes, the tier that keeps the cases, or whe
 import pytest
 
 from shared.noted_cases import NotedCases, drawn
+from voxelocity.data.cache import FOLDER_TIERS
 
-TIERS = ("none", "memory", "memory that is low", "disk", "disk blosc2", "lmdb", "lmdb blosc2", "rotating")
+IN_FOLDERS = [f"{tier}{format}" for tier in FOLDER_TIERS for format in ("", " blosc2")]
+TIERS = ("none", "memory", "memory that is low", *IN_FOLDERS, "rotating")
 NUM_STEPS = 9
 RESUMED_AT = 5
 """After 15 draws: in the middle of an epoch of 10, and of one of 6 where the cache rotates."""

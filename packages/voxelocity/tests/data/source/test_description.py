@@ -158,7 +158,7 @@ def _places(value, path=()):
         yield from _places(inner, (*path, key))
 
 
-LONG = ["x" * 5000, ["x" * 5000] * 5000, {"x" * 5000: "x" * 5000}, 10**3000, -(10**3000)]
+LONG = ["x" * 5000, ["x" * 5000] * 50, {"x" * 5000: "x" * 5000}, 10**3000, -(10**3000)]
 
 
 @pytest.mark.parametrize("layout", ["msd", "nnunet"])

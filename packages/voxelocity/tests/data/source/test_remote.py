@@ -19,7 +19,7 @@ from voxelocity.core import staging
 from voxelocity.core.remote import ContentError, _nearness, local_name, remote_url
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.source import open_cases, remote
-from voxelocity.data.source.remote import mirrored
+from voxelocity.data.source.remote import open_mirror
 from voxelocity.data.source.server_listing import RemoteFile
 from voxelocity_observe.core.errors import DatasetError, ScanError
 
@@ -112,7 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(own_msd):
     with Server(own_msd) as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
@@ -130,7 +130,7 @@ def opened(url, **options):
     waits = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        root = mirrored(url, sleep=waits.append, **options)
+        root = open_mirror(url, sleep=waits.append, **options)
     return open_cases(root), waits, caught
 
 
@@ -291,7 +291,7 @@ def test_a_refusal_is_reported_at_once(server):
     server.faults["dataset.json"] = ["refusal"]
     waits = []
     with pytest.raises(DatasetError, match=r"cannot be read \(403.*check the URL and your permissions"):
-        mirrored(server.url, sleep=waits.append)
+        open_mirror(server.url, sleep=waits.append)
     assert waits == []
 
 
@@ -511,7 +511,7 @@ def test_a_redirect_to_services_of_the_network_link_is_not_followed(server, plac
 
 def test_a_redirect_within_the_same_machine_is_followed(server, own_msd):
     with Server(own_msd) as other:
-        thread = threading.Thread(target=other.serve_forever)
+        thread = threading.Thread(target=other.serve_forever, args=(0.01,))
         thread.start()
         try:
             server.leads_to = f"{other.url}/imagesTr/case_0.nii.gz"

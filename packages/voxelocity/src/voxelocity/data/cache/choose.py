@@ -7,11 +7,10 @@ from pathlib import Path
 
 from voxelocity.core.contracts import Tier
 from voxelocity.core.remote import local_name, remote_url
-from voxelocity.data.cache.config import CacheConfig
-from voxelocity.data.cache.disk import DiskTier, LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder
+from voxelocity.data.cache.tier_table import CacheConfig, open_disk
 from voxelocity.data.cache.tiered import MemoryPlace, TieredCache, memory_floor_bytes
 from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.host import default_cache_folder
@@ -32,16 +31,15 @@ def open_cache(cache: CacheConfig, warn: Warn) -> TieredCache:
     Raises:
         OutputError: the folder of the tier cannot be used.
     """
-    if cache.tier == "none":
-        return TieredCache(None, warn=warn)
+    kind = cache.kind
     files = partial(_open_files, cache, warn)
     memory = partial(_open_memory, cache.max_bytes, warn)
     floor_bytes = memory_floor_bytes()
-    if cache.tier in ("disk", "lmdb"):
+    if kind.open is not None:
         return TieredCache(files, memory if cache.max_bytes else None, warn=warn, floor_bytes=floor_bytes)
     return TieredCache(
-        memory,
-        files if cache.folder else None,
+        memory if kind.is_in_memory else None,
+        files if kind.is_in_memory and cache.folder else None,
         second_name=f"the disk tier in {cache.folder}",
         warn=warn,
         floor_bytes=floor_bytes,
@@ -49,13 +47,15 @@ def open_cache(cache: CacheConfig, warn: Warn) -> TieredCache:
 
 
 def _open_files(cache: CacheConfig, warn: Warn) -> Tier:
-    url = remote_url(cache.folder)
-    if url and cache.tier == "lmdb":
-        raise ConfigError(f"data.cache.folder: an LMDB file cannot be on a server ({url}); choose data.cache.tier disk")
+    """The tier that the configuration names, or the disk tier behind one in memory."""
+    kind, url = cache.kind, remote_url(cache.folder)
+    if url and kind.file is not None:
+        raise ConfigError(
+            f"data.cache.folder: the one file of the {cache.tier} tier cannot be on a server ({url}); choose "
+            "data.cache.tier disk"
+        )
     folder = default_cache_folder() / "remote-cache" / local_name(url) if url else Path(cache.folder)
-    if cache.tier == "lmdb":
-        return LmdbTier(folder, format=cache.format, warn=warn)
-    return DiskTier(folder, url=url, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)
+    return (kind.open or open_disk)(folder, url, cache, warn)
 
 
 def _open_memory(max_bytes: int, warn: Warn) -> MemoryPlace:

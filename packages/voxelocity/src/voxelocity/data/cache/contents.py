@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from voxelocity.data.cache.entry import DamagedEntryError, EntryBytes, Format, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.lmdb_file import LMDB_NAME, DamagedFileError, LmdbFile, open_lmdb_file, remove_lmdb_file
+from voxelocity.data.cache.lmdb_file import DamagedFileError
 from voxelocity.data.cache.locks import LOCKS_NAME
+from voxelocity.data.cache.stored import Store
+from voxelocity.data.cache.tier_table import TIERS, OneFile, TierName
 from voxelocity_observe.core.errors import CacheError, ConfigError, OutputError
 
 _KEY = re.compile(r"[0-9a-f]{40}")
 """The names that `entry_key` gives. A file named like this is an entry even where nothing in it can be read."""
 
 State = Literal["whole", "damaged", "outdated"]
+
+_FILES: Mapping[TierName, OneFile] = {name: kind.file for name, kind in TIERS.items() if kind.file is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class KeptEntry:
         age_s: seconds since it was made, None where unknown.
     """
 
-    tier: Literal["disk", "lmdb"]
+    tier: TierName
     key: str
     num_bytes: int
     state: State = "whole"
@@ -55,7 +59,7 @@ class KeptEntry:
 
 
 class CacheContents:
-    """The entries of the disk and LMDB tiers in a folder.
+    """The entries of all tiers in a folder.
 
     Only opens and removes entries; other files in the folder are left alone.
 
@@ -65,27 +69,26 @@ class CacheContents:
     Raises:
         ConfigError: there is no such folder, or it is not a cache.
         CacheError: it holds an LMDB file, and the package `lmdb` is missing or the file is of another version.
-        OutputError: its LMDB file cannot be opened.
+        OutputError: a file of all entries cannot be opened.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder).absolute()
         _check_is_cache(self.folder)
-        self._stores: dict[Literal["disk", "lmdb"], EntryFiles | LmdbFile] = {"disk": EntryFiles(self.folder)}
-        self._damaged: KeptEntry | None = None
-        lmdb_path = self.folder.resolve() / LMDB_NAME
-        if lmdb_path.is_file():
-            try:
-                self._stores["lmdb"] = open_lmdb_file(lmdb_path)
-            except DamagedFileError as error:
-                self._damaged = self._whole_file_damaged(error)
-            except OSError as error:
-                raise OutputError(
-                    f"cache: {lmdb_path} cannot be opened ({error.strerror}); make it writable"
-                ) from error
+        self._stores: dict[TierName, Store] = {"disk": EntryFiles(self.folder)}
+        self._damaged: list[KeptEntry] = []
+        for tier, file in _FILES.items():
+            path = self._path(tier)
+            if path.is_file():
+                try:
+                    self._stores[tier] = file.open(path)
+                except DamagedFileError as error:
+                    self._damaged.append(self._damaged_file(tier, error))
+                except OSError as error:
+                    raise OutputError(f"cache: {path} cannot be opened ({error.strerror}); make it writable") from error
 
     def entries(self, *, full: bool = False) -> Iterator[KeptEntry]:
-        """Every entry, found one after the other. An LMDB file that is damaged as a whole counts as one entry.
+        """Every entry, found one after the other. A file that is damaged as a whole counts as one entry.
 
         Args:
             full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
@@ -94,45 +97,44 @@ class CacheContents:
             CacheError: an entry may not be read.
         """
         for tier, store in self._stores.items():
-            for key in self._keys(store):
-                try:
-                    with store.reading(key) as content:
-                        found = None if content is None else _look(tier, key, content, full=full)
-                except OSError as error:
-                    raise CacheError(
-                        f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable "
-                        "or remove it"
-                    ) from error
-                except DamagedFileError as error:
-                    found = self._whole_file_damaged(error)
-                if found is not None:
-                    yield found
-        if self._damaged is not None:
-            yield self._damaged
+            try:
+                for key in store.keys():  # noqa: SIM118
+                    found = self._look(tier, key, full=full)
+                    if found is not None:
+                        yield found
+            except DamagedFileError as error:
+                yield self._damaged_file(tier, error)
+        yield from self._damaged
 
-    def _keys(self, store: EntryFiles | LmdbFile) -> list[str]:
+    def _look(self, tier: TierName, key: str, *, full: bool) -> KeptEntry | None:
         try:
-            return store.keys()
-        except DamagedFileError as error:
-            self._damaged = self._whole_file_damaged(error)
-            return []
+            with self._stores[tier].reading(key) as content:
+                return None if content is None else _describe(tier, key, content, full=full)
+        except OSError as error:
+            raise CacheError(
+                f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); make it readable or remove it"
+            ) from error
 
-    def _whole_file_damaged(self, error: DamagedFileError) -> KeptEntry:
-        size = (self.folder.resolve() / LMDB_NAME).stat().st_size
-        return KeptEntry(tier="lmdb", key=LMDB_NAME, num_bytes=size, state="damaged", problem=str(error))
+    def _damaged_file(self, tier: TierName, error: DamagedFileError) -> KeptEntry:
+        path = self._path(tier)
+        return KeptEntry(tier=tier, key=path.name, num_bytes=path.stat().st_size, state="damaged", problem=str(error))
+
+    def _path(self, tier: TierName) -> Path:
+        return self.folder.resolve() / _FILES[tier].name
 
     def remove(self, entries: Sequence[KeptEntry]) -> int:
         """Removes these entries; returns the bytes they took. Runs that use one continue, or say how to.
 
         Raises:
             OutputError: an entry cannot be removed; those before it are.
-            CacheError: the LMDB file cannot be written.
+            CacheError: the file of all entries cannot be written.
         """
         num_bytes = 0
         for entry in entries:
             try:
-                if entry.key == LMDB_NAME:
-                    remove_lmdb_file(self.folder.resolve() / LMDB_NAME)
+                file = _FILES.get(entry.tier)
+                if file is not None and entry.key == file.name:
+                    file.remove(self._path(entry.tier))
                 else:
                     self._stores[entry.tier].drop(entry.key)
             except OSError as error:
@@ -152,7 +154,7 @@ def _check_is_cache(folder: Path) -> None:
         )
     is_cache = folder.is_dir() and (
         (folder / LOCKS_NAME).is_dir()
-        or (folder / LMDB_NAME).is_file()
+        or any((folder / file.name).is_file() for file in _FILES.values())
         or any(_KEY.fullmatch(key) for key in EntryFiles(folder).keys())  # noqa: SIM118
     )
     if not is_cache:
@@ -161,12 +163,12 @@ def _check_is_cache(folder: Path) -> None:
         )
 
 
-def _look(tier: Literal["disk", "lmdb"], key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:
+def _describe(tier: TierName, key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:
     """The entry in these bytes; None if the file is not one of ours."""
     try:
         header = read_header(key, content)
     except DamagedEntryError as error:
-        if tier == "disk" and not _KEY.fullmatch(key):
+        if tier not in _FILES and not _KEY.fullmatch(key):
             return None
         state: State = "outdated" if isinstance(error, OutdatedEntryError) else "damaged"
         return KeptEntry(tier=tier, key=key, num_bytes=len(content), state=state, problem=str(error))

@@ -208,8 +208,8 @@ class LmdbTier(EntryTier[lmdb_file.LmdbFile]):
     """Volumes as values of one LMDB file in a folder. Safe to use from several threads and processes at once.
 
     A value appears whole or not at all, one writer at a time. A read opens a transaction, takes its box from the mapped
-    file without touching the rest, and copies or decodes it, as the mapping may move when the file grows. A put needs
-    the bytes of its volume once more meanwhile. Volumes handed out can no longer be read when their entry is dropped.
+    file without touching the rest, and copies or decodes it, as its pages may be used again later. A put needs the
+    bytes of its volume once more meanwhile. Volumes handed out can no longer be read when their entry is dropped.
 
     Args:
         folder: made if it is missing, with access for this user alone; on a disk of this machine, as LMDB does not work

@@ -1,7 +1,8 @@
-"""One LMDB file: values by key, read without a copy inside a transaction, grown when full. Knows nothing about entries.
+"""One LMDB file: values by key, read without a copy inside a transaction. Knows nothing about entries.
 
 A process may open a file only once and must not use it across a fork; `open_lmdb_file` ensures the first, and every
-call checks the second.
+call checks the second. The map is as large as the disk. It only takes addresses, and so never has to grow, for which
+LMDB would need all transactions of all threads to end.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import shutil
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from voxelocity_observe.core.errors import CacheError, CacheFullError
 
 LMDB_NAME = "entries.lmdb"
-_START_BYTES = 2**30
+_LEAST_MAP_BYTES, _MOST_MAP_BYTES = 2**30, 2**44
+"""Below the least, a process with a limit on its addresses is refused. The most is an eighth of what processes have."""
 _MAX_READERS = 1024
 """Concurrent reads, over all processes."""
 MAX_VALUE_BYTES = 2**32 - 1
 """LMDB's own limit."""
-_PAGE_SHARE = 1.02
-"""Size of a value including the pages that lead to it, relative to the value."""
 
 _META = struct.Struct("<16x II 16x I 92x QQ")
 """The fields we read of a page that describes the file: magic number, version, page size, last page, change."""
@@ -84,15 +84,19 @@ class LmdbFile:
         self._lmdb = _import_lmdb()
         self._path = path
         self.pid = os.getpid()
-        self._gate = _Gate()
-        settings = {"map_size": _START_BYTES, "max_readers": _MAX_READERS, **options}
+        settings = {"max_readers": _MAX_READERS, **options, "map_size": _map_bytes(path, options.get("map_size", 0))}
         check_lmdb_file(path)
         self.is_writable = not path.exists() or os.access(path, os.W_OK)
         if not self.is_writable:
             lock = path.with_name(f"{path.name}-lock")
             settings |= {"readonly": True, "create": False, "lock": os.access(lock, os.W_OK)}
         try:
-            self._environment = self._lmdb.open(str(path), subdir=False, **settings)
+            try:
+                self._environment = self._lmdb.open(str(path), subdir=False, **settings)
+            except self._lmdb.MemoryError:
+                # `ulimit -v`, which is rare: the file then takes no more than this.
+                settings["map_size"] = _LEAST_MAP_BYTES
+                self._environment = self._lmdb.open(str(path), subdir=False, **settings)
         except self._lmdb.Error as error:
             if isinstance(error, (self._lmdb.InvalidError, self._lmdb.CorruptedError, self._lmdb.VersionMismatchError)):
                 raise CacheError(
@@ -120,10 +124,19 @@ class LmdbFile:
         """
         value = b"".join(parts)
         try:
-            self._change(lambda transaction: transaction.put(key.encode(), value), len(value))
+            with self._transaction(write=True) as transaction:
+                transaction.put(key.encode(), value)
         except self._lmdb.Error as error:
-            if self._means_full(error, len(value)):
-                raise CacheFullError(self._full_text(len(value))) from error
+            free_bytes = shutil.disk_usage(self._path.parent).free
+            # LMDB reports a partial write as "Input/output error".
+            if self._says_full(error) or free_bytes < len(value):
+                is_of_process = isinstance(error, self._lmdb.MapFullError)
+                raise CacheFullError(
+                    f"cache.lmdb: no space in {self._path}: it needs {len(value) / 1e6:.1f} MB, "
+                    f"{free_bytes / 1e6:.1f} MB are free on the disk; "
+                    + ("raise the limit on addresses (ulimit -v)" if is_of_process else "free some space")
+                    + " or set data.cache.folder to another disk"
+                ) from error
             raise CacheError(
                 f"cache.lmdb: {self._path} cannot be written ({error}); set data.cache.folder to one you may write to"
             ) from error
@@ -135,8 +148,8 @@ class LmdbFile:
             CacheError: the file cannot be written.
         """
         try:
-            # Freed pages must be recorded, and a full map has no page for that.
-            self._change(lambda transaction: transaction.delete(key.encode()), 0)
+            with self._transaction(write=True) as transaction:
+                transaction.delete(key.encode())
         except self._lmdb.Error as error:
             raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
 
@@ -161,17 +174,6 @@ class LmdbFile:
         """LMDB's own facts: size of the map, last transaction, readers."""
         return dict(self._environment.info())
 
-    def _change(self, change: Callable[[Any], object], num_bytes: int) -> None:
-        """Makes the change in a transaction; first grows a full map, for a value of this many bytes."""
-        self._check_writable()
-        while True:
-            try:
-                with self._transaction(write=True) as transaction:
-                    change(transaction)
-                return
-            except self._lmdb.MapFullError:
-                self._grow(num_bytes)
-
     @contextlib.contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[Any]:
         if os.getpid() != self.pid:
@@ -179,63 +181,24 @@ class LmdbFile:
                 f"cache.lmdb: {self._path} was opened before this process was forked, and LMDB does not support that; "
                 "start processes by 'spawn', or set data.cache.tier to disk"
             )
-        while True:
-            with self._gate.passing():
-                try:
-                    transaction = self._environment.begin(write=write, buffers=True)
-                except self._lmdb.MapResizedError:
-                    pass
-                except self._lmdb.Error as error:
-                    if write:
-                        raise
-                    raise CacheError(f"cache.lmdb: {self._path} cannot be read ({error})") from error
-                else:
-                    with transaction:
-                        yield transaction
-                    return
-            # Another process made it larger.
-            self._resize(0)
-
-    def _check_writable(self) -> None:
-        if not self.is_writable:
+        if write and not self.is_writable:
             raise CacheError(
                 f"cache.lmdb: {self._path} is read-only; make it writable, or set data.cache.folder to a folder you "
                 "may write to"
             )
-
-    def _grow(self, num_bytes: int) -> None:
-        """Makes room in the map for a value of this many bytes and doubles the map, so that this is rare."""
-        if shutil.disk_usage(self._path.parent).free < num_bytes:
-            raise CacheFullError(self._full_text(num_bytes))
-        self._resize(2 * self._environment.info()["map_size"] + int(_PAGE_SHARE * num_bytes))
-
-    def _means_full(self, error: Exception, num_bytes: int) -> bool:
-        # LMDB reports a partial write as "Input/output error".
-        return self._says_full(error) or shutil.disk_usage(self._path.parent).free < num_bytes
+        try:
+            with self._environment.begin(write=write, buffers=True) as transaction:
+                yield transaction
+        except self._lmdb.Error as error:
+            if write:
+                raise
+            raise CacheError(f"cache.lmdb: {self._path} cannot be read ({error})") from error
 
     def _says_full(self, error: Exception) -> bool:
         # The user's quota, or the limit on file size, which LMDB reports only by their texts.
         limits = (os.strerror(errno.EDQUOT), os.strerror(errno.EFBIG))
-        return isinstance(error, self._lmdb.DiskError) or any(text in str(error) for text in limits)
-
-    def _resize(self, map_bytes: int) -> None:
-        # The map moves, so no transaction of this process may be open.
-        with self._gate.alone():
-            try:
-                if map_bytes == 0 or map_bytes > self._environment.info()["map_size"]:
-                    self._environment.set_mapsize(map_bytes)
-            except (self._lmdb.Error, OverflowError) as error:
-                raise CacheFullError(
-                    f"cache.lmdb: {self._path} cannot be mapped at {map_bytes / 2**30:.1f} GiB ({error}); "
-                    "set data.cache.tier to disk"
-                ) from error
-
-    def _full_text(self, num_bytes: int) -> str:
-        free_bytes = shutil.disk_usage(self._path.parent).free
-        return (
-            f"cache.lmdb: no space in {self._path}: it needs {num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are "
-            "free on the disk; free some space or set data.cache.folder to another disk"
-        )
+        full = (self._lmdb.DiskError, self._lmdb.MapFullError)
+        return isinstance(error, full) or any(text in str(error) for text in limits)
 
 
 def check_lmdb_file(path: Path) -> None:
@@ -286,36 +249,9 @@ def _meta_at(page: bytes) -> tuple[int, ...] | None:
     return meta if meta[0] == _MAGIC else None
 
 
-class _Gate:
-    """Lets many threads pass at once, or one run alone. One that waits to run alone blocks those that come later."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._num_inside = 0
-        self._num_waiting_alone = 0
-
-    @contextlib.contextmanager
-    def passing(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._num_waiting_alone == 0)
-            self._num_inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_inside -= 1
-                self._changed.notify_all()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._changed:
-            self._num_waiting_alone += 1
-            try:
-                self._changed.wait_for(lambda: self._num_inside == 0)
-                yield
-            finally:
-                self._num_waiting_alone -= 1
-                self._changed.notify_all()
+def _map_bytes(path: Path, wanted_bytes: int) -> int:
+    disk_bytes = shutil.disk_usage(path.parent).total
+    return max(wanted_bytes, _LEAST_MAP_BYTES, min(disk_bytes, _MOST_MAP_BYTES)) // 2**16 * 2**16
 
 
 def _import_lmdb() -> Any:

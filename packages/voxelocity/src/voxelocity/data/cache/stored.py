@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from voxelocity.data.cache.entry import (
     pack,
     read_header,
 )
-from voxelocity.data.cache.entry_files import EntryFiles, FileBytes
-from voxelocity.data.cache.lmdb_file import LmdbFile
+from voxelocity.data.cache.entry_files import FileBytes
 from voxelocity.data.cache.locks import KeyLocks, folder_error
 from voxelocity_observe.core.errors import CacheError
 from voxelocity_observe.core.warn_once import Warn, WarnOnce
@@ -134,10 +133,30 @@ class EntryVolume:
             ) from error
 
 
-_Store = TypeVar("_Store", EntryFiles, LmdbFile)
+class Store(Protocol):
+    """Bytes by key on a disk, whatever they mean. Safe to use from several threads and processes at once."""
+
+    def keys(self) -> list[str]:
+        """All keys."""
+        ...
+
+    def reading(self, key: str) -> AbstractContextManager[EntryBytes | None]:
+        """Within the block, the bytes under this key, or None."""
+        ...
+
+    def write(self, key: str, parts: Sequence[memoryview]) -> None:
+        """Puts these bytes under the key; they are there as a whole, and survive a loss of power, or not at all."""
+        ...
+
+    def drop(self, key: str) -> None:
+        """Removes what is under this key, if anything is."""
+        ...
 
 
-class EntryTier(ABC, Generic[_Store]):
+StoreT = TypeVar("StoreT", bound=Store, covariant=True)
+
+
+class EntryTier(ABC, Generic[StoreT]):
     """A tier whose entries are bytes in a folder on a disk. Safe to use from several threads and processes at once.
 
     An entry is checked when this tier first opens it, and dropped if it is damaged. See `DiskTier` and `LmdbTier`.
@@ -153,7 +172,7 @@ class EntryTier(ABC, Generic[_Store]):
         self._warn = WarnOnce(warn)
         try:
             self._locks = KeyLocks(self._folder, num_files=num_lock_files, warn=warn)
-            self._store: _Store = self._open_store()
+            self._store = self._open_store()
         except OSError as error:
             raise folder_error(self._name, self._folder, error) from error
 
@@ -232,7 +251,7 @@ class EntryTier(ABC, Generic[_Store]):
             self._store.drop(key)
 
     @abstractmethod
-    def _open_store(self) -> _Store: ...
+    def _open_store(self) -> StoreT: ...
 
     @abstractmethod
     def _volume(self, key: str, header: Header, content: EntryBytes) -> StoredVolume: ...

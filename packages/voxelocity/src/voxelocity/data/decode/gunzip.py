@@ -8,9 +8,11 @@ by one, 122 to 144 ms (docs/log).
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +30,6 @@ _GZIP_WINDOW_BITS = 31
 # isal's stubs give its error as an instance, not as a class.
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
 _DRAIN_BYTES = 1 << 20
-_PIECE_BYTES = 1 << 17
 # Of a packed file: more than enough to hold a header, even after a gzip header with a long name.
 _START_BYTES = 1 << 16
 # Bytes of a packed file per read. Each read acquires the GIL, so a few large ones are better than many.
@@ -66,26 +67,24 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     if not data.startswith(_GZIP_MAGIC):
         return data[:num_bytes]
     start = b""
-    while data.startswith(_GZIP_MAGIC) and len(start) < num_bytes:
-        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        try:
-            start += member.decompress(data, num_bytes - len(start))
-        except _IsalError as error:
-            raise ScanError(_damaged(path, error)) from None
-        if not member.eof and len(start) < num_bytes:
-            raise ScanError(
-                f"decode: {path}: the file is truncated: it ends within its first {num_bytes} unpacked bytes; "
-                "copy or download it again"
-            )
-        data = member.unused_data
-    return start
+    try:
+        for part in _unpacked_pieces(path, io.BytesIO(data), num_bytes):
+            start += part
+            if len(start) >= num_bytes:
+                break
+    except EOFError:
+        raise ScanError(
+            f"decode: {path}: the file is truncated: it ends within its first {num_bytes} unpacked bytes; "
+            "copy or download it again"
+        ) from None
+    return start[:num_bytes]
 
 
 def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) -> Bytes:
     """The first `num_expected` unpacked bytes of a file, read-only; checksums are verified. Releases the GIL.
 
     A packed file is read in pieces: memory holds the unpacked bytes and one piece. A file that is damaged, or has other
-    data after its gzip members, is read a second time as a whole, to report the damage or to skip that data.
+    data after its gzip members, is read a second time, to report the damage or to skip that data.
 
     Args:
         path: a gzipped file (also of several members) or a plain one, distinguished by content.
@@ -112,8 +111,9 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) 
                 unpacked = unpacked[: _fill(unpacked, file)]
                 if warns_of_rest:
                     warn_of_rest(path, start=0, num_expected=num_expected)
-        if unpacked is None:
-            unpacked = np.frombuffer(_unpack(path, path.read_bytes(), num_expected), dtype=np.uint8)[:num_expected]
+            if unpacked is None:
+                file.seek(0)
+                unpacked = _unpack_again(path, file, num_expected)
     except OSError as error:
         raise unreadable(path, error) from None
     if len(unpacked) < num_expected:
@@ -144,10 +144,20 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
             # A header may claim any size, so the file itself must show whether it is possible.
             num_possible = min(num_expected, num_packed * _LARGEST_RATIO)
             check_memory(path, num_possible)
-            unpacked = np.empty(num_possible, dtype=np.uint8)
-            num_found = _unpack_stream(path, file, unpacked)
+            unpacked, num_found = np.empty(num_possible, dtype=np.uint8), 0
+            for part in _unpacked_pieces(path, file):
+                if num_found + len(part) > num_possible:
+                    num_found = num_possible + 1
+                    break
+                unpacked[num_found : num_found + len(part)] = np.frombuffer(part, dtype=np.uint8)
+                num_found += len(part)
     except OSError as error:
         raise unreadable(path, error) from None
+    except EOFError:
+        raise ScanError(
+            f"decode: {path}: the file is truncated: the packed voxels end after {num_found:,} of "
+            f"{num_possible:,} bytes, without their checksum; copy or export it again"
+        ) from None
     if num_found != num_expected:
         more = "more than " if num_found > num_possible else ""
         raise ScanError(
@@ -158,38 +168,39 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
     return unpacked
 
 
-def _unpack_stream(path: Path, file: BinaryIO, target: Bytes) -> int:
-    """Fills the target; returns the number of bytes found, one more than it takes if there are more."""
+def _unpacked_pieces(path: Path, file: BinaryIO, most_bytes: int = _READ_BYTES) -> Iterator[bytes]:
+    """The content of a gzip or zlib stream in pieces of at most this size; checksums are verified where a member ends.
+
+    Raises:
+        EOFError: the file ends before the stream does.
+        ScanError: the stream is damaged.
+    """
     piece = file.read(_READ_BYTES)
     is_gzip = piece.startswith(_GZIP_MAGIC)
     wbits = _GZIP_WINDOW_BITS if is_gzip else zlib.MAX_WBITS
-    stream, num_found = isal_zlib.decompressobj(wbits=wbits), 0
-    while piece or not stream.eof:
+    stream = isal_zlib.decompressobj(wbits=wbits)
+    while True:
         try:
-            part = stream.decompress(piece, len(target) - num_found + 1)
+            part = stream.decompress(piece, most_bytes)
         except _IsalError as error:
             raise ScanError(_damaged(path, error, "gzip" if is_gzip else "zlib")) from None
-        if num_found + len(part) > len(target):
-            return len(target) + 1
-        target[num_found : num_found + len(part)] = np.frombuffer(part, dtype=np.uint8)
-        num_found += len(part)
-        if stream.eof:
-            piece = (stream.unused_data or file.read(_READ_BYTES)) if is_gzip else b""
-            # As gzip does: zeros after a member are padding.
-            piece = piece.lstrip(b"\0")
-            # A read may end within the two bytes that begin a member.
-            piece += file.read(_READ_BYTES) if len(piece) == 1 else b""
-            if not piece.startswith(_GZIP_MAGIC):
-                break
-            stream = isal_zlib.decompressobj(wbits=wbits)
-        else:
+        yield part
+        if not stream.eof:
             piece = stream.unconsumed_tail or file.read(_READ_BYTES)
-            if not piece:
-                raise ScanError(
-                    f"decode: {path}: the file is truncated: the packed voxels end after {num_found:,} of "
-                    f"{len(target):,} bytes, without their checksum; copy or export it again"
-                )
-    return num_found
+            if not piece and not part:
+                raise EOFError
+            continue
+        if not is_gzip:
+            return
+        # As gzip does: zeros after a member are padding.
+        piece = stream.unused_data.lstrip(b"\0")
+        while not piece and (more := file.read(_READ_BYTES)):
+            piece = more.lstrip(b"\0")
+        # A read may end within the two bytes that begin a member.
+        piece += file.read(_READ_BYTES) if len(piece) == 1 else b""
+        if not piece.startswith(_GZIP_MAGIC):
+            return
+        stream = isal_zlib.decompressobj(wbits=wbits)
 
 
 def warn_of_rest(path: Path, *, start: int, num_expected: int) -> None:
@@ -283,40 +294,23 @@ def _fill(target: Bytes, source: Any) -> int:
     return num_filled
 
 
-def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
-    view = memoryview(data)
+def _unpack_again(path: Path, file: BinaryIO, num_expected: int) -> Bytes:
+    """The expected bytes of a file that `_unpack_in_one_go` did not take, or those that it has."""
     parts: list[bytes] = []
-    num_found, num_behind, start = 0, 0, 0
-    # The first member is fed whole, as most files have only one. What follows a member's end comes back as a copy, so
-    # later ones are fed in pieces: a file of many members (bgzip) would otherwise be copied once per member.
-    piece_bytes = len(view)
-    while view[start : start + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
-        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        while not member.eof and start < len(view):
-            piece = view[start : start + piece_bytes]
-            try:
-                # One byte more than needed, to reach the end of the member and compare its checksum.
-                part = member.decompress(piece, max(1, num_expected - num_found + 1))
-                while not member.eof and member.unconsumed_tail:
-                    num_behind += len(member.decompress(member.unconsumed_tail, _DRAIN_BYTES))
-                    _check_behind(path, num_behind, num_expected)
-            except _IsalError as error:
-                raise ScanError(_damaged(path, error)) from None
-            start += len(piece) - len(member.unused_data)
-            parts.append(part)
+    num_found = 0
+    try:
+        for part in _unpacked_pieces(path, file):
+            if num_found < num_expected:
+                parts.append(part)
             num_found += len(part)
-        if not member.eof:
-            if num_found >= num_expected:
-                raise ScanError(
-                    f"decode: {path}: the file is truncated: all {num_expected:,} bytes expected by its header are "
-                    "present, but the checksum after them is missing; copy or download it again"
-                )
-            break
-        piece_bytes = _PIECE_BYTES
-        # As gzip does: zeros after a member are padding.
-        if start < len(view) and view[start] == 0:
-            start = len(view) - len(bytes(view[start:]).lstrip(b"\0"))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+            _check_behind(path, num_found - num_expected, num_expected)
+    except EOFError:
+        if num_found >= num_expected:
+            raise ScanError(
+                f"decode: {path}: the file is truncated: all {num_expected:,} bytes expected by its header are "
+                "present, but the checksum after them is missing; copy or download it again"
+            ) from None
+    return np.frombuffer(b"".join(parts), dtype=np.uint8)[:num_expected]
 
 
 def _damaged(path: Path, error: Exception, kind: str = "gzip") -> str:

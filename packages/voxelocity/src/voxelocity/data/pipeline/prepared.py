@@ -23,7 +23,15 @@ from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.region import Index3
 from voxelocity.core.staging import StagingAhead, is_elsewhere
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
-from voxelocity.data.cache import CacheConfig, EntryVolume, entry_key, is_shared, open_cache, source_identity
+from voxelocity.data.cache import (
+    FOLDER_TIERS,
+    CacheConfig,
+    EntryVolume,
+    entry_key,
+    is_shared,
+    open_cache,
+    source_identity,
+)
 from voxelocity.data.decode import read_case, read_header, source_files
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity_observe.core.errors import CacheError, ScanError
@@ -88,7 +96,7 @@ class PreparedCases:
         self._preparation = Preparation(prepare)
         self._memory_budget = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
         self._cache = open_cache(cache, warn)
-        self._shared_folder = cache.folder if cache.tier in ("disk", "lmdb") and is_shared(Path(cache.folder)) else ""
+        self._shared_folder = cache.folder if cache.tier in FOLDER_TIERS and is_shared(Path(cache.folder)) else ""
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:

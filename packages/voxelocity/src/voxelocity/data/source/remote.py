@@ -48,7 +48,7 @@ _MOST_OPENING_S = 20.0
 _JUST_GIVEN_S = 60.0
 
 
-def mirrored(
+def open_mirror(
     url: str, *, scratch: Path | None = None, max_bytes: int | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> Path:
     """The local path that stands for a remote folder or list of cases; opens a mirror of it, or makes one.
@@ -76,7 +76,7 @@ def mirrored(
     return root / name if name else root
 
 
-def reopened(root: Path) -> None:
+def reopen_mirror(root: Path) -> None:
     """If a folder is a mirror in the user's cache folder, makes its files readable in this process.
 
     An index anywhere else came with the folder: nobody asked to connect to the server that it names, so it is not read.
@@ -87,7 +87,7 @@ def reopened(root: Path) -> None:
         return
     url = _url_in(index) if os.path.realpath(root.parent) == os.path.realpath(scratch) else ""
     if url and local_name(url) == root.name:
-        mirrored(url)
+        open_mirror(url)
         return
     warnings.warn(
         f"source: {root} was copied from the folder of a remote data set, or is one that was opened with another cache "
@@ -125,7 +125,7 @@ class _Mirror:
     def update(self) -> None:
         """Lists the remote files, and makes or refreshes their local names. Lists of cases are read at once."""
         try:
-            found = self._tried(lambda: list_files(self._files, self._url), what=self._url, most_s=_MOST_OPENING_S)
+            found = self._retry(lambda: list_files(self._files, self._url), what=self._url, most_s=_MOST_OPENING_S)
         except ScanError as error:
             self._known = self._read_index()
             if not self._known:
@@ -202,7 +202,7 @@ class _Mirror:
                 return content[:_START_BYTES]
 
             part = _part_of(place).with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-            part.write_bytes(self._tried(attempt, what=remote))
+            part.write_bytes(self._retry(attempt, what=remote))
             os.truncate(part, self._known[name].num_bytes)
             os.replace(part, place)
         return place
@@ -246,7 +246,7 @@ class _Mirror:
                 raise ContentError(f"{size} bytes arrived, and the server's list says {file.num_bytes}")
             self._check_tag(file, part)
 
-        self._tried(attempt, what=remote)
+        self._retry(attempt, what=remote)
         os.replace(part, place)
 
     def _check_tag(self, file: RemoteFile, part: Path) -> None:
@@ -271,7 +271,7 @@ class _Mirror:
         part.unlink()
         raise ContentError("its checksum differs from the server's")
 
-    def _tried(self, attempt: Callable[[], _T], *, what: str, most_s: float = _MOST_TRYING_S) -> _T:
+    def _retry(self, attempt: Callable[[], _T], *, what: str, most_s: float = _MOST_TRYING_S) -> _T:
         """As `retry`, with the words for users."""
         try:
             return retry(attempt, what=f"source: {what}", most_s=most_s, sleep=self._sleep)

@@ -62,7 +62,7 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     """
     if num_folds < 2:
         raise ConfigError(f"source: num_folds = {num_folds} leaves no case to train on; choose 2 or more")
-    cases = _listed(_local(path), num_folds)
+    cases = _read_listing(_local(path), num_folds)
     _warn_of_links(cases)
     names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
     return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
@@ -114,28 +114,28 @@ def _links_in(folder: Path) -> set[str]:
 
 def _local(path: Path | str) -> Path:
     """The path, absolute; for a URL that of its mirror on this machine."""
-    from voxelocity.data.source.remote import mirrored, reopened
+    from voxelocity.data.source.remote import open_mirror, reopen_mirror
 
     if url := remote_url(path):
-        return mirrored(url)
+        return open_mirror(url)
     local = Path(os.path.expanduser(path)).absolute()
-    reopened(local if local.suffix.lower() not in _LISTS else local.parent)
+    reopen_mirror(local if local.suffix.lower() not in _LISTS else local.parent)
     return local
 
 
-def _listed(root: Path, num_folds: int) -> Cases:
+def _read_listing(root: Path, num_folds: int) -> Cases:
     listing = _find_listing(root)
     return _LISTS[listing.suffix.lower()](listing, root, num_folds)
 
 
-def _listed_in_table(listing: Path, root: Path, num_folds: int) -> Cases:
+def _read_table(listing: Path, root: Path, num_folds: int) -> Cases:
     beside = listing.parent / DESCRIPTION_NAME
     described = Description.read(beside) if os.path.isfile(beside) else None
     names = None if described is None or described.lists_cases else described
     return read_table(listing, root=root, num_folds=num_folds, description=names)
 
 
-def _listed_in_json(listing: Path, root: Path, num_folds: int) -> Cases:
+def _read_json(listing: Path, root: Path, num_folds: int) -> Cases:
     description = Description.read(listing)
     if not description.lists_cases and len(tables := _tables_in(description.folder)) == 1:
         table = description.folder / tables[0]
@@ -143,7 +143,7 @@ def _listed_in_json(listing: Path, root: Path, num_folds: int) -> Cases:
     return read_described(description, root=root, num_folds=num_folds)
 
 
-_LISTS = {".json": _listed_in_json, **dict.fromkeys(TABLE_SUFFIXES, _listed_in_table)}
+_LISTS = {".json": _read_json, **dict.fromkeys(TABLE_SUFFIXES, _read_table)}
 
 
 def _with_structures(ref: VolumeRef, names: tuple[tuple[str, int], ...]) -> VolumeRef:

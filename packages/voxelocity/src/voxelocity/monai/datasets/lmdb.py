@@ -28,13 +28,13 @@ _PREFIX = "voxelocity-"
 class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
     """MONAI's `LMDBDataset`, with MONAI's arguments: all items are prepared at once, into one file.
 
-    Entries are named as in `PersistentDataset`. Writers of several processes take turns, a full map grows, and any
-    number of data sets of one process share an open file. A full disk is reported once, and items that do not fit are
-    prepared whenever they are needed. As with MONAI, numbers come back as tensors.
+    Entries are named as in `PersistentDataset`. Writers of several processes take turns, the map is as large as the
+    disk, and any number of data sets of one process share an open file. A full disk is reported once, and items that do
+    not fit are prepared whenever they are needed. As with MONAI, numbers come back as tensors.
 
     Args:
-        lmdb_kwargs: options of `lmdb.open`. `map_size` is the initial size of the map (1 GiB if not given). `readonly`
-            and `subdir` are set here; `lock=False` is refused.
+        lmdb_kwargs: options of `lmdb.open`. A `map_size` counts only if it is larger than the disk. `readonly` and
+            `subdir` are set here; `lock=False` is refused.
 
     Raises:
         ConfigError: `cache_dir` is not given, or an option is refused.

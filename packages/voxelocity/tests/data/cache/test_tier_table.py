@@ -1,6 +1,12 @@
+"""What the table of tiers says is what a configuration takes, documentation shows and the machine allows."""
+
+import importlib.util
+from typing import get_args
+
 import pytest
 
-from voxelocity.data.cache import CacheConfig
+from voxelocity.data.cache import TIERS, CacheConfig, TierName, tier_table, tiers_in
+from voxelocity_observe.core.environment import CHECKOUT
 from voxelocity_observe.core.errors import ConfigError
 
 ROTATING = {"tier": "rotating", "num_cases": 3, "max_bytes": 1}
@@ -32,12 +38,32 @@ def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert CacheConfig.parse({"tier": "disk", "folder": "s3://bucket/~"}).folder == "s3://bucket/~"
 
 
-@pytest.mark.parametrize(
-    ("tier", "holds"), [("none", False), ("memory", True), ("disk", True), ("lmdb", True), ("rotating", False)]
-)
-def test_only_tiers_that_hold_every_case_are_filled_with_all_first(tier, holds):
+@pytest.mark.parametrize("tier", TIERS)
+def test_only_tiers_that_hold_every_case_are_filled_with_all_first(tier):
     config = CacheConfig(tier=tier, folder="cache", max_bytes=1, num_cases=2)
-    assert config.holds_every_case is holds
+    assert config.holds_every_case is (tier not in ("none", "rotating"))
+
+
+def test_a_configuration_takes_the_tiers_of_the_table_and_the_page_has_the_row_of_each():
+    assert get_args(TierName) == tuple(TIERS)
+    page = (CHECKOUT / "docs" / "cache.md").read_text().partition("| `data.cache.tier` |")[2].partition("\n\n")[0]
+    for tier, kind in TIERS.items():
+        row = f"| `{tier}` | {kind.kept} |"
+        assert row in page, f"docs/cache.md lacks {row}"
+
+
+@pytest.mark.parametrize(
+    ("file_system", "is_installed", "works"),
+    [("ext4", True, True), ("", True, True), ("nfs4", True, False), ("lustre", True, False), ("ext4", False, False)],
+)
+def test_lmdb_works_where_it_is_installed_and_the_disk_is_of_this_machine(
+    tmp_path, monkeypatch, file_system, is_installed, works
+):
+    monkeypatch.setattr(tier_table, "file_system_of", lambda folder: file_system)
+    if not is_installed:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert ("lmdb" in tiers_in(tmp_path)) is works
+    assert "disk" in tiers_in(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,14 @@ from typing import Any
 from gpu.experiment import Row, Setting, end_tree
 from harness import VOXELOCITY
 from voxelocity.report import LabeledRun, label_run, read_run
+from voxelocity_lab.bench.phantom import TINY_KEYS
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import dotted
 from voxelocity_observe.monitor.monitor import Monitor
 from voxelocity_observe.monitor.samples import Sample
 
+TINY_PLAN: Mapping[str, Any] = {**TINY_KEYS, "data.prepare.spacing_mm": [6.0, 6.0, 6.0], "data.batch_size": 2}
+"""Keys of the plan in a dry run."""
 _STDERR_CHARS = 600
 
 
@@ -128,15 +131,3 @@ def first_batches(events: Sequence[Mapping[str, Any]]) -> Row:
 def plain_keys(keys: Mapping[str, Any]) -> Row:
     """Values as numbers and texts; lists as JSON."""
     return {key: value if isinstance(value, int | float | str) else json.dumps(value) for key, value in keys.items()}
-
-
-TINY_KEYS: Mapping[str, Any] = {
-    "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
-    "data.patch.shape_voxel": [16, 16, 16],
-    "window.shape_voxel": [16, 16, 16],
-    "network.name": "unet",
-    "network.widths": [4, 8],
-    "network.strides": [[2, 2, 2]],
-    "data.batch_size": 2,
-}
-"""Of the plan in a dry run."""

@@ -19,7 +19,7 @@ def train_fold(setting: Setting, fold: int, limit_s: float) -> float:
     """The mean Dice of the held-out cases of a fold, as the final validation has it."""
     if setting.is_tiny:
         dataset, budget = make_bodies(setting.work / "phantoms", 4, scale=0.2), list[str]()
-        keys = {**TINY_PLAN, "train.steps": 4}
+        keys = {**TINY_PLAN, "train.steps": 12}
     else:
         seconds = setting.number("budget", 90, tiny=1)
         dataset, keys, budget = real_data() / "hippocampus", {}, ["--time-budget", f"{seconds:g}s"]

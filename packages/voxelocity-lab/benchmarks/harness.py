@@ -108,6 +108,16 @@ def alternate(sides: Mapping[str, Callable[[], T]], rounds: int, *, warm_ups: in
     return found
 
 
+def differing_voxels(first: Path, second: Path) -> tuple[float, int, int]:
+    """Of two label files: the share that differs of the voxels where either has foreground, and both numbers."""
+    import nibabel as nib
+    import numpy as np
+
+    both = [np.asarray(nib.load(path).dataobj).squeeze() for path in (first, second)]
+    different, num = int(np.count_nonzero(both[0] != both[1])), int(np.count_nonzero((both[0] > 0) | (both[1] > 0)))
+    return different / max(num, 1), different, num
+
+
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
     """The `--set` options of these settings."""
     return [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]

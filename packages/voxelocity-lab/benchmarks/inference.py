@@ -20,10 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 
-from harness import BENCHMARKS, head, parser_of, real_data, write_record
+from harness import BENCHMARKS, differing_voxels, head, parser_of, real_data, write_record
 from inference_sides import FIRST, LOW, STEP
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_scan, write_scan
@@ -89,7 +88,8 @@ def measure(scenario: Scenario, rounds: int, sides: list[str]) -> dict[str, Any]
                     _run(scenario, side, scan, work / side, found[side])
         for side in sides:
             if "error" not in found[side] and "ours" in sides:
-                found[side]["agreement"] = _agreement(work / "ours" / scan.name, work / side / scan.name)
+                both = [work / name / scan.name for name in ("ours", side)]
+                found[side]["agreement"] = 1.0 - differing_voxels(*both)[0]
     return found
 
 
@@ -147,13 +147,6 @@ def _run(scenario: Scenario, side: str, scan: Path, out: Path, found: dict[str, 
         found["error"], found["peak_bytes"] = record["error"], record["peak_bytes"]
     else:
         found["runs"].append(record)
-
-
-def _agreement(one: Path, other: Path) -> float:
-    """Share of the voxels that are foreground in either in which both agree."""
-    first, second = (np.asarray(nib.load(path).dataobj).squeeze() for path in (one, other))
-    foreground = (first > 0) | (second > 0)
-    return float((first[foreground] == second[foreground]).mean()) if foreground.any() else 1.0
 
 
 def _show(name: str, found: Mapping[str, Any]) -> None:

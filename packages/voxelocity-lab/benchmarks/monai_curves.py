@@ -9,12 +9,10 @@ are compared as two samples. Writes `monai_curves.json`.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from voxelocity.core.region import Index3
 from voxelocity_lab.bench.peers import monai_scripts as scripts
 from voxelocity_lab.bench.phantom import PhantomSet, make_phantoms
 from voxelocity_lab.bench.streams import passes_of
+from voxelocity_observe.core.first_use import value_of
 
 TOLERANCE = 1e-3
 """Of two losses of one step, as a share of their value: float32's rounding, grown by the steps before."""
@@ -56,27 +55,14 @@ class Curves:
     equivalence_margin: float = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One package's names.
-
-    Attributes:
-        module: of the data sets and loaders.
-        window: `sliding_window_inference`.
-        novograd: the optimizer.
-    """
-
-    module: scripts.Names
-    window: Callable[..., torch.Tensor]
-    novograd: Callable[..., torch.optim.Optimizer]
+_THEIRS: scripts.Names = "monai.data"
+_OURS: scripts.Names = "voxelocity.monai"
 
 
-def side_of(module: scripts.Names) -> Side:
-    ours = importlib.import_module("voxelocity.monai")
-    if module == "voxelocity.monai":
-        return Side(module=module, window=ours.sliding_window_inference, novograd=ours.Novograd)
-    window = importlib.import_module("monai.inferers").sliding_window_inference
-    return Side(module=module, window=window, novograd=importlib.import_module("monai.optimizers").Novograd)
+def named(module: scripts.Names, name: str) -> Any:
+    """A class or function of one package: all of ours are in one module."""
+    where = {"sliding_window_inference": "monai.inferers", "Novograd": "monai.optimizers"}
+    return value_of(_OURS if module == _OURS else where.get(name, module), name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,41 +92,34 @@ class Bench:
         chain.set_random_state(seed=0)
         return chain
 
-    def dataset(self, side: Side, kind: str, chain: Compose) -> Any:
+    def dataset(self, module: scripts.Names, kind: str, chain: Compose) -> Any:
         """A data set of this kind, its folder, if it has one, its own."""
-        make = functools.partial(getattr(scripts.names(side.module), kind), self.items, chain)
-        folder = self.work / side.module / f"{kind}-{time.monotonic_ns()}"
-        match kind:
-            case "Dataset":
-                return make()
-            case "CacheDataset":
-                return make(progress=False)
-            case "PersistentDataset":
-                return make(cache_dir=folder)
-            case "CacheNTransDataset":
-                # With the first random transform, so that every epoch crops where the first one did.
-                return make(len(scripts.preparing("spleen")) + 1, cache_dir=folder)
-            case "LMDBDataset":
-                return make(cache_dir=folder, progress=False, lmdb_kwargs={"map_size": 2**28})
-            case _:
-                return make(replace_rate=0.5, cache_num=len(self.items) // 2, progress=False)
+        folder = self.work / module / f"{kind}-{time.monotonic_ns()}"
+        options: dict[str, dict[str, Any]] = {
+            "CacheDataset": {"progress": False},
+            "PersistentDataset": {"cache_dir": folder},
+            # With the first random transform, so that every epoch crops where the first one did.
+            "CacheNTransDataset": {"cache_n_trans": len(scripts.preparing("spleen")) + 1, "cache_dir": folder},
+            "LMDBDataset": {"cache_dir": folder, "progress": False, "lmdb_kwargs": {"map_size": 2**28}},
+            "SmartCacheDataset": {"replace_rate": 0.5, "cache_num": len(self.items) // 2, "progress": False},
+        }
+        return named(module, kind)(self.items, chain, **options.get(kind, {}))
 
     def train(
-        self, side: Side, loader: str, dataset: Any, *, seed: int, num_epochs: int, novograd: bool = False
+        self, module: scripts.Names, loader: str, dataset: Any, *, seed: int, num_epochs: int, novograd: bool = False
     ) -> Outcome:
         """One training from one seed: of the network, of the order of cases and of every transform."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = UNet(3, 1, self.settings.cases.num_classes, channels=(4, 8), strides=(2,))
         optimizer = (
-            side.novograd(model.parameters(), lr=0.02)
+            named(module, "Novograd")(model.parameters(), lr=0.02)
             if novograd
             else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         )
         loss_of = DiceCELoss(to_onehot_y=True, softmax=True, squared_pred=True, batch=True)
-        make = getattr(scripts.names(side.module), loader)
         generator = torch.Generator().manual_seed(seed)
-        batches = make(dataset, batch_size=2, num_workers=0, shuffle=True, generator=generator)
+        batches = named(module, loader)(dataset, batch_size=2, num_workers=0, shuffle=True, generator=generator)
         losses = []
         for batch in _epochs(batches, dataset, num_epochs):
             optimizer.zero_grad()
@@ -148,15 +127,14 @@ class Bench:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        return Outcome(losses=tuple(losses), held_out=self._judged(side, model, loss_of))
+        return Outcome(losses=tuple(losses), held_out=self._judge(module, model, loss_of))
 
-    def _judged(self, side: Side, model: UNet, loss_of: DiceCELoss) -> float:
+    def _judge(self, module: scripts.Names, model: UNet, loss_of: DiceCELoss) -> float:
         model.eval()
+        window = named(module, "sliding_window_inference")
         with torch.no_grad():
             losses = [
-                loss_of(
-                    side.window(item["image"][None], self.settings.patch, 4, model, overlap=0.5), item["label"][None]
-                )
+                loss_of(window(item["image"][None], self.settings.patch, 4, model, overlap=0.5), item["label"][None])
                 for item in self.held_out
             ]
         return float(torch.stack(losses).mean())
@@ -179,12 +157,13 @@ def _epochs(batches: Any, dataset: Any, num_epochs: int) -> Iterator[Any]:
 
 def curve(bench: Bench, kind: str, loader: str, *, novograd: bool = False) -> dict[str, Any]:
     """One drop-in with one loader under both packages, from one seed."""
-    outcomes = []
-    for side in (side_of("monai.data"), side_of("voxelocity.monai")):
-        dataset = bench.dataset(side, kind, bench.chain())
-        num_epochs = bench.settings.num_epochs
-        outcomes.append(bench.train(side, loader, dataset, seed=0, num_epochs=num_epochs, novograd=novograd))
-    theirs, ours = outcomes
+    num_epochs = bench.settings.num_epochs
+    theirs, ours = (
+        bench.train(
+            module, loader, bench.dataset(module, kind, bench.chain()), seed=0, num_epochs=num_epochs, novograd=novograd
+        )
+        for module in (_THEIRS, _OURS)
+    )
     assert len(theirs.losses) == len(ours.losses), f"{kind}: {len(theirs.losses)} and {len(ours.losses)} steps"
     largest = max(
         _relative(our_loss, their_loss) for our_loss, their_loss in zip(ours.losses, theirs.losses, strict=True)
@@ -203,11 +182,11 @@ def curve(bench: Bench, kind: str, loader: str, *, novograd: bool = False) -> di
     }
 
 
-def noisy_losses(bench: Bench, side: Side, seeds: Sequence[int]) -> list[float]:
+def noisy_losses(bench: Bench, module: scripts.Names, seeds: Sequence[int]) -> list[float]:
     """Final losses of trainings whose patches are made noisy, one for each seed."""
-    dataset = bench.dataset(side, "CacheDataset", bench.chain(noise=True))
+    dataset = bench.dataset(module, "CacheDataset", bench.chain(noise=True))
     num_epochs = bench.settings.num_epochs_of_a_seed
-    outcomes = [bench.train(side, "ThreadDataLoader", dataset, seed=seed, num_epochs=num_epochs) for seed in seeds]
+    outcomes = [bench.train(module, "ThreadDataLoader", dataset, seed=seed, num_epochs=num_epochs) for seed in seeds]
     return [outcome.held_out for outcome in outcomes]
 
 
@@ -245,15 +224,15 @@ def measure(settings: Curves, work: Path) -> dict[str, Any]:
         curves.append(curve(bench, kind, loader, novograd=novograd))
         print(f"{kind} + {loader}: largest difference of a loss {curves[-1]['largest_difference']:.1e}")
     count = settings.num_seeds
-    ours = noisy_losses(bench, side_of("voxelocity.monai"), range(count, 2 * count))
-    theirs = noisy_losses(bench, side_of("monai.data"), range(count))
+    ours = noisy_losses(bench, _OURS, range(count, 2 * count))
+    theirs = noisy_losses(bench, _THEIRS, range(count))
     return {"tolerance": TOLERANCE, "curves": curves,
             "noise": two_samples(ours, theirs, margin=settings.equivalence_margin)}  # fmt: skip
 
 
-def _relative(one: float, other: float) -> float:
+def _relative(ours: float, theirs: float) -> float:
     # NaN losses are not equal to each other.
-    return abs(one - other) / abs(other) if math.isfinite(one) and math.isfinite(other) else float("inf")
+    return abs(ours - theirs) / abs(theirs) if math.isfinite(ours) and math.isfinite(theirs) else float("inf")
 
 
 def main(words: Sequence[str] | None = None) -> None:

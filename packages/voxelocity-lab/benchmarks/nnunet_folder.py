@@ -29,7 +29,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from harness import alternate, head, parser_of, real_data, write_record
+from harness import alternate, differing_voxels, head, parser_of, real_data, write_record
 from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.volume import Array
 from voxelocity.infer.pending import STAGES
@@ -214,11 +214,8 @@ def compare(folder: Path, images: Path, work: Path, *, repeats: int, num_cases: 
     cases, agreements = [], []
     for scan in scans:
         case = scan.name.removesuffix(f"_0000{_ENDING}")
-        both = [np.asarray(nib.load(out / f"{name}{_ENDING}").dataobj) for out, name in ((theirs, case), (ours, case))]
-        foreground = (both[0] > 0) | (both[1] > 0)
-        different = int(np.count_nonzero(both[0] != both[1]))
-        num = int(np.count_nonzero(foreground))
-        agreements.append(1.0 - different / max(num, 1))
+        share, different, num = differing_voxels(*(out / f"{case}{_ENDING}" for out in (theirs, ours)))
+        agreements.append(1.0 - share)
         cases.append({"case": case, "foreground_voxels": num, "different_voxels": different})
     return {
         "num_cases": len(scans),

@@ -103,8 +103,8 @@ def watch_program(watcher: Callable[[Path], list[str]], program: str, rounds: in
 
     try:
         found = alternate({"with": run_watched, "without": lambda: _run(words)}, pairs)
-    except subprocess.CalledProcessError as error:
-        return {"note": f"could not be run: {' '.join(error.cmd[1:4])}"}
+    except subprocess.CalledProcessError:
+        return {"note": f"could not be run: {' '.join(watcher(Path('FOLDER'))[1:4])}"}
     both = list(zip(found["with"], found["without"], strict=True))
     own = [with_it["tree_cpu_s"] - with_it["process_cpu_s"] for with_it, _ in both]
     figures = {

@@ -32,6 +32,7 @@ from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode.write import write_scan
 from voxelocity_lab.bench.body import make_bodies
+from voxelocity_lab.bench.phantom import TINY_KEYS
 from voxelocity_lab.recipes.brain.dataset import make_brains
 from voxelocity_lab.recipes.brain.recipe import class_means
 from voxelocity_observe.core.clock import Stopwatch
@@ -53,12 +54,8 @@ _SPLEEN_KEYS: dict[str, Any] = {
     "data.prepare.spacing_mm": [3.0, 3.0, 3.0],
     "data.patch.shape_voxel": [40, 40, 40],
 }
-_QUICK_NETWORK: dict[str, Any] = {
-    "network.widths": [4, 8],
-    "network.strides": [[2, 2, 2]],
-    "data.patch.shape_voxel": [16, 16, 16],
-    "window.shape_voxel": [16, 16, 16],
-}
+# Each recipe has a network of its own.
+_QUICK_NETWORK = {key: value for key, value in TINY_KEYS.items() if key != "network.name"}
 _QUICK_STEPS = {"train.steps": 6, "train.validate_every_steps": 3, "data.batch_size": 2}
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from gpu.experiment import Row, Setting
+from gpu.experiment import Row, Setting, end_tree
 from harness import VOXELOCITY
 from voxelocity.report import LabeledRun, label_run, read_run
+from voxelocity_lab.bench.phantom import TINY_KEYS
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import dotted
+from voxelocity_observe.monitor.monitor import Monitor
+from voxelocity_observe.monitor.samples import Sample
 
+TINY_PLAN: Mapping[str, Any] = {**TINY_KEYS, "data.prepare.spacing_mm": [6.0, 6.0, 6.0], "data.batch_size": 2}
+"""Keys of the plan in a dry run."""
 _STDERR_CHARS = 600
 
 
@@ -52,65 +53,36 @@ def run_voxelocity(
     command = [*VOXELOCITY, *map(str, arguments)]
     out, err = setting.work / "stdout.txt", setting.work / "stderr.txt"
     begin_s = time.monotonic()
-    with DeviceWatch() as watch, out.open("w") as written, err.open("w") as complained:
+    with Monitor(period_s=0.1) as monitor, out.open("w") as written, err.open("w") as complained:
         process = subprocess.Popen(command, stdout=written, stderr=complained, env={**os.environ, **environ})
         try:
             status: int | str = process.wait(max(1.0, limit_s))
         except subprocess.TimeoutExpired:
             status = f"none within {limit_s:.0f} s"
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    child.kill()
         finally:
-            process.kill()
-            process.wait()
+            end_tree(process)
     printed = out.read_text(errors="replace"), err.read_text(errors="replace")
     print(f"$ {' '.join(map(str, arguments))}\n{printed[0][-4000:]}\n{printed[1][-4000:]}", flush=True)
     if status != 0:
         raise RuntimeError(f"status {status}: {''.join(printed)[-_STDERR_CHARS:]}")
-    return Ended(out=printed[0], err=printed[1], seconds=time.monotonic() - begin_s, device=watch.row())
+    return Ended(
+        out=printed[0], err=printed[1], seconds=time.monotonic() - begin_s, device=device_row(monitor.record.samples)
+    )
 
 
-class DeviceWatch:
-    """Within the block, samples the first NVIDIA GPU ten times a second: the share of time in which a kernel ran."""
-
-    def __init__(self) -> None:
-        self._samples: list[tuple[float, int]] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> DeviceWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            while not self._end.wait(0.1):
-                busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0
-                self._samples.append((busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)))
-        except Exception as error:  # no such device, or no driver
-            print(f"the device is not sampled: {error}")
-
-    def row(self) -> Row:
-        """What was seen; empty where there is no such device."""
-        if not self._samples:
-            return {}
-        busy = [share for share, _ in self._samples]
-        # Until the network is built nothing could run on the device.
-        first = next((number for number, share in enumerate(busy) if share > 0.0), 0)
-        return {
-            "busy_share": statistics.fmean(busy),
-            "busy_share_since_first": statistics.fmean(busy[first:]),
-            "peak_used_bytes": max(used for _, used in self._samples),
-        }
+def device_row(samples: Sequence[Sample]) -> Row:
+    """How busy the first NVIDIA GPU was; empty where there is none."""
+    gpus = [sample.gpus[0] for sample in samples if sample.gpus]
+    busy = [gpu.busy_share or 0.0 for gpu in gpus]
+    if not busy:
+        return {}
+    # Until the network is built nothing could run on the device.
+    first = next((number for number, share in enumerate(busy) if share > 0.0), 0)
+    return {
+        "busy_share": statistics.fmean(busy),
+        "busy_share_since_first": statistics.fmean(busy[first:]),
+        "peak_used_bytes": max(gpu.memory_used_bytes or 0 for gpu in gpus),
+    }
 
 
 def report_labeled(setting: Setting, table: str, run: LabeledRun, more: Mapping[str, Any] = {}) -> Row:
@@ -159,15 +131,3 @@ def first_batches(events: Sequence[Mapping[str, Any]]) -> Row:
 def plain_keys(keys: Mapping[str, Any]) -> Row:
     """Values as numbers and texts; lists as JSON."""
     return {key: value if isinstance(value, int | float | str) else json.dumps(value) for key, value in keys.items()}
-
-
-TINY_KEYS: Mapping[str, Any] = {
-    "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
-    "data.patch.shape_voxel": [16, 16, 16],
-    "window.shape_voxel": [16, 16, 16],
-    "network.name": "unet",
-    "network.widths": [4, 8],
-    "network.strides": [[2, 2, 2]],
-    "data.batch_size": 2,
-}
-"""Of the plan in a dry run."""

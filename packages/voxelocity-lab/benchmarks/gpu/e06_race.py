@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import replace
 
-from gpu.commands import TINY_KEYS, plain_keys, report_labeled, report_run, run_voxelocity
+from gpu.commands import TINY_PLAN, plain_keys, report_labeled, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
 from harness import real_data
 from voxelocity_lab.bench.body import make_bodies
@@ -31,7 +31,7 @@ def races_of(setting: Setting) -> tuple[Race, Race]:
         own = make_race(settings, real_data() / "hippocampus", out=out)
         return own, replace(own, keys={**own.keys, **PEER_KEYS})
     dataset = make_bodies(setting.work / "phantoms", 4, scale=0.2)
-    keys = {**LIMITS, **TINY_KEYS, "train.target_dice": 0.001, "precision.compute": "float32"}
+    keys = {**LIMITS, **TINY_PLAN, "train.target_dice": 0.001, "precision.compute": "float32"}
     race = plan_race(
         dataset,
         setting.work / "race",

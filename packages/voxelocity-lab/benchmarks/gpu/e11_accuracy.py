@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from gpu.commands import TINY_KEYS, report_run, run_voxelocity
+from gpu.commands import TINY_PLAN, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
 from harness import real_data, sets_of
 from voxelocity.report import read_run
@@ -19,7 +19,7 @@ def train_fold(setting: Setting, fold: int, limit_s: float) -> float:
     """The mean Dice of the held-out cases of a fold, as the final validation has it."""
     if setting.is_tiny:
         dataset, budget = make_bodies(setting.work / "phantoms", 4, scale=0.2), list[str]()
-        keys = {**TINY_KEYS, "train.steps": 4}
+        keys = {**TINY_PLAN, "train.steps": 12}
     else:
         seconds = setting.number("budget", 90, tiny=1)
         dataset, keys, budget = real_data() / "hippocampus", {}, ["--time-budget", f"{seconds:g}s"]

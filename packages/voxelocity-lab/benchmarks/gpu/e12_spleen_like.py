@@ -6,7 +6,6 @@ Dice: seconds to it, and seconds of an epoch. MONAI's guide reports 20 times les
 
 from __future__ import annotations
 
-import csv
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,11 +14,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from gpu.commands import TINY_KEYS, report_labeled, report_run
+from gpu.commands import TINY_PLAN, report_labeled, report_run
 from gpu.experiment import Experiment, Setting
 from voxelocity.core.volume import Grid, VolumeRef
 from voxelocity.data.decode.write import write_scan
-from voxelocity_lab.bench.phantom import PhantomSet, make_phantoms
+from voxelocity_lab.bench.phantom import PhantomSet, list_cases, make_phantoms
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.bench.race.sides import Race, SideName, plan_race, train_side
 
@@ -42,23 +41,19 @@ def make_scans(setting: Setting, num_cases: int, num_held_out: int) -> Path:
     shape = (40, 40, 24) if setting.is_tiny else (512, 512, 100)
     spacing_mm = (10.0, 10.0, 20.0) if setting.is_tiny else (0.8, 0.8, 5.0)
     phantoms = PhantomSet(kind="ct", shape=shape, num_cases=num_cases, spacing_mm=spacing_mm, packed=True)
-    refs, table = make_phantoms(phantoms, setting.work / "phantoms"), setting.work / "spleens.csv"
+    refs = make_phantoms(phantoms, setting.work / "phantoms")
 
-    def keep_one(ref: VolumeRef) -> Path:
+    def keep_organ(ref: VolumeRef) -> VolumeRef:
         assert ref.label is not None, "phantoms are labeled"
         label, path = nib.load(ref.label), setting.work / f"{ref.case_id}_label.nii.gz"
         voxels = np.asarray(label.dataobj)
         write_scan(path, (voxels == _ORGAN).astype(np.uint8), Grid.of(voxels.shape, label.affine))
-        return path
+        return replace(ref, label=path)
 
     with ThreadPoolExecutor(4) as pool:
-        labels = list(pool.map(keep_one, refs))
-    with table.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("case", "image", "label", "fold"))
-        for index, (ref, label) in enumerate(zip(refs, labels, strict=True)):
-            rows.writerow((ref.case_id, ref.images[0], label, int(index < num_cases - num_held_out)))
-    return table
+        labeled = list(pool.map(keep_organ, refs))
+    folds = [int(index < num_cases - num_held_out) for index in range(num_cases)]
+    return list_cases(setting.work / "spleens.csv", labeled, folds)
 
 
 def race_of(setting: Setting, dataset: Path) -> Race:
@@ -66,7 +61,7 @@ def race_of(setting: Setting, dataset: Path) -> Race:
     target_dice = setting.number("target", 0.9, tiny=0.001)
     keys = {**LIMITS, **_KEYS, "train.target_dice": target_dice}
     if setting.is_tiny:
-        keys |= {**TINY_KEYS, "data.patch.draws_per_case": 2, "precision.compute": "float32"}
+        keys |= {**TINY_PLAN, "data.patch.draws_per_case": 2, "precision.compute": "float32"}
     limit_s, out = setting.number("limit", 100, tiny=20), setting.work / "race"
     out.mkdir()
     return plan_race(

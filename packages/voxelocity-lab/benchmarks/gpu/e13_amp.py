@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpu.commands import TINY_KEYS, report_run, run_voxelocity
+from gpu.commands import TINY_PLAN, report_run, run_voxelocity
 from gpu.experiment import Experiment, Setting
 from harness import sets_of
 from voxelocity_lab.bench.body import make_bodies
@@ -38,7 +38,7 @@ def run(setting: Setting) -> None:
     ways = ("float32", "bfloat16") if setting.is_tiny else tuple(_WAYS)
     for number, way in enumerate(ways):
         out = setting.work / way
-        keys = {**_SHARED, **(TINY_KEYS if setting.is_tiny else {}), **_WAYS[way], "train.steps": num_steps}
+        keys = {**_SHARED, **(TINY_PLAN if setting.is_tiny else {}), **_WAYS[way], "train.steps": num_steps}
         keys["data.cache.folder"] = str(setting.work / "cache")
         device = "cpu" if setting.is_tiny else "cuda"
         with setting.guard("trainings", what=way):

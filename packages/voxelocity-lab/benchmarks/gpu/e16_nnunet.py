@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
-from gpu.commands import DeviceWatch, report_labeled, report_run
+from gpu.commands import device_row, report_labeled, report_run
 from gpu.experiment import Experiment, Setting
 from harness import real_data
 from voxelocity.metrics import summarize
 from voxelocity_lab.bench.race.rounds import judge
 from voxelocity_lab.bench.race.scenario import RaceSettings, make_race
 from voxelocity_lab.bench.race.sides import LABELS, SideName, train_side, weights_of
+from voxelocity_observe.monitor.monitor import Monitor
 
 
 def run(setting: Setting) -> None:
@@ -26,10 +27,10 @@ def run(setting: Setting) -> None:
     sides: tuple[SideName, ...] = ("ours", "nnunet")
     for side in sides:
         with setting.guard("trainings", what=LABELS[side]):
-            with DeviceWatch() as watch:
+            with Monitor(period_s=0.1) as monitor:
                 trained = train_side(side, race, seed=0)
             dice = summarize(judge(race.planned, weights_of(side, race))).mean_dice
-            more = {"judged_dice": dice, **watch.row()}
+            more = {"judged_dice": dice, **device_row(monitor.record.samples)}
             if side == "ours":
                 report_run(setting, "trainings", LABELS[side], race.out / "ours", more)
             else:

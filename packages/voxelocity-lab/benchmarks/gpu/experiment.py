@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import signal
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 Row = dict[str, Any]
@@ -79,6 +84,20 @@ class Experiment:
     question: str
     seconds: float
     run: Callable[[Setting], None]
+
+
+def end_tree(process: subprocess.Popen[Any]) -> None:
+    """Ends a process and its descendants; where it leads a group, also what is left of that."""
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    for child in found:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    process.wait()
 
 
 def device_ms(

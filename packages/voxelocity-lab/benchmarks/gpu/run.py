@@ -36,7 +36,7 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(_HERE.parent))
 
-from gpu.experiment import Experiment, Row, Setting  # noqa: E402
+from gpu.experiment import Experiment, Row, Setting, end_tree  # noqa: E402
 from harness import RESULTS, head, parser_of, write_record  # noqa: E402
 from voxelocity_observe.core.environment import python_path  # noqa: E402
 
@@ -155,21 +155,6 @@ def _end_of(command: Sequence[str], log: Path, limit_s: float, call: Call) -> st
             return "out of time"
         finally:
             end_tree(process)
-
-
-def end_tree(process: subprocess.Popen[Any]) -> None:
-    """Ends a process that leads its group, what is left of the group, and descendants that have left it."""
-    import psutil
-
-    found: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        found = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for child in found:
-        with contextlib.suppress(psutil.Error):
-            child.kill()
-    process.wait()
 
 
 def _size(path: Path) -> int:

@@ -130,7 +130,16 @@ def test_too_little_time_is_no_reason_to_begin(gpu_run, folder, tmp_path):
     assert not (tmp_path / "gpu.log").exists()
 
 
-def test_a_dry_run_writes_a_record_and_one_made_later_keeps_what_was_not_run(gpu_run, folder, tmp_path, capsys):
+def test_a_dry_run_writes_a_record_and_one_made_later_keeps_what_was_not_run(
+    gpu_run, folder, tmp_path, monkeypatch, capsys
+):
+    def run_experiment(found, call, limit_s):
+        status = "failed" if found.id == "E2" else "done"
+        rows = [{"what": "a kernel", "n": call.options.get(found.id, {}).get("n", "3")}]
+        question = found.experiment.question
+        return {"question": question, "status": status, "seconds": 1.0, "error": "", "tables": {"first": rows}}
+
+    monkeypatch.setattr(gpu_run, "run_experiment", run_experiment)
     out = tmp_path / "out"
     with pytest.raises(SystemExit) as end:
         gpu_run.main(["--dry-run", "--only", "E2,E1", "--out", str(out)], folder=folder)
@@ -141,7 +150,7 @@ def test_a_dry_run_writes_a_record_and_one_made_later_keeps_what_was_not_run(gpu
     assert not end.value.code
     record = json.loads((out / "gpu_dry_run.json").read_text())
     assert record["experiments"]["E2"] == first["experiments"]["E2"]
-    assert record["experiments"]["E1"]["tables"]["first"][0]["n"] == 9
+    assert record["experiments"]["E1"]["tables"]["first"][0]["n"] == "9"
     assert record["experiments"]["E1"]["command"].endswith(f"--only E1 --set E1.n=9 --out {out}")
     for key in ("device", "driver", "torch", "triton", "date"):
         assert key in record

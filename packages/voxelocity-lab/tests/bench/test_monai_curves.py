@@ -32,7 +32,7 @@ def test_every_drop_in_trains_to_the_losses_of_monai(curves, tmp_path):
     finally:
         torch.set_num_threads(threads)
     record = json.loads((tmp_path / "monai_curves.json").read_text())
-    assert record["command"] == "python benchmarks/monai_curves.py --quick"
+    assert record["command"].endswith("benchmarks/monai_curves.py --quick")
     pairs = [(kind, loader, "SGD") for kind in curves.KINDS for loader in curves.LOADERS]
     pairs.append(("CacheDataset", "ThreadDataLoader", "Novograd"))
     assert [(row["data_set"], row["loader"], row["optimizer"]) for row in record["curves"]] == pairs

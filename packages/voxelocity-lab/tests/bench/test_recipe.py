@@ -38,7 +38,7 @@ def test_spleens_are_a_data_set_of_one_organ(script, tmp_path):
 def test_one_rank_and_two_train_alike(script, tmp_path):
     script.main(["brain", "--quick", "--out", str(tmp_path)])
     record = json.loads((tmp_path / "recipe_brain.json").read_text())
-    assert record["command"] == "python benchmarks/recipe.py brain --quick"
+    assert record["command"].endswith("benchmarks/recipe.py brain --quick")
     assert list(record["classes"]["1"]) == list(record["classes"]["2"]) == list(REGIONS)
     assert record["largest_difference"]["of a loss"] < 1e-5
     assert 0.0 < record["largest_difference"]["of a weight"] < 1e-4

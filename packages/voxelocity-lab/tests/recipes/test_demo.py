@@ -23,8 +23,11 @@ def run_forked(*words):
     assert ended.returncode == 0, ended.stderr
 
 
+# The plain script, whose loaders start processes, takes most of the time; `bench/race` trains with it every day.
 @pytest.mark.slow
-def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(tmp_path, monkeypatch):
+@pytest.mark.parametrize("names", [("fast", "ours"), pytest.param(demo.SIDES, marks=pytest.mark.nightly)])
+def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(names, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SIDES", names)
     monkeypatch.setattr(demo, "_PHANTOM_SCALE", 0.25)
     monkeypatch.setattr(demo, "_NUM_PHANTOMS", 6)
     monkeypatch.setattr(sides, "_call", run_forked)
@@ -32,7 +35,7 @@ def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(
     outcome = run_demo(
         tmp_path / "demo", seed=0, console=console, target_dice=0.01, keys=SMALL, epochs_per_validation=1
     )
-    assert [side[0].label for side in outcome.sides] == ["MONAI, fast recipe", "MONAI, plain script", "Voxelocity"]
+    assert [side[0].label for side in outcome.sides] == [sides.LABELS[name] for name in names]
     assert all(run.seconds_to_target > 0 and run.peak_host_bytes > 0 and run.stages for run in outcome.runs)
     page = (tmp_path / "demo" / "demo.html").read_text()
     assert all(run.label in page for run in outcome.runs)

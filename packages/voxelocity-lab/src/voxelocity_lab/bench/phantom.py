@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,14 @@ from voxelocity_observe.core.environment import CHECKOUT
 from voxelocity_observe.core.errors import InputError, OutputError
 
 Kind = Literal["ct", "mr"]
+TINY_KEYS: Mapping[str, Any] = {
+    "network.name": "unet",
+    "network.widths": [4, 8],
+    "network.strides": [[2, 2, 2]],
+    "data.patch.shape_voxel": [16, 16, 16],
+    "window.shape_voxel": [16, 16, 16],
+}
+"""Of a plan that only shows that a training runs."""
 _VERSION = 1
 """Raised whenever the voxels of a phantom change: older files are then not used."""
 _AIR_HU, _PADDING_HU, _FAT_HU = -1000.0, -1024.0, -90.0
@@ -103,12 +112,17 @@ def phantom_table(phantoms: PhantomSet, work: Path, table: Path, *, num_held_out
         OutputError: a folder cannot be written.
     """
     refs = make_phantoms(phantoms, work)
+    folds = [int(index < len(refs) - num_held_out) for index in range(len(refs))] if num_held_out else []
+    return list_cases(table, refs, folds)
+
+
+def list_cases(table: Path, refs: Sequence[VolumeRef], folds: Sequence[int] = ()) -> Path:
+    """The .csv `table`, which now lists these cases of one channel and, if given, their folds."""
     with table.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(("case", "image", "label", *(("fold",) if num_held_out else ())))
+        rows.writerow(("case", "image", "label", *(("fold",) if folds else ())))
         for index, ref in enumerate(refs):
-            fold = (int(index < len(refs) - num_held_out),) if num_held_out else ()
-            rows.writerow((ref.case_id, ref.images[0], ref.label, *fold))
+            rows.writerow((ref.case_id, ref.images[0], ref.label, *folds[index : index + 1]))
     return table
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from voxelocity_lab.bench import build, cache, monai_chains, patches, training, windows
 from voxelocity_lab.bench.comparison import Comparison, Record
 from voxelocity_lab.bench.peers import versions
-from voxelocity_lab.bench.phantom import BenchFolders, PhantomSet, real_data, work_folder
+from voxelocity_lab.bench.phantom import TINY_KEYS, BenchFolders, PhantomSet, real_data, work_folder
 from voxelocity_lab.bench.switched import SWITCHES
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import InputError, did_you_mean
@@ -26,11 +26,8 @@ _KINDS = PhantomSet(kind="ct", shape=(40, 40, 32), num_cases=4, packed=True)
 _SPLEENS = PhantomSet(kind="ct", shape=(56, 60, 40), num_cases=2, spacing_mm=(1.5, 1.5, 2.0), packed=True)
 _SIDE = (24, 24, 24)
 _TINY_RUN = tuple(
-    word
-    for key in ("train.steps=3", "network.name=unet", "network.widths=[4, 8]", "network.strides=[[2, 2, 2]]",
-                "data.patch.shape_voxel=[16, 16, 16]", "window.shape_voxel=[16, 16, 16]")
-    for word in ("--set", key)
-)  # fmt: skip
+    word for key, value in {"train.steps": 3, **TINY_KEYS}.items() for word in ("--set", f"{key}={value}")
+)
 _Run = Callable[[Any, BenchFolders], Iterator[Comparison]]
 _SCENARIOS: dict[str, tuple[DataclassInstance, _Run]] = {
     "cache": (

@@ -28,7 +28,7 @@ from voxelocity.report import (
 )
 from voxelocity.report.summary import mean_dice
 from voxelocity_lab.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
-from voxelocity_lab.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work_folder
+from voxelocity_lab.bench.phantom import SIX_ORGANS, TINY_KEYS, PhantomSet, phantom_table, work_folder
 from voxelocity_lab.bench.processes import run_python
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import InputError
@@ -176,13 +176,7 @@ _QUICK = SwitchSettings(
     # With fewer, the trainings would have no scores to compare.
     steps=12,
     rounds=2,
-    plan={
-        "network.name": "unet",
-        "network.widths": [4, 8],
-        "network.strides": [[2, 2, 2]],
-        "data.patch.shape_voxel": [16, 16, 16],
-        "window.shape_voxel": [16, 16, 16],
-    },
+    plan=TINY_KEYS,
 )
 """In a minute: to see that it runs here."""
 

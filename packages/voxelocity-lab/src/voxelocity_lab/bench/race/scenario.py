@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from voxelocity.data.source import open_cases
 from voxelocity_lab.bench import body
 from voxelocity_lab.bench.comparison import Record
 from voxelocity_lab.bench.peers import versions
-from voxelocity_lab.bench.phantom import SIX_ORGANS, BenchFolders, phantom_table, real_data, work_folder
+from voxelocity_lab.bench.phantom import SIX_ORGANS, BenchFolders, list_cases, phantom_table, real_data, work_folder
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity_lab.bench.race.rounds import Outcome, run_rounds
 from voxelocity_lab.bench.race.sides import LABELS, Race, SideName, plan_race
@@ -109,8 +108,8 @@ def _three_organs(folders: BenchFolders) -> Path:
     folder = folders.work / "race-three-organs"
     folder.mkdir(parents=True, exist_ok=True)
     kept = {cases.class_names.index(name): index for index, name in enumerate(_ORGANS, start=1)}
-    rows = []
-    for number, ref in enumerate(cases):
+    refs = []
+    for ref in cases:
         path = folder / f"{ref.case_id}.nii.gz"
         if not path.exists():
             volume = read_case(ref, label_values=cases.label_values)
@@ -119,10 +118,8 @@ def _three_organs(folders: BenchFolders) -> Path:
             for before, after in kept.items():
                 organs[volume.label == before] = after
             write_scan(path, organs, volume.grid)
-        rows.append((ref.case_id, ref.images[0].resolve(), path, number % 5))
-    table = folder / "three_organs.csv"
-    with table.open("w", newline="") as file:
-        csv.writer(file).writerows([("case", "image", "label", "fold"), *rows])
+        refs.append(replace(ref, images=(ref.images[0].resolve(),), label=path))
+    table = list_cases(folder / "three_organs.csv", refs, [number % 5 for number in range(len(refs))])
     labels = {"background": 0, **{name: index for index, name in enumerate(_ORGANS, start=1)}}
     (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "CT"}, "labels": labels}))
     return table

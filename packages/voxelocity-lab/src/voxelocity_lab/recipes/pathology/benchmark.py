@@ -7,9 +7,9 @@ slides are predicted by the same weights.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
     opened = OpenPieces([piece for piece in pieces if piece.fold not in _HELD_FOLDS])
 
     def ours(augment: AugmentConfig) -> Callable[[], float]:
-        chosen, seeds = config.model_copy(update={"augment": augment}), count(call.seed)
+        chosen, seeds = config.model_copy(update={"augment": augment}), itertools.count(call.seed)
 
         def once() -> float:
             seed = next(seeds)
@@ -129,7 +129,7 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
         return once
 
     def theirs(num_workers: int) -> Callable[[], float]:
-        seeds = count(call.seed)
+        seeds = itertools.count(call.seed)
 
         def once() -> float:
             seed = next(seeds)
@@ -220,23 +220,29 @@ def _monai_batches(
     opened: OpenPieces, config: PathologyConfig, seed: int, changes: bool, num_workers: int,
     num_batches: int = _NUM_BATCHES,
 ) -> Any:  # fmt: skip
-    from monai.data import DataLoader, PatchWSIDataset
-
     # The same places as ours.
     batches = PatchBatches(opened, Blocks(0), config, seed=seed)
     items = []
     for number in range(num_batches):
         draws, boxes, is_tumor = batches.draw(number)
         for draw, box, tumor in zip(draws, boxes, is_tumor, strict=True):
-            piece = opened.pieces[draw.case]
             corner = [max(box.y, 0), max(box.x, 0)]
-            items.append({"image": str(piece.slide), "location": corner, "label": int(tumor)})
-    side = config.patch.side
+            items.append({"image": str(opened.pieces[draw.case].slide), "location": corner, "label": int(tumor)})
+    size, level = config.fit.batch_size, config.patch.level
+    return _monai_loader(items, config, changes=changes, level=level, batch_size=size, num_workers=num_workers)
+
+
+def _monai_loader(
+    items: Sequence[Any], config: PathologyConfig, *, changes: bool, level: int = 0, **options: Any
+) -> Iterable[Any]:
+    from monai.data import DataLoader, PatchWSIDataset
+
     data = PatchWSIDataset(
-        items, patch_size=(side, side), patch_level=config.patch.level, reader="openslide", center_location=False,
-        transform=_monai_transform(changes),
+        items, patch_size=(config.patch.side,) * 2, patch_level=level, reader="openslide", center_location=False,
+        include_label="label" in items[0], transform=_monai_transform(changes),
     )  # fmt: skip
-    return DataLoader(data, batch_size=config.fit.batch_size, num_workers=num_workers)
+    batches: Iterable[Any] = DataLoader(data, **options)
+    return batches
 
 
 def _monai_transform(changes: bool) -> Any:
@@ -332,33 +338,26 @@ def _like(heat: HeatMap, probability: Any) -> HeatMap:
 
 def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: PathologyConfig, call: Call) -> Any:
     """Every square where there is tissue, each read as a patch of its own, in float32."""
-    from monai.data import DataLoader, PatchWSIDataset
-
-    slide, patch = opened.slide(piece), config.patch
+    slide = opened.slide(piece)
     tissue = Tissue(slide, config.tissue)
     height, width = (side // SQUARE for side in slide.shapes[0])
-    margin = (patch.side - SQUARE) // 2
+    margin = (config.patch.side - SQUARE) // 2
     squares = [
         (row, column)
-        for row in range(height)
-        for column in range(width)
+        for row, column in itertools.product(range(height), range(width))
         if tissue.has(Box(y=row * SQUARE, x=column * SQUARE, height=SQUARE, width=SQUARE))
     ]
     items = [
         {"image": str(piece.slide), "location": [row * SQUARE - margin, column * SQUARE - margin]}
         for row, column in squares
     ]
-    data = PatchWSIDataset(
-        items, patch_size=(patch.side, patch.side), patch_level=0, reader="openslide", center_location=False,
-        include_label=False, transform=_monai_transform(False),
-    )  # fmt: skip
-    found = np.full((height, width), np.nan, np.float32)
-    done = 0
+    options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget()}
     with torch.inference_mode():
-        for batch in DataLoader(data, batch_size=config.heat.batch_size, num_workers=cpu_budget()):
-            # The network takes intensities from 0 to 1.
-            logits = network.patches((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
-            for (row, column), value in zip(squares[done : done + len(logits)], logits.sigmoid().tolist(), strict=True):
-                found[row, column] = value
-            done += len(logits)
+        # The network takes intensities from 0 to 1.
+        logits = [
+            network.patches((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
+            for batch in _monai_loader(items, config, changes=False, **options)
+        ]
+    found = np.full((height, width), np.nan, np.float32)
+    found[tuple(np.transpose(squares))] = torch.cat(logits).sigmoid().cpu().numpy()
     return found

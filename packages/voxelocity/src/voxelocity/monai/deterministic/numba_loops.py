@@ -145,7 +145,7 @@ def reverse_axes(source: Any, target: Any, is_a: bool, is_b: bool, is_c: bool, i
 def sample_linear(source_xyz: Any, out_xyz: Any, along_x: Any, along_y: Any, along_z: Any) -> None:
     """Fills `out_xyz` with the weighted means of eight voxels, summed in float64 and rounded once.
 
-    Each `along` is the four arrays of `AxisPositions.neighbors`.
+    Each `along` is two arrays of indices and two of weights, of the voxels below and above each sample.
 
     Not `numba_interpolation.interpolate`: that one sums in float32, and torch weights both neighbors.
     """

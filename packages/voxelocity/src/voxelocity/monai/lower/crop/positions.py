@@ -8,18 +8,21 @@ nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Literal
+import functools
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from voxelocity.core.jit import has_numba
 from voxelocity.monai.lower import on_device
-from voxelocity.monai.lower.crop.kept import kept
 
 Engine = Literal["auto", "torch"]
+_Found = TypeVar("_Found")
 _LABELS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
 _IMAGES = (torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64)
 _MOST_CLASSES = 32_000  # their marks are int16
@@ -85,13 +88,8 @@ def binary_positions(
         is_array: whether MONAI gets an array of these voxels.
         engine: "torch" for plain torch even if compiled loops are available.
     """
-    if on_device.is_far(label.device):
-        return kept(
-            [label] if image is None else [label, image],
-            ("binary", threshold, is_array),
-            lambda: _binary_positions(label, image, threshold, is_array=is_array, engine="torch"),
-        )
-    return _binary_positions(label, image, threshold, is_array=is_array, engine=engine)
+    find = functools.partial(_binary_positions, label, image, threshold, is_array=is_array)
+    return _find_once(find, label, image, ("binary", threshold, is_array), engine)
 
 
 def _binary_positions(
@@ -121,13 +119,8 @@ def class_positions(
         threshold: of the image.
         engine: "torch" for plain torch even if compiled loops are available.
     """
-    if on_device.is_far(label.device):
-        return kept(
-            [label] if image is None else [label, image],
-            ("classes", num_classes, threshold),
-            lambda: _class_positions(label, num_classes, image, threshold, engine="torch"),
-        )
-    return _class_positions(label, num_classes, image, threshold, engine=engine)
+    find = functools.partial(_class_positions, label, num_classes, image, threshold)
+    return _find_once(find, label, image, ("classes", num_classes, threshold), engine)
 
 
 def _class_positions(
@@ -201,23 +194,57 @@ def _everywhere(label: torch.Tensor) -> FlatIndices:
 
 
 def _of_mask(mask: torch.Tensor) -> FlatIndices:
-    """The positions where a mask (x, y, z) holds; one on a device is copied once, a bit for each voxel."""
-    size = mask[0].numel() if len(mask) else 0
-    if on_device.is_far(mask.device):
-        return _of_bits(mask.flatten(1).cpu().numpy())
+    """The positions where a mask (x, y, z) holds; it is copied from a device once, and a bit is kept for each voxel."""
+    planes = mask.flatten(1).cpu().numpy()
+    bits, size = np.packbits(planes, axis=1), planes.shape[1]
 
     def find(plane: int, rank: int) -> int:
-        return plane * size + int(mask[plane].flatten().nonzero()[rank])
+        return plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
 
-    return FlatIndices(mask.sum((1, 2)).numpy(), find)
+    return FlatIndices(planes.sum(axis=1, dtype=np.int64), find)
 
 
-def _of_bits(mask: npt.NDArray[np.bool_]) -> FlatIndices:
-    """Of a mask (planes, voxels), of which only the bits are kept."""
-    bits, size = np.packbits(mask, axis=1), mask.shape[1]
+_kept: dict[tuple[Any, ...], tuple[list[Any], Any]] = {}
+# By what was found and where: the references to the storages, and what was found.
+_lock = threading.Lock()
 
-    def find(plane: int, rank: int) -> int:
-        place: int = plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
-        return place
 
-    return FlatIndices(mask.sum(axis=1, dtype=np.int64), find)
+def _find_once(
+    find: Callable[..., _Found], label: torch.Tensor, image: torch.Tensor | None, what: Hashable, engine: Engine
+) -> _Found:
+    """What `find(engine=...)` returns; on a device kept while this memory lives and nothing was written into it.
+
+    Safe to use from several threads, which may find the same at the same time. Tensors without a count of their writes
+    (of inference mode) are searched again each time.
+    """
+    if not on_device.is_far(label.device):
+        return find(engine=engine)
+    tensors = [label] if image is None else [label, image]
+    if any(tensor.is_inference() for tensor in tensors):
+        return find(engine="torch")
+    # A reference, even a weak one, keeps the address of a storage from being used again.
+    refs: list[Any] = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]  # type: ignore[no-untyped-call]
+    key = (what, *(_identity(tensor, ref) for tensor, ref in zip(tensors, refs, strict=True)))
+    with _lock:
+        entry = _kept.get(key)
+    if entry is not None:
+        known: _Found = entry[1]
+        return known
+    found = find(engine="torch")
+    with _lock:
+        # A storage that is gone, or that was written to since.
+        for other, (held, _) in list(_kept.items()):
+            if _is_older(other, key) or any(ref.expired() for ref in held):
+                del _kept[other]
+        _kept[key] = (refs, found)
+    return found
+
+
+def _identity(tensor: torch.Tensor, ref: Any) -> tuple[Any, ...]:
+    position = (ref.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return (*position, tensor._version)
+
+
+def _is_older(key: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether they are of the same question and memory, and differ in nothing but the count of writes."""
+    return key[0] == other[0] and [part[:-1] for part in key[1:]] == [part[:-1] for part in other[1:]]

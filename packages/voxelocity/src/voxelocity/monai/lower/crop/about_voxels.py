@@ -14,7 +14,7 @@ from monai.utils import fall_back_tuple
 from voxelocity.monai.lower.crop.boxes import add_crop, number_sample, samples_of
 from voxelocity.monai.lower.crop.positions import binary_positions, class_positions
 from voxelocity.monai.lower.lowering import lowers, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish, why_not_pending
 
 
 @lowers(mt.RandCropByPosNegLabel, why_not=why_not_lazy)
@@ -122,7 +122,7 @@ def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
 
 def _can_look(label: Any, image: Any) -> bool:
     """Whether the voxels can be read here; otherwise MONAI says what is wrong."""
-    if label is None or not can_be_pending(label) or not (image is None or can_be_pending(image)):
+    if why_not_pending(label) or (image is not None and why_not_pending(image)):
         return False
     if image is None:
         return True

@@ -15,7 +15,7 @@ from monai.utils import ensure_tuple, ensure_tuple_rep
 
 from voxelocity.monai.compared import plain_class
 from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish, to_pending
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending, why_not_pending
 from voxelocity.monai.steps import Crop
 
 _FILLS = ("value", "constant_values")
@@ -113,7 +113,7 @@ def samples_of(
 def _copied(value: Any) -> Any:
     if isinstance(value, PendingTensor):
         return value.branch()
-    return PendingTensor.keeping(value) if can_be_pending(value) else copy.deepcopy(value)
+    return copy.deepcopy(value) if why_not_pending(value) else PendingTensor.keeping(value)
 
 
 def _why_not_mode(mode: Any) -> str:

@@ -168,7 +168,7 @@ def _plan(
     reverse = torch.arange(_SPATIAL_AXES - 1, -1, -1)
     theta[:, :_SPATIAL_AXES] = theta[:, reverse]
     theta[:, :, :_SPATIAL_AXES] = theta[:, :, reverse]
-    axes = []
+    axes: list[Any] = []
     for axis, (num_before, num_after, slant) in enumerate(zip(shape, size, slants_voxel, strict=True)):
         normalized = _normalized_positions(theta, axis, num_after, align_corners)
         positions = _padded(_in_voxels(normalized, num_before, align_corners), num_before, padding, align_corners)

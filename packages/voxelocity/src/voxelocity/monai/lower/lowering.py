@@ -109,7 +109,7 @@ def of_shape(transform: Any, pending: PendingTensor) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class DrawRule:
     """How a transform draws, in both forms.
 
     Attributes:
@@ -157,9 +157,9 @@ def adds_steps(
         why_not: why an instance is not lowered.
         why_not_on: why no instance is lowered for data on a device.
         table: where it is registered.
-        draws: fields of `Draws`.
+        draws: fields of `DrawRule`.
     """
-    how = Draws(**draws)
+    how = DrawRule(**draws)
 
     def register(add: _Function) -> _Function:
         def to_array(transform: Any, data: Any) -> Any:
@@ -181,7 +181,7 @@ def adds_steps(
 
 
 def _apply_to_keys(
-    add: Callable[..., Any], how: Draws, transform: Any, array: Any, item: dict[Hashable, Any]
+    add: Callable[..., Any], how: DrawRule, transform: Any, array: Any, item: dict[Hashable, Any]
 ) -> dict[Hashable, Any]:
     """The item, changed, as the dictionary form makes it."""
     if how.needs_key and transform.first_key(item) == ():

@@ -21,6 +21,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from voxelocity.monai.lower import on_device
 
 _Found = TypeVar("_Found")
+_kept: dict[tuple[Any, ...], tuple[list[Any], Any]] = {}
+"""By what was found and where: the references to the storages, and what was found."""
+_lock = threading.Lock()
 # torch compares numbers of 16 bits with a threshold of more.
 _NUMPY_COMPARES_ALIKE = frozenset(
     {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64}
@@ -149,9 +152,10 @@ def _near(mask: Any) -> Any:
 def _of_numbers(label_xyz: npt.NDArray[Any], num_classes: int, is_valid: Any) -> list[FlatIndices]:
     """The positions of each number; planes of the label are read again where a position is asked for."""
     planes = label_xyz.reshape(len(label_xyz), -1)
+    size = int(planes.shape[1])
     valid = None if is_valid is None else np.asarray(is_valid).reshape(planes.shape)
 
-    def is_there(number: int, plane: int) -> npt.NDArray[np.bool_]:
+    def is_there(number: int, plane: int) -> Any:
         mask = planes[plane] == number
         return mask if valid is None else mask & valid[plane]
 
@@ -166,7 +170,7 @@ def _of_numbers(label_xyz: npt.NDArray[Any], num_classes: int, is_valid: Any) ->
         return np.bincount((numbers + 1) * is_class, minlength=num_classes + 1)[1:]
 
     def find(number: int, plane: int, rank: int) -> int:
-        return plane * planes.shape[1] + int(np.flatnonzero(is_there(number, plane))[rank])
+        return plane * size + int(np.flatnonzero(is_there(number, plane))[rank])
 
     counts = np.array([count(plane) for plane in range(len(planes))], np.int64).reshape(len(planes), num_classes)
     return [FlatIndices(counts[:, number], functools.partial(find, number)) for number in range(num_classes)]
@@ -181,17 +185,12 @@ def _of_mask(mask_xyz: Any) -> FlatIndices:
     """The positions where a mask holds; it is copied from a device once, and a bit is kept for each voxel."""
     planes = mask_xyz.reshape(len(mask_xyz), -1)
     planes = planes if isinstance(planes, np.ndarray) else planes.cpu().numpy()
-    bits, size = np.packbits(planes, axis=1), planes.shape[1]
+    bits, size = np.packbits(planes, axis=1), int(planes.shape[1])
 
     def find(plane: int, rank: int) -> int:
         return plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
 
     return FlatIndices(planes.sum(axis=1, dtype=np.int64), find)
-
-
-_kept: dict[tuple[Any, ...], tuple[list[Any], Any]] = {}
-# By what was found and where: the references to the storages, and what was found.
-_lock = threading.Lock()
 
 
 def _find_once(find: Callable[[], _Found], label: torch.Tensor, image: torch.Tensor | None, what: Hashable) -> _Found:
